@@ -93,13 +93,13 @@ class Operations:
         self.title = title
         self._log, self._samples, self._waiting = log, samples, waiting
         self._taken: dict[str, list[float]] = {}
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
     def percentile(self, operation: str) -> float:
         """Milliseconds; measures anew when the last measurement has been told already."""
-        if not self._taken or operation in self._told:
+        if not self._taken or operation in self._printed:
             self._measure()
-        self._told.add(operation)
+        self._printed.add(operation)
         if operation != SLOWEST:
             return self._of(operation, 0.99)
         return max(self._of(name, 0.99) for name in OPERATIONS if name != CONNECTING and WHOLE not in name)
@@ -116,7 +116,7 @@ class Operations:
             self._taken.setdefault(operation, []).append((time.monotonic() - began) * 1000)
 
     def _measure(self) -> None:
-        self._taken, self._told = {}, set()
+        self._taken, self._printed = {}, set()
         with closing(open_store(self._log.url)) as store:
             for _ in range(self._samples // TOGETHER):
                 numbers = [self._checkpoint(store) for _ in range(TOGETHER)]

@@ -32,33 +32,33 @@ class IntoFolder(ABC):
     def ours(self, name: str, sink: Any, prepared: Callable[[], None] | None = None) -> Contender:
         """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
 
-        def act() -> float:
+        def deliver() -> float:
             if prepared is not None:
                 prepared()
             seconds: float = self._worker.ask("deliver", **self._job(sink))["seconds"]
             return seconds
 
-        return self._contender(name, act)
+        return self._contender(name, deliver)
 
     def spark(self, name: str, command: str, **options: Any) -> Contender:
         """Spark's own writer, in a session that stays warm."""
 
-        def act() -> float:
+        def deliver() -> float:
             answer = self._spark_worker.ask(command, source=str(self.bench.source), target=str(self.path), **options)
             seconds: float = answer["seconds"]
             return seconds
 
-        return self._contender(name, act)
+        return self._contender(name, deliver)
 
     def plain(self, name: str, write: Callable[[], Any]) -> Contender:
         """A library that writes what is in memory already: the best that writing anew could be."""
         return self._contender(name, lambda: timed(write))
 
-    def _contender(self, name: str, act: Callable[[], float]) -> Contender:
+    def _contender(self, name: str, deliver: Callable[[], float]) -> Contender:
         def run() -> float:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            seconds = act()
+            seconds = deliver()
             self._check(name)
             return seconds
 

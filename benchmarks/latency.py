@@ -53,7 +53,7 @@ class _Runs:
     rate: int
     cluster: Callable[[], Worker]
     measured: dict[str, list[list[float]]] = field(default_factory=dict)
-    told: dict[tuple[str, float], int] = field(default_factory=dict)
+    calls: dict[tuple[str, float], int] = field(default_factory=dict)
 
     def comparison(self, part: float) -> Comparison:
         """Of one percentile."""
@@ -99,7 +99,7 @@ class _Runs:
 
     def _cost(self, name: str, part: float, run: Callable[[], list[float]]) -> float:
         runs = self.measured.setdefault(name, [])
-        at = self.told[name, part] = self.told.get((name, part), -1) + 1
+        at = self.calls[name, part] = self.calls.get((name, part), -1) + 1
         if at == len(runs):
             runs.append(run())
         found = runs[at]
@@ -114,7 +114,7 @@ class _Runs:
         with topics(self.bench) as (source, target):
             with running(stream_of(self.bench, source, target, **settings)) as stream:
                 found = self._measure(source, target)
-            say(f"    {stream.told}")
+            say(f"    {stream.report}")
             return found
 
     def _spark(self, interval: float = 1.0, *, state: bool = False) -> list[float]:

@@ -69,8 +69,10 @@ def savepoints(bench: Bench) -> list[Comparison]:
         uri = folder / "taken"
         uri.mkdir()
         empty: Mapping[str, str] = {}
-        told = Savepoint("id", "bench", "i", 1, 0, datetime.now(UTC), "bench", empty, (), "", False, empty, empty, {})
-        finish(uri.as_uri(), copy_location(location, (uri / SPARK).as_uri()), told)
+        savepoint = Savepoint(
+            "id", "bench", "i", 1, 0, datetime.now(UTC), "bench", empty, (), "", False, empty, empty, {}
+        )
+        finish(uri.as_uri(), copy_location(location, (uri / SPARK).as_uri()), savepoint)
         return str(uri)
 
     def restore() -> str:

@@ -109,8 +109,8 @@ class Looks:
     def cost(self, what: str) -> float:
         """Of a process that nobody has asked for this figure yet."""
         if not self._left[what]:
-            told = _python(_LOOK, self.location.as_uri(), str(self.keys), str(LOOKUPS))
-            found = json.loads(told.splitlines()[-1])
+            output = _python(_LOOK, self.location.as_uri(), str(self.keys), str(LOOKUPS))
+            found = json.loads(output.splitlines()[-1])
             if found["wrong"]:
                 raise MeasurementError(f"{found['wrong']} of {LOOKUPS} answers are wrong")
             for each, costs in self._left.items():

@@ -90,7 +90,7 @@ class Running:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.told = ""
+        self.report = ""
         """Where a checkpoint's time went, in the median; when it has stopped."""
         self.log = Path(stream.folder) / "log"
         self.store: DecisionLog = open_store(stream.store_url)
@@ -102,7 +102,7 @@ class Running:
         self.store.ask(self.stream.pipeline, RequestKind.STOP, {}, "the benchmark")
         if self.process.wait(60):
             raise MeasurementError(self.log.read_text()[-3000:])
-        self.told = self._parts()
+        self.report = self._parts()
 
     def until(self, condition: Callable[[], Any]) -> Any:
         """Waits for it; what it gives."""
@@ -249,7 +249,7 @@ def _drained(bench: Bench, per_slice: int | None) -> float:
             first = now.confirmed()
             now.until(lambda: _rows_after(now.store, target, first) >= bench.rows)
             found = [c for c in now.store.checkpoints(target, 1000) if c.number > first and c.is_confirmed]
-        say(f"    {now.told}")
+        say(f"    {now.report}")
         begin, end = min(c.triggered_at for c in found), max(c.completed_at for c in found if c.completed_at)
         return (end - begin).total_seconds()
 

@@ -1,6 +1,6 @@
 """Every act on a pipeline by Airflow's trigger form, or by the page "Checkpoints": what `airflow ft` does in a shell.
 
-Trigger it, name a pipeline, and choose what is to be done. What it does is in the log of its task `act`, and, with who
+Trigger it, name a pipeline, and choose an action. What it does is in the log of its task `action`, and, with who
 has asked and why, among the pipeline's events (`airflow ft events`). Whoever may trigger this DAG may do all of it. For
 permissions act by act, declare several such DAGs instead, each with some of the acts, and name them in
 `[airflow_ft] maintenance_dags`:

@@ -91,7 +91,7 @@ class PipelineInShort(AtWork):
 
     name: str
     condition: Condition
-    told: str
+    description: str
     dags: Sequence[str]
     confirmed: int
     confirmed_at: str
@@ -282,11 +282,11 @@ class Hindered(TypedDict):
 class Offered(TypedDict):
     """The acts that the user may do, with the DAG that does each."""
 
-    acts: Mapping[str, str]
+    actions: Mapping[str, str]
     hindered: Sequence[Hindered]
 
 
-class Tally(TypedDict):
+class CheckpointCounts(TypedDict):
     """Number of checkpoints since the first one. `subsumed`: delivered with a later one."""
 
     triggered: int
@@ -344,7 +344,7 @@ class Pipeline(AtWork, Offered):
 
     name: str
     condition: Condition
-    told: str
+    description: str
     halted: str
     dags: Sequence[str]
     confirmed: int
@@ -362,7 +362,7 @@ class Pipeline(AtWork, Offered):
     failed: Failed | None
     savepoint: Noted | None
     restored: Noted | None
-    counts: Tally
+    counts: CheckpointCounts
     dead_letters: DeadLetters | None
 
 

@@ -58,7 +58,7 @@ def create_app() -> FastAPI:
     for part in (pipelines, pipeline, savepoints, state):
         app.include_router(part.router, prefix=f"/{VERSION}")
     for kind in (AirflowFtError, OSError, ImportError, RefusedError):
-        app.add_exception_handler(kind, _told)
+        app.add_exception_handler(kind, _error_response)
 
     @app.middleware("http")
     async def harmless(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -103,7 +103,7 @@ def create_app() -> FastAPI:
     return app
 
 
-async def _told(request: Request, error: Exception) -> JSONResponse:
+async def _error_response(request: Request, error: Exception) -> JSONResponse:
     """Return an error as {"detail": text, "code": its code}: 400 for a bad question, 503 for what is missing now."""
     if isinstance(error, RefusedError):
         refused = error

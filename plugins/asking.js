@@ -81,15 +81,15 @@ async function fetched(path, given) {
 export async function ask(path, body) {
   const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   const [answer, text] = await fetched(path, body === undefined ? {} : post);
-  let told = null;
+  let data = null;
   try {
-    told = JSON.parse(text);
+    data = JSON.parse(text);
   } catch {
     if (answer.ok) throw new Error(fill(say.notJson, { path }));
   }
   // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
-  if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;
-  const detail = (answer.status !== 401 && told?.detail) || meaning(path, answer.status);
+  if (answer.ok) return body === undefined ? { ...data, now: answer.headers.get("Date") ?? new Date().toISOString() } : data;
+  const detail = (answer.status !== 401 && data?.detail) || meaning(path, answer.status);
   throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
 }
 
@@ -105,7 +105,7 @@ export function useAnswer(path, { live = false } = {}) {
   const [times, setTimes] = useState(0);
   const wanted = `${times} ${path}`;
   const [found, setFound] = useState({
-    path, data: /** @type {Told<Answer<R>> | null} */ (null), error: "", of: "",
+    path, data: /** @type {Timestamped<Answer<R>> | null} */ (null), error: "", of: "",
   });
   useEffect(() => {
     let stopped = false;
@@ -114,15 +114,15 @@ export function useAnswer(path, { live = false } = {}) {
       if (asking || (live && document.hidden)) return;
       asking = true;
       /** @type {(error: string) => void} */
-      const tell = (error) => {
+      const showError = (error) => {
         if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error, of: wanted }));
       };
-      const slow = setTimeout(() => tell(say.slow), SLOW);
+      const slow = setTimeout(() => showError(say.slow), SLOW);
       try {
         const data = await ask(path);
         if (!stopped) setFound({ path, data, error: "", of: wanted });
       } catch (problem) {
-        tell(wordsOf(problem));
+        showError(wordsOf(problem));
       }
       clearTimeout(slow);
       asking = false;

@@ -69,10 +69,10 @@ function Bars({ title, checkpoints, parts, text, axis = whole }) {
   const full = axis(most);
   const height = HEIGHT / full;
   const step = (WIDTH - LEFT) / checkpoints.length;
-  const told = fill(say.barsTold, { title, first: checkpoints[0].number, last: checkpoints[checkpoints.length - 1].number, most: text(most) });
+  const label = fill(say.barsLabel, { title, first: checkpoints[0].number, last: checkpoints[checkpoints.length - 1].number, most: text(most) });
   return h(Box, { as: "figure", paddingBottom: "4" },
     h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title),
-    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
+    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": label, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
       [0, 0.5, 1].map((part) => h("g", { key: part },
         h("line", { x1: LEFT, x2: WIDTH, y1: HEIGHT * (1 - part) + TOP, y2: HEIGHT * (1 - part) + TOP, stroke: "currentColor", strokeOpacity: 0.2 }),
         h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(full * part)))),

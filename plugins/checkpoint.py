@@ -48,7 +48,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
     spark: the address of Spark's history, with places to fill in; "": there is none.
     """
     segment, position, plan = checkpoint.segment, checkpoint.position, checkpoint.plan
-    told = list(events)
+    listed_events = list(events)
     return {
         **listed(checkpoint),
         "markers": [
@@ -58,7 +58,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
         "application": checkpoint.application,
         "spark": _filled(spark, checkpoint, task),
         "plan": plan.digest if plan else "",
-        "finalised_at": next((each.at.isoformat() for each in told if each.kind == EventKind.FINALISED), ""),
+        "finalised_at": next((each.at.isoformat() for each in listed_events if each.kind == EventKind.FINALISED), ""),
         "epoch": checkpoint.epoch,
         "predecessor": checkpoint.predecessor,
         "log": segment.location if segment else "",
@@ -66,7 +66,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
         "location": f"{position.location}, batch {position.batch}" if position else "",
         "positions": dict(checkpoint.positions),
         "commit_point": plan.commit_point if plan else None,
-        "events": [event(each) for each in told],
+        "events": [event(each) for each in listed_events],
     }
 
 
@@ -88,9 +88,9 @@ def _filled(address: str, checkpoint: Checkpoint, task: str) -> str:
     return address
 
 
-def event(told: Event) -> answers.Event:
+def event(found: Event) -> answers.Event:
     """A line of the event log."""
-    return {"at": told.at.isoformat(), "epoch": told.epoch, "kind": told.kind, "message": told.message}
+    return {"at": found.at.isoformat(), "epoch": found.epoch, "kind": found.kind, "message": found.message}
 
 
 def timed(timing: Timing) -> answers.Timed:
@@ -174,20 +174,20 @@ def _participant(plan: ParticipantPlan, vote: Vote | None) -> answers.Participan
     }
 
 
-def failure(told: Failure) -> answers.Failure:
+def failure(found: Failure) -> answers.Failure:
     """An error, as it was stored."""
-    at = datetime.fromtimestamp(told.at / 1e6, UTC).isoformat() if told.at else ""
+    at = datetime.fromtimestamp(found.at / 1e6, UTC).isoformat() if found.at else ""
     return {
-        "kind": told.kind,
-        "code": told.code,
-        "reason": told.reason,
-        "message": told.message,
-        "remedy": told.remedy,
-        "dag_id": told.dag_id,
-        "run_id": told.run_id,
-        "map_index": told.map_index,
-        "task_id": told.task_id,
-        "try_number": told.try_number,
+        "kind": found.kind,
+        "code": found.code,
+        "reason": found.reason,
+        "message": found.message,
+        "remedy": found.remedy,
+        "dag_id": found.dag_id,
+        "run_id": found.run_id,
+        "map_index": found.map_index,
+        "task_id": found.task_id,
+        "try_number": found.try_number,
         "at": at,
     }
 

@@ -1,7 +1,7 @@
 // A pipeline's checkpoints, newest first, each with all that is known of it.
 import { route, useAnswer } from "./asking.js";
 import {
-  Act, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, taskPage, wide,
+  ActionButton, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, taskPage, wide,
 } from "./parts.js";
 import { instant, local, when } from "./times.js";
 import { fill, history as say } from "./words.js";
@@ -42,7 +42,7 @@ function voted(participant) {
  */
 const Marked = ({ marker }) => h(Fragment, null,
   marker.digest ? h(Text, { title: marker.digest }, fill(say.digest, { digest: marker.digest.slice(0, 12), epoch: marker.epoch })) : h(Muted, null, say.notReadYet),
-  [marker.notes, marker.detail].filter((told) => Object.keys(told).length > 0).map((told, place) => h(Code, { key: place }, JSON.stringify(told))));
+  [marker.notes, marker.detail].filter((part) => Object.keys(part).length > 0).map((part, place) => h(Code, { key: place }, JSON.stringify(part))));
 
 /**
  * Which rows each system has taken, and what proves it.
@@ -82,7 +82,7 @@ function Whole({ pipeline, number, only }) {
     data.message && h(Text, null, data.message),
     data.reason && h(Fragment, null,
       h(Fact, { name: say.why }, data.cause), h(Fact, { name: say.itsRows }, data.fate), h(Fact, { name: say.toDo }, data.remedy)),
-    h(Fact, { name: say.run }, run, only && data.run_id && h(Fragment, null, " ", h(Act, { onClick: () => only(data) }, say.onlyOfThisRun))),
+    h(Fact, { name: say.run }, run, only && data.run_id && h(Fragment, null, " ", h(ActionButton, { onClick: () => only(data) }, say.onlyOfThisRun))),
     data.task && h(Fact, { name: say.log }, h(Link, { to: taskPage(data, data.task) }, data.task)),
     (data.application || data.spark) && h(Fact, { name: say.spark },
       data.spark ? h(Link, { to: data.spark }, data.application || data.spark) : data.application),
@@ -101,7 +101,7 @@ function Whole({ pipeline, number, only }) {
       data.events.map((event, place) => line({ key: place },
         h("td", { style: cell }, when(event.at)), h("td", { style: wide }, event.message)))),
     data.spec && h(Box, null, made ? h(Specification, { pipeline, number })
-      : h(Act, { onClick: () => setMade(true) }, say.showSpecification)));
+      : h(ActionButton, { onClick: () => setMade(true) }, say.showSpecification)));
 }
 
 /**
@@ -196,7 +196,7 @@ function Filters({ query, go }) {
   const chosen = query.only ?? "";
   return h(Fragment, null,
     h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": say.showOnly, paddingBottom: "3" },
-      ONLY.map(([key, text]) => h(Act, {
+      ONLY.map(([key, text]) => h(ActionButton, {
         key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => go({ only: key, before: "", reason: "" }),
       }, text))),
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "3" },
@@ -209,7 +209,7 @@ function Filters({ query, go }) {
         onChange: change("before", (value) => (Number(value) > 0 ? Number(value) + 1 : "")),
       }),
       h(Field, { label: say.triggeredUntil, type: "datetime-local", value: local(query.until ?? ""), onChange: change("until", instant) }),
-      query.run && h(Act, { onClick: () => go({ of: "", run: "", map: "", before: "" }) }, fill(say.allRuns, { run: query.run }))));
+      query.run && h(ActionButton, { onClick: () => go({ of: "", run: "", map: "", before: "" }) }, fill(say.allRuns, { run: query.run }))));
 }
 
 /** @param {{ pipeline: Opened, query: Query, go: Go }} props */
@@ -232,6 +232,6 @@ export function History({ pipeline, query, go }) {
         only: (each) => go({ of: each.dag_id, run: each.run_id, map: each.map_index >= 0 ? each.map_index : "", before: "" }),
       })),
     data !== null && h(HStack, { paddingY: "3", gap: "2" },
-      query.before && h(Act, { onClick: () => go({ before: "" }) }, say.newest),
-      h(Act, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, say.older)));
+      query.before && h(ActionButton, { onClick: () => go({ before: "" }) }, say.newest),
+      h(ActionButton, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, say.older)));
 }

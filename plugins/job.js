@@ -7,7 +7,7 @@ const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
 
 /** @param {unknown} value */
-const told = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
+const asText = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
 
 /** @param {Opened} pipeline */
 const useJob = (pipeline) => useAnswer(route("/v1/pipelines/{name}/job", { name: pipeline.name }), { live: true });
@@ -22,7 +22,7 @@ export function Configuration({ pipeline }) {
     h(Muted, { paddingBottom: "2" }, fill(say.counted, { checkpoint: count(data.checkpoint) })),
     h(Table, { caption: say.configuration, head: [say.setting, say.value, say.comesFrom] }, data.settings.map(({ name, value, origin }) => line({ key: name },
       h("td", { style: cell }, name),
-      h("td", { style: wide }, h(Code, null, told(value))),
+      h("td", { style: wide }, h(Code, null, asText(value))),
       h("td", { style: cell }, origin)))));
 }
 
@@ -42,7 +42,7 @@ const Arrow = () => h(Box, { alignSelf: "center", fontSize: "2xl", color: "fg.mu
 const PLACES = ["topics", "topic", "path", "table", "database", "folder", "url", "bootstrap_servers", "format", "host", "port", "group_id"];
 /** @param {Props} settings */
 const places = (settings) => PLACES.filter((name) => settings[name] !== undefined && settings[name] !== null)
-  .map((name) => h(Fact, { key: name, name }, told(settings[name])));
+  .map((name) => h(Fact, { key: name, name }, asText(settings[name])));
 
 /** @param {{ of: Schemas["Positions"], source: string, title: string }} props */
 function Position({ of, source, title }) {
@@ -68,7 +68,7 @@ export function Job({ pipeline }) {
           data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: say.read })))),
       h(Arrow),
       h(Column, { title: say.job }, h(Node, { title: spec.job, kind: spec.streaming ? say.stream : say.scheduled },
-        Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, told(value))),
+        Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, asText(value))),
         spec.job_source && h(Code, null, spec.job_source))),
       h(Arrow),
       h(Column, { title: say.sinks }, Object.entries(spec.sinks).map(([name, sink]) =>

@@ -2,7 +2,7 @@
 import {
   age, amount, behind, bytes, cell, count, Fact, LastError, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide,
 } from "./parts.js";
-import { mayAct, Settle } from "./acts.js";
+import { hasActions, Settle } from "./actions.js";
 import { State } from "./history.js";
 import { when } from "./times.js";
 import { fill, overview as say } from "./words.js";
@@ -87,7 +87,7 @@ const Noted = ({ event, now, nothing }) =>
 /** @param {{ pipeline: Opened, reload: () => void }} props */
 export function Overview({ pipeline, reload }) {
   const { now, open, counts } = pipeline;
-  const acts = mayAct(pipeline);
+  const actions = hasActions(pipeline);
   return h(Box, { display: "flex", flexDirection: "column", gap: "4" },
     h(Box, { display: "flex", flexWrap: "wrap", gap: "3" },
       pipeline.failure && h(Card, { title: pipeline.condition === "FAILED" ? say.lastRunFailed : say.lastError }, h(LastError, { of: pipeline.failure })),
@@ -113,7 +113,7 @@ export function Overview({ pipeline, reload }) {
       h(Card, { title: say.latestRestore }, h(Noted, { event: pipeline.restored, now, nothing: say.neverRestored }))),
     open.length === 0 ? h(Muted, null, say.nothingOpen) : h(Box, null,
       h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, say.openCheckpoints),
-      h(Table, { caption: say.openCheckpoints, head: [say.checkpoint, say.state, say.rows, say.soFar, say.since, say.whatIsKnown, ...(acts ? [say.acts] : [])], right: [say.rows, say.since] },
+      h(Table, { caption: say.openCheckpoints, head: [say.checkpoint, say.state, say.rows, say.soFar, say.since, say.whatIsKnown, ...(actions ? [say.actions] : [])], right: [say.rows, say.since] },
         open.map((each) => line({ key: each.number },
           h("td", { style: cell }, each.number),
           h("td", { style: cell }, h(State, { checkpoint: each })),
@@ -121,5 +121,5 @@ export function Overview({ pipeline, reload }) {
           h("td", { style: cell }, Object.entries(each.steps).map(([step, s]) => `${step} ${lasted(s)}`).join(", ") || "–"),
           h("td", { style: numeric, title: when(each.triggered_at) }, age(each.triggered_at, now)),
           h("td", { style: wide }, h(Known, { checkpoint: each })),
-          acts && h("td", { style: cell }, h(Settle, { pipeline, checkpoint: each, reload })))))));
+          actions && h("td", { style: cell }, h(Settle, { pipeline, checkpoint: each, reload })))))));
 }

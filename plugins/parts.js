@@ -108,7 +108,7 @@ export const LastError = ({ of }) => h(Box, null,
   of.at && h(Fact, { name: say.at }, when(of.at)),
   of.task_id && h(Fact, { name: say.log }, h(Link, { to: taskPage(of, of.task_id, of.try_number) }, fill(say.tried, { task: of.task_id, tries: of.try_number }))));
 /** @type {Part} */
-export const Act = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });
+export const ActionButton = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });
 /** @type {Part<{}>} */
 export const Code = ({ children }) =>
   h(Box, { as: "pre", whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "xs" }, children);
@@ -141,9 +141,9 @@ export const COLOUR = Object.fromEntries(STEPS.map((step, place) =>
  */
 export function StepBar({ checkpoint, longest }) {
   if (checkpoint.seconds === null) return "–";
-  const told = STEPS.filter((step) => step in checkpoint.steps).map((step) => `${step} ${lasted(checkpoint.steps[step])}`).join(", ");
-  return h(Box, { display: "flex", alignItems: "center", gap: "2", title: told },
-    h(Box, { role: "img", "aria-label": told, width: "6rem", height: "10px", display: "flex", flexShrink: 0 },
+  const label = STEPS.filter((step) => step in checkpoint.steps).map((step) => `${step} ${lasted(checkpoint.steps[step])}`).join(", ");
+  return h(Box, { display: "flex", alignItems: "center", gap: "2", title: label },
+    h(Box, { role: "img", "aria-label": label, width: "6rem", height: "10px", display: "flex", flexShrink: 0 },
       STEPS.map((step) => h("div", { key: step, style: { width: `${(100 * (checkpoint.steps[step] ?? 0)) / (longest || 1)}%`, background: COLOUR[step] } }))),
     h("span", { style: { fontVariantNumeric: "tabular-nums" } }, lasted(checkpoint.seconds)));
 }

@@ -1,11 +1,11 @@
 // One pipeline: its status, and tabs with the details.
-import { Acts } from "./acts.js";
+import { Actions } from "./actions.js";
 import { route, useAnswer } from "./asking.js";
 import { Charts, Summary } from "./charts.js";
 import { Configuration, Job } from "./job.js";
 import { History, UNFILTERED } from "./history.js";
 import { Overview } from "./overview.js";
-import { Act, ERROR, LOOK, Muted, Pending, URGENT, words } from "./parts.js";
+import { ActionButton, ERROR, LOOK, Muted, Pending, URGENT, words } from "./parts.js";
 import { Savepoints } from "./savepoints.js";
 import { OperatorState } from "./state.js";
 import { fill, pipeline as say } from "./words.js";
@@ -33,7 +33,7 @@ function Standing({ pipeline }) {
       pipeline.at_work && h(Muted, null, fill(say.atWork, { at_work: pipeline.at_work })),
       pipeline.doing.map((text) => h(Muted, { key: text }, text))),
     (urgent || pipeline.condition === "RENAMED") &&
-      h(Text, { color: urgent ? ERROR : undefined, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
+      h(Text, { color: urgent ? ERROR : undefined, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.description));
 }
 
 /** @param {Tab} props */
@@ -41,7 +41,7 @@ function Tabbed({ pipeline, query, go, reload }) {
   const chosen = TABS.some(([key]) => key === query.tab) ? query.tab : "overview";
   return h(Fragment, null,
     h(Standing, { pipeline }),
-    h(Acts, { pipeline, reload }),
+    h(Actions, { pipeline, reload }),
     h(Tabs.Root, {
       value: chosen, lazyMount: true, unmountOnExit: true, size: "sm",
       onValueChange: (/** @type {{ value: string }} */ { value }) => go({ tab: value === "overview" ? "" : value, ...UNFILTERED }),
@@ -55,7 +55,7 @@ function Tabbed({ pipeline, query, go, reload }) {
 export function Pipeline({ query, go, alone = false }) {
   const { data, error, reload } = useAnswer(route("/v1/pipelines/{name}", { name: query.pipeline }), { live: true });
   return h(Fragment, null,
-    !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", ...UNFILTERED }), marginBottom: "4" }, say.allPipelines),
+    !alone && h(ActionButton, { onClick: () => go({ pipeline: "", tab: "", ...UNFILTERED }), marginBottom: "4" }, say.allPipelines),
     h(Pending, { data, error }),
     data !== null && h(Tabbed, { pipeline: data, query, go, reload }));
 }

@@ -15,16 +15,16 @@ from pydantic import AwareDatetime
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.spec import defaults
 from airflow_ft.protocol.backpressure import held_back
-from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
+from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeline_actions
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Pipeline, RunKey
 from airflow_ft.protocol.overview import Noted, Only
 from airflow_ft.protocol.timing import Timing, summary
 from airflow_ft.store.database import LARGEST
 
 from . import answers
-from . import checkpoint as tell
+from . import checkpoint as views
 from .access import NEWEST, at_work, configured, judged_now, seen, shown, visible_dags
-from .acts import offered
+from .actions import offered
 from .configuration import settings_of
 from .refused import RefusedError
 from .routes import Number, made_of
@@ -62,22 +62,22 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "told": explained(store, overview).text,
+            "description": explained(store, overview).text,
             "halted": row.halted,
             "dags": sorted(dags),
             **at_work(overview, store.doing([name]).get(name, ()), visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
             "held_back": _held_back(store, name),
-            "lag": tell.behind(store.lags([name]).get(name, ())),
+            "lag": views.behind(store.lags([name]).get(name, ())),
             "triggered": row.next_number - 1,
             "epoch": row.epoch,
             "streaming": bool(made_with.get("streaming")),
-            "failure": tell.failure(overview.failure) if overview.failure else None,
-            "warnings": tell.warned(store.warnings([name]).get(name, ())),
-            "fitting": pipeline_acts(overview),
+            "failure": views.failure(overview.failure) if overview.failure else None,
+            "warnings": views.warned(store.warnings([name]).get(name, ())),
+            "fitting": pipeline_actions(overview),
             "open": _opened(store, row, opened, visible),
-            "completed": tell.timed(completed[0]) if completed else None,
+            "completed": views.timed(completed[0]) if completed else None,
             "failed": _failed(failed),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
@@ -131,8 +131,13 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
-        told = replace(found, run=shown(found.run, visible))
-        return tell.whole(told, reversed(store.events(name, number)), _task(store, told), settings.spark_history_url())
+        visible_checkpoint = replace(found, run=shown(found.run, visible))
+        return views.whole(
+            visible_checkpoint,
+            reversed(store.events(name, number)),
+            _task(store, visible_checkpoint),
+            settings.spark_history_url(),
+        )
 
 
 @router.get("/pipelines/{name}/checkpoints/{number}/spec")
@@ -166,7 +171,7 @@ def timings(
             "states": Counter(each.state.value for each in found),
             "reasons": Counter(each.reason.value for each in found if each.reason),
             "summary": dict(summary(found)),
-            "checkpoints": [tell.timed(one) for one in reversed(found)] if each else [],
+            "checkpoints": [views.timed(one) for one in reversed(found)] if each else [],
         }
 
 
@@ -191,15 +196,15 @@ def job(name: str, user: GetUserDep) -> answers.Job:
 
 
 def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answers.CheckpointListed]:
-    return [tell.listed(replace(each, run=shown(each.run, visible))) for each in found]
+    return [views.listed(replace(each, run=shown(each.run, visible))) for each in found]
 
 
 def _opened(
     store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an act waits for
-    told = zip(found, _listed(found, visible), strict=True)
-    return [{**listed, "fitting": checkpoint_acts(row, each, before)} for each, listed in told]
+    rows = zip(found, _listed(found, visible), strict=True)
+    return [{**listed, "fitting": checkpoint_actions(row, each, before)} for each, listed in rows]
 
 
 def _one(store: QueryLog, name: str, number: int) -> Checkpoint:
@@ -244,7 +249,7 @@ def _dead_letters(store: HistoryLog, name: str, given: object) -> answers.DeadLe
 
 
 def _failed(found: Sequence[Timing]) -> answers.Failed | None:
-    return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
+    return {**views.timed(found[0]), **views.explained(found[0].reason)} if found else None
 
 
 def _held_back(store: TriggerLog, name: str) -> answers.HeldBack | None:

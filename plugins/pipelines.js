@@ -1,7 +1,7 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
 import { href, pipelinePage, route, useAnswer } from "./asking.js";
 import {
-  Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, measured, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
+  ActionButton, age, amount, behind, cell, count, ERROR, Field, line, LOOK, measured, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
 } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 import { when } from "./times.js";
@@ -19,9 +19,9 @@ const LIMIT = 25;
  */
 function Recent({ recent }) {
   const most = Math.max(1, ...recent.map((each) => each.rows));
-  const told = fill(say.recent, { first: recent[0].number, last: recent[recent.length - 1].number, most: count(most) });
-  return h("svg", { width: 4 * recent.length, height: 20, role: "img", "aria-label": told },
-    h("title", null, told),
+  const description = fill(say.recent, { first: recent[0].number, last: recent[recent.length - 1].number, most: count(most) });
+  return h("svg", { width: 4 * recent.length, height: 20, role: "img", "aria-label": description },
+    h("title", null, description),
     recent.map((each, place) => {
       const height = each.rows ? Math.max(1, (20 * each.rows) / most) : 0;
       return h("rect", { key: each.number, x: 4 * place, y: 20 - height, width: 3, height, fill: "currentColor" });
@@ -45,7 +45,7 @@ function Lag({ lag, now }) {
 
 /** @param {{ pipeline: InShort, now: string, open: Open }} props */
 function Line({ pipeline, now, open }) {
-  const { name, condition, told, confirmed } = pipeline;
+  const { name, condition, description, confirmed } = pipeline;
   const urgent = URGENT.includes(condition);
   const doing = pipeline.doing.length ? pipeline.doing : [pipeline.at_work];
   return line({ _hover: { bg: "bg.subtle" } },
@@ -54,8 +54,8 @@ function Line({ pipeline, now, open }) {
         h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, name)),
       pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
     h("td", { style: wide },
-      h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
-      urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
+      h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: description }, words(condition)),
+      urgent && h(Muted, { fontSize: "xs", color: ERROR }, description),
       pipeline.warnings > 0 && h(Muted, { fontSize: "xs" }, pipeline.warnings === 1 ? say.warning : fill(say.warnings, { n: pipeline.warnings })),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
     h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
@@ -76,7 +76,7 @@ function Conditions({ counts, chosen, choose }) {
   for (const each of conditions) offered.push([each, words(each), counts[each] ?? 0]);
   return h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": say.showOnly },
     offered.filter(([key, , n]) => n > 0 || !key || key === chosen).map(([key, text, n]) =>
-      h(Act, { key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => choose(key) },
+      h(ActionButton, { key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => choose(key) },
         `${text} ${count(n)}`)));
 }
 
@@ -124,7 +124,7 @@ export function Pipelines({ query, go, dag = "" }) {
         right: [say.confirmed, say.waiting, say.lag, say.rowsASecond],
       }, data.pipelines.map((pipeline) => h(Line, { key: pipeline.name, pipeline, now: data.now, open }))),
       h(HStack, { paddingY: "3", gap: "2" },
-        h(Act, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, say.previous),
-        h(Act, { disabled: last >= data.total, onClick: () => go({ offset: offset + LIMIT }) }, say.next),
+        h(ActionButton, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, say.previous),
+        h(ActionButton, { disabled: last >= data.total, onClick: () => go({ offset: offset + LIMIT }) }, say.next),
         h(Muted, { role: "status" }, fill(say.shown, { first: count(offset + 1), last: count(last), total: count(data.total) })))));
 }

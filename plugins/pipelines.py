@@ -90,7 +90,7 @@ def pipelines(
                 _in_short(
                     each,
                     visible,
-                    told=explained(store, each).text,
+                    description=explained(store, each).text,
                     warnings=len(warnings.get(each.name, ())),
                     lags=lags.get(each.name, ()),
                     doing=doing.get(each.name, ()),
@@ -162,7 +162,7 @@ def _in_short(
     overview: Overview,
     visible: frozenset[str],
     *,
-    told: str,
+    description: str,
     warnings: int,
     lags: Sequence[Lag],
     doing: Sequence[str],
@@ -171,7 +171,7 @@ def _in_short(
     return {
         "name": overview.name,
         "condition": overview.condition,
-        "told": told,
+        "description": description,
         "dags": [dag for dag in overview.dags if dag in visible],
         **at_work(overview, doing, visible),
         "confirmed": completed[0].number if completed else 0,

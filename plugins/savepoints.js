@@ -1,7 +1,7 @@
 // A pipeline's savepoints, their details, and the actions on them.
-import { mayAct, RunAct } from "./acts.js";
+import { hasActions, RunAction } from "./actions.js";
 import { route, useAnswer } from "./asking.js";
-import { Act, bytes, cell, Choice, Code, count, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";
+import { ActionButton, bytes, cell, Choice, Code, count, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";
 import { when } from "./times.js";
 import { fill, savepoints as say } from "./words.js";
 
@@ -53,7 +53,7 @@ function Restore({ pipeline, savepoint, reload }) {
   const first = checkpoint + 1;
   const after = pipeline.confirmed >= first
     ? fill(say.deliveredAfter, { first, confirmed: pipeline.confirmed }) : say.nothingAfter;
-  return h(RunAct, {
+  return h(RunAction, {
     pipeline, onDone: reload, label: say.restore, danger: true,
     title: fill(say.restoreTitle, { name, checkpoint }),
     conf: {
@@ -90,9 +90,9 @@ function Row({ pipeline, savepoint, reload }) {
       h("td", { style: cell }, when(savepoint.taken_at)),
       h("td", { style: wide }, savepoint.taken_by),
       h("td", { style: numeric }, bytes(savepoint.bytes)),
-      mayAct(pipeline) && h("td", { style: cell }, h(HStack, { gap: "2", flexWrap: "wrap" },
+      hasActions(pipeline) && h("td", { style: cell }, h(HStack, { gap: "2", flexWrap: "wrap" },
         h(Restore, { pipeline, savepoint, reload }),
-        h(RunAct, {
+        h(RunAction, {
           pipeline, onDone: reload, label: say.delete, danger: true, title: fill(say.deleteTitle, { name: savepoint.name }),
           conf: { action: "dispose", savepoint: savepoint.uri },
         }, h(Text, null, fill(say.deleteSays, { uri: savepoint.uri })))))),
@@ -107,17 +107,17 @@ function Take({ pipeline, data, reload }) {
     ...data.checkpoints.map(({ number, at }) => [String(number), fill(say.checkpointAt, { number, at: when(at) })])];
   return h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
     h(Choice, { label: say.checkpoint, value: chosen, onChange: setChosen, options }),
-    h(RunAct, {
+    h(RunAction, {
       pipeline, disabled: !data.checkpoints.length, onDone: reload, label: say.take,
       title: fill(say.takeTitle, { name: pipeline.name }),
       conf: { action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
     }, h(Text, null, fill(say.takeSays, { which: chosen ? fill(say.ofCheckpoint, { chosen }) : say.ofNewest, folder: data.folder }))),
-    h(RunAct, {
+    h(RunAction, {
       pipeline, hidden: !pipeline.fitting.includes("stop_with_savepoint"), onDone: reload, label: say.stop, danger: true,
       title: fill(say.stopTitle, { name: pipeline.name }),
       conf: { action: "stop_with_savepoint" },
     }, h(Text, null, say.stopSays)),
-    h(RunAct, {
+    h(RunAction, {
       pipeline, hidden: !pipeline.fitting.includes("drain_with_savepoint"), onDone: reload, label: say.drain, danger: true,
       title: fill(say.drainTitle, { name: pipeline.name }),
       conf: { action: "drain_with_savepoint" },
@@ -127,16 +127,16 @@ function Take({ pipeline, data, reload }) {
 /** @param {{ pipeline: Opened }} props */
 export function Savepoints({ pipeline }) {
   const { data, error, loading, reload } = useAnswer(route(SAVEPOINTS, { name: pipeline.name }));
-  if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && h(Act, { onClick: reload }, say.tryAgain));
+  if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && h(ActionButton, { onClick: reload }, say.tryAgain));
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", paddingBottom: "2" },
       h(Muted, { overflowWrap: "anywhere" }, fill(say.inFolder, { folder: data.folder })),
-      h(Act, { onClick: reload, loading }, say.lookAgain)),
-    mayAct(pipeline) && h(Take, { pipeline, data, reload }),
+      h(ActionButton, { onClick: reload, loading }, say.lookAgain)),
+    hasActions(pipeline) && h(Take, { pipeline, data, reload }),
     data.savepoints.length === 0
       ? h(Muted, null, fill(say.none, { name: pipeline.name }))
       : h(Table, {
-        caption: fill(say.savepointsOf, { name: pipeline.name }), head: [say.savepoint, say.checkpoint, say.taken, say.by, say.size, ...(mayAct(pipeline) ? [say.acts] : [])],
+        caption: fill(say.savepointsOf, { name: pipeline.name }), head: [say.savepoint, say.checkpoint, say.taken, say.by, say.size, ...(hasActions(pipeline) ? [say.actions] : [])],
         right: [say.checkpoint, say.size],
       }, data.savepoints.map((savepoint) =>
         h(Row, { key: savepoint.name, pipeline, savepoint, reload }))),

@@ -40,8 +40,8 @@ def savepoints(name: str, user: GetUserDep) -> answers.Savepoints:
         return {
             "folder": folder,
             "savepoints": [
-                _row(folder, each, told) if isinstance(told, Savepoint) else _damaged(folder, each, told)
-                for each, told in found
+                _row(folder, each, metadata) if isinstance(metadata, Savepoint) else _damaged(folder, each, metadata)
+                for each, metadata in found
             ],
             "left_out": left_out,
             "checkpoints": [
@@ -59,10 +59,10 @@ def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhol
         if folder not in filesystem(parent).names(parent):
             raise _unknown(name, folder)
         uri = filesystem(parent).uri(parent, folder)
-        told = read_metadata(uri)
-        if (told.pipeline, told.installation) != (name, store.installation):
+        metadata = read_metadata(uri)
+        if (metadata.pipeline, metadata.installation) != (name, store.installation):
             raise _unknown(name, folder)
-        return _whole(_row(parent, folder, told, _damage(uri, told)), told)
+        return _whole(_row(parent, folder, metadata, _damage(uri, metadata)), metadata)
 
 
 def _folder(store: QueryLog, name: str) -> str:
@@ -88,39 +88,39 @@ def _damaged(folder: str, name: str, why: Exception) -> answers.SavepointDamaged
     return {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": text, "readable": False}
 
 
-def _row(folder: str, name: str, told: Savepoint, problem: str = "") -> answers.Savepoint:
+def _row(folder: str, name: str, metadata: Savepoint, problem: str = "") -> answers.Savepoint:
     return {
         "name": name,
         "uri": filesystem(folder).uri(folder, name),
         "problem": problem,
         "readable": True,
-        "checkpoint": told.number,
-        "taken_at": told.taken_at.isoformat(),
-        "taken_by": told.taken_by,
-        "bytes": told.bytes,
-        "drained": told.drained,
+        "checkpoint": metadata.number,
+        "taken_at": metadata.taken_at.isoformat(),
+        "taken_by": metadata.taken_by,
+        "bytes": metadata.bytes,
+        "drained": metadata.drained,
     }
 
 
-def _whole(row: answers.Savepoint, told: Savepoint) -> answers.SavepointWhole:
+def _whole(row: answers.Savepoint, metadata: Savepoint) -> answers.SavepointWhole:
     return {
         **row,
-        "installation": told.installation,
-        "batch": told.batch,
-        "rows": dict(told.rows),
-        "positions": dict(told.positions),
-        "operators": told.operators,
-        "backend": told.backend,
-        "versions": dict(told.versions),
-        "files": len(told.files),
-        "job": str(told.spec.get("job", "")),
-        "sha256": told.code.get("sha256", ""),
+        "installation": metadata.installation,
+        "batch": metadata.batch,
+        "rows": dict(metadata.rows),
+        "positions": dict(metadata.positions),
+        "operators": metadata.operators,
+        "backend": metadata.backend,
+        "versions": dict(metadata.versions),
+        "files": len(metadata.files),
+        "job": str(metadata.spec.get("job", "")),
+        "sha256": metadata.code.get("sha256", ""),
     }
 
 
-def _damage(uri: str, told: Savepoint) -> str:
+def _damage(uri: str, metadata: Savepoint) -> str:
     try:
-        verify(uri, told, contents=False)
+        verify(uri, metadata, contents=False)
     except AirflowFtError as error:
         return str(error)
     return ""

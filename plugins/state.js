@@ -1,6 +1,6 @@
 // What the operators of a pipeline know of a key, as of a confirmed checkpoint.
 import { ask, route, useAnswer, wordsOf } from "./asking.js";
-import { Act, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide, cell } from "./parts.js";
+import { ActionButton, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide, cell } from "./parts.js";
 import { when } from "./times.js";
 import { fill, state as say } from "./words.js";
 
@@ -89,7 +89,7 @@ function LookUp({ name, data, at }) {
         key: part.name, label: fill(say.keyField, { name: part.name }), hint: fill(say.keyHint, { type: part.type, example: part.example ? fill(say.example, { example: part.example }) : "" }),
         value: key[part.name] ?? "", onChange: (/** @type {any} */ event) => { setKey({ ...key, [part.name]: event.target.value }); forget(); },
       })),
-      h(Act, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, say.lookUp)),
+      h(ActionButton, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, say.lookUp)),
     hidden.length > 0 && h(Muted, null, fill(say.keyHidden, { columns: columns(hidden) })),
     h(Box, { "aria-live": "polite" },
       error && h(Problem, null, error),
@@ -103,7 +103,7 @@ function LookUp({ name, data, at }) {
 export function OperatorState({ pipeline }) {
   const [at, setAt] = useState("");
   const { data, error, loading, reload } = useAnswer(route(STATE, { name: pipeline.name }, { at: Number(at) || null }));
-  const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, say.lookAgain);
+  const again = h(ActionButton, { onClick: () => { setAt(""); reload(); }, loading }, say.lookAgain);
   if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && again);
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },

@@ -145,7 +145,7 @@ def _position(store: DecisionLog, name: str, at: int | None) -> Position:
 
 
 def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:
-    told: answers.StatefulOperator = {
+    row: answers.StatefulOperator = {
         "id": operator.id,
         "name": operator.name,
         "uid": operator.uid,
@@ -155,10 +155,10 @@ def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:
         "states": [],
     }
     try:
-        told["states"] = [_table(each) for each in handle.states(operator.id)]
+        row["states"] = [_table(each) for each in handle.states(operator.id)]
     except ConfigurationError as error:  # an encoding that Spark alone reads
-        told["problem"] = str(error)
-    return told
+        row["problem"] = str(error)
+    return row
 
 
 def _table(table: Table) -> answers.State:

@@ -8,7 +8,7 @@
  */
 export const fill = (text, named) => text.replace(/{(\w+)}/g, (_, name) => String(/** @type {Props} */ (named)[name]));
 
-export const acts = /** @type {const} */ ({
+export const actions = /** @type {const} */ ({
   missing: "To act from here, Airflow needs a DAG {id} that you may see and trigger. Put a file with this line into Airflow's DAG folder: ",
   forbidden: "You have read access. To act, you need the permission to trigger the DAG {id}.",
   unsuitable: "The DAG {id} ([airflow_ft] maintenance_dags) lacks the parameters pipeline and action. Create it with airflow_ft.maintenance_dag().",
@@ -19,7 +19,7 @@ export const acts = /** @type {const} */ ({
   reasonHint: "for the pipeline's event log",
   startsRun: "This starts a run of the DAG {dag} in your name.",
   cancel: "Cancel",
-  acts: "Actions",
+  actions: "Actions",
   resume: "Resume",
   resumeTitle: "Resume {name}?",
   resumeSays: "It was halted: {halted}. Remove the cause first. The next run continues from the last checkpoint.",
@@ -99,7 +99,7 @@ export const charts = /** @type {const} */ ({
   completedAlone: " Figures cover completed checkpoints.",
   summary: "Summary",
   ofACheckpoint: "Per checkpoint",
-  barsTold: "{title} of checkpoints {first} to {last}: at most {most}",
+  barsLabel: "{title} of checkpoints {first} to {last}: at most {most}",
   bar: "checkpoint {number}: {sum}, {at}",
   firstCheckpoint: "checkpoint {first}",
   newestCheckpoints: "Newest checkpoints",
@@ -244,7 +244,7 @@ export const overview = /** @type {const} */ ({
   soFar: "So far",
   since: "Since",
   whatIsKnown: "Last known",
-  acts: "Actions",
+  actions: "Actions",
   lastRunFailed: "Last run failed",
   lastError: "Last error of its run",
   warnings: "Warnings",
@@ -393,7 +393,7 @@ export const savepoints = /** @type {const} */ ({
   savepoint: "Savepoint",
   taken: "Taken",
   by: "By",
-  acts: "Actions",
+  actions: "Actions",
   leftOut: "{left_out} more folders are not shown. `airflow ft savepoint list` shows all.",
 });
 

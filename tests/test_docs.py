@@ -152,8 +152,8 @@ def test_every_test_and_defect_that_the_protocol_names_exists() -> None:
     code = "\n".join(path.read_text() for path in (PROJECT / "tests").rglob("*.py"))
     known = set(re.findall(r"def (\w+)\(", code))
     rules = TEXT["docs/protocol.md"].partition("\n## Rules")[2].partition("\n## ")[0]
-    told, shown = (re.findall(rf"^\| {mark} ", rules, re.MULTILINE) for mark in (r"\*\*R\d+\*\*", r"R\d+"))
-    assert len(told) == len(shown) > 20
+    numbered, shown = (re.findall(rf"^\| {mark} ", rules, re.MULTILINE) for mark in (r"\*\*R\d+\*\*", r"R\d+"))
+    assert len(numbered) == len(shown) > 20
     named = set(re.findall(r"`(test_\w+)`", TEXT["docs/protocol.md"])) | set(re.findall(r"`([a-z]\w+)`", rules))
     assert len(named) > 40 and named <= known
     assert set(re.findall(r"`([A-Z_]{4,})`", rules)) <= set(rules_of_the_models())

@@ -147,8 +147,13 @@ def test_flinks_metrics_are_the_same_ones_on_both_pages() -> None:
             assert ours[name] & set(re.findall(r"`(\w+)`", flink)), (flink, name)
 
 
-ACT = {"dag_id": "airflow_ft_maintenance", "run_id": "manual__2026-01-02T10:00:00", "task_id": "act", "map_index": -1}
-BY_ADA: Any = {"dag_run": SimpleNamespace(triggering_user_name="ada"), "ti": SimpleNamespace(**ACT)}
+ACTION = {
+    "dag_id": "airflow_ft_maintenance",
+    "run_id": "manual__2026-01-02T10:00:00",
+    "task_id": "action",
+    "map_index": -1,
+}
+BY_ADA: Any = {"dag_run": SimpleNamespace(triggering_user_name="ada"), "ti": SimpleNamespace(**ACTION)}
 SHOWN = {
     _A_TEST.partition(". ")[0] % "airflow dags test" + ".": "backfill",
     f"state     {StateSizes(51200, 8388608, 42)}": "checkpoints",

@@ -11,7 +11,7 @@ from inspect import signature
 import pytest
 from airflow_ft.plugins import access, handles, pipeline, pipelines, savepoints, state
 
-from airflow_ft.operators import reporting as heard
+from airflow_ft.operators import reporting as lineage_reporting
 from airflow_ft.operators import stream
 from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
@@ -45,7 +45,7 @@ SERVER = Limits()
 KEPT = backpressure.RETAINED_BATCHES - backpressure.SPARE_BATCHES
 MINUTES = f"{sweep.ORPHAN_AGE.total_seconds() / 60:g}"
 SECONDS = f"{USUAL.delay.total_seconds():g}"
-TOLD = {
+TEXTS = {
     "alignment": [f"at most {arguments._LONGEST_BARRIER} characters"],
     "architecture": [
         f"Pruning takes {retention.BATCH} numbers at a time and up to {retention.BATCH * retention.BATCHES:,} at once",
@@ -53,14 +53,14 @@ TOLD = {
     ],
     "checkpoints": [
         f"up to the {KEPT} checkpoints for which Spark keeps state",
-        f"The log says so every {room._TOLD_EACH:g} seconds",
+        f"The log says so every {room._LOG_EACH:g} seconds",
         f"between its tries, up to {overlap.LONGEST_PAUSE:g} s",
     ],
     "configuration": [f"and after {keeper.USES} runs", f"three retries, {SECONDS} seconds apart"],
     "dags": [f"Of more than {numbers.MOST_LISTED:,} checkpoints `numbers` is None"],
     "delta": [f"texts longer than {rows._LONGEST} characters", f"behind the first {rows._INDEXED}"],
     "errors": [f"does not answer within {ready.LOOK_SECONDS:g} s counts as away"],
-    "failures": [f"if that takes longer than {room._TOLD_EACH:g} seconds"],
+    "failures": [f"if that takes longer than {room._LOG_EACH:g} seconds"],
     "jobs": [f"At most {inline_job.MOST_BYTES >> 10} KB are shipped"],
     "kafka": [f"Every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
     "mysql": [
@@ -119,7 +119,7 @@ IN_WORDS = {
     ("checkpoints", "by a stream about once a minute"): overlap.PRUNED_EACH == 60,
     ("delta", "under an eighth of `file_bytes`"): writing.SMALL == 8,
     ("observability", "every ten seconds"): headway.EACH_SECONDS == 10,
-    ("observability", "a minute after the last event"): heard.EACH_SECONDS == 60,
+    ("observability", "a minute after the last event"): lineage_reporting.EACH_SECONDS == 60,
     ("ui", "looks every five seconds"): lag.EACH_SECONDS == 5,
     ("ui", "twenty seconds later"): lag._SHARE == 20,
     ("ui", "longer than ten seconds logs"): lag.LOG_SECONDS == 10,
@@ -134,7 +134,7 @@ IN_WORDS = {
 """A page and words that say a number, and whether it is the code's."""
 
 
-@pytest.mark.parametrize(("page", "words"), [(page, words) for page, all_of in TOLD.items() for words in all_of])
+@pytest.mark.parametrize(("page", "words"), [(page, words) for page, all_of in TEXTS.items() for words in all_of])
 def test_a_number_of_the_page_is_the_codes(page: str, words: str) -> None:
     assert words in " ".join(TEXT[f"docs/{page}.md"].split())
 

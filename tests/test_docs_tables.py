@@ -80,7 +80,7 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def told(value: Any) -> str:
+def default_text(value: Any) -> str:
     """A value as the pages say it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -97,7 +97,7 @@ def test_the_settings_of_checkpoints_have_these_defaults_and_are_for_these_pipel
     scheduled, streams = (config.effective(streaming=each) for each in (False, True))
     rows = {named(row[0])[0]: row[1:3] for row in table("docs/checkpoints.md", "| setting | default |")}
     for name, (default, whose) in rows.items():
-        assert default == told(getattr(config, name)), name
+        assert default == default_text(getattr(config, name)), name
         of = {(True, True): "all", (True, False): "scheduled", (False, True): "streams"}
         assert whose == of[name in scheduled, name in streams], name
     assert rows.keys() == scheduled.keys() | streams.keys()
@@ -122,7 +122,7 @@ def test_a_restart_strategy_has_these_settings_and_defaults(strategy: type[Resta
     assert call == f"`{strategy.__name__}({', '.join(known)})`"
     assert kind == f"`{strategy.kind}`"
     words = [
-        r"(?:once|1)" if each == 1 else re.escape("without end" if each is None else told(each))
+        r"(?:once|1)" if each == 1 else re.escape("without end" if each is None else default_text(each))
         for each in known.values()
     ]
     bracket = re.search(r"\[(.*)\]$", what)
@@ -138,10 +138,10 @@ def test_what_holds_without_a_key_of_flink_is_as_the_page_says(key: str) -> None
     if hasattr(meaning, "same"):
         assert (bracket[1] if bracket else None) == (meaning.same[0] if meaning.same else None)
     elif bracket:
-        assert bracket[1] == told(getattr(CheckpointConfig(), meaning.name))
+        assert bracket[1] == default_text(getattr(CheckpointConfig(), meaning.name))
 
 
-def as_told(field: Field[Any], kind: type) -> set[str]:
+def as_documented(field: Field[Any], kind: type) -> set[str]:
     """How a page may say the default of a field; empty: in words."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
     if kind is MySqlSink and field.name == "branches":
@@ -161,7 +161,7 @@ def test_the_options_of_a_sink_or_source_are_all_there_with_their_defaults(kind:
     shown = [(name, row[1]) for row in rows for name in named(row[0])]
     assert sorted(name for name, _ in shown) == sorted(known)
     for name, default in shown:
-        expected = as_told(known[name], kind)
+        expected = as_documented(known[name], kind)
         assert default in expected or (not expected and not re.fullmatch(r"[`\"]?(True|False|\d+)[`\"]?", default)), (
             name
         )
@@ -318,7 +318,7 @@ def test_names_that_are_hidden_are_hidden() -> None:
 
 def test_what_is_handed_on_of_a_run_has_these_parts() -> None:
     """Of `confirmed`, in the guide; of `ProblemNotifier`, in the page on metrics."""
-    parts = {*Confirmed().told(), "latest"}
+    parts = {*Confirmed().to_json(), "latest"}
     sentence = (
         TEXT["docs/operators.md"].partition("`orders.output` is the result of `confirmed`:")[2].partition(". ")[0]
     )

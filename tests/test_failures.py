@@ -136,21 +136,21 @@ def test_each_write_counts_what_it_did_once_and_tells_each_failure(
     with SqliteStore(tmp_path / "ft.db") as store:
         scene, meter = Scene(store), Metered()
         store.meter = meter
-        numbers = scene.stage(4, goes_on=True)
+        numbers = scene.stage(4, continues=True)
         scene.complete(2, [1, 2])
         completed = ("completed", PIPELINE, Timing.of(scene.checkpoint(2)))
-        assert meter.told == [("confirmed", PIPELINE, 2), completed]
+        assert meter.calls == [("confirmed", PIPELINE, 2), completed]
         for _ in range(2):
             scene.abort(3)
         scene.trigger()
         take_epoch(store, PIPELINE, Worker().lease(), "test", lease_seconds=0.0)
-        assert meter.told[2:] == [
+        assert meter.calls[2:] == [
             ("failed", PIPELINE, AbortReason.DECLINED),
             ("failed", PIPELINE, AbortReason.FENCED),
         ]
         with pytest.raises(FencedError):
             scene.abort(numbers[-1])
-        assert len(meter.told) == 4, "what was not written is not counted"
+        assert len(meter.calls) == 4, "what was not written is not counted"
     lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.store.writing"]
     reasons = [(match := FAILURE.match(line)) and match["reason"] for line in lines]
     assert reasons == ["DECLINED", "FENCED"]
@@ -236,15 +236,15 @@ def test_the_page_tells_why_where_the_rows_are_and_what_to_do(tmp_path: Path) ->
         [number] = scene.stage()
         assert listed(scene.checkpoint(number))["reason"] == ""
         scene.abort(number)
-        told = listed(scene.checkpoint(number))
+        answer = listed(scene.checkpoint(number))
     reason = AbortReason.DECLINED
-    assert (told["reason"], told["cause"], told["fate"], told["remedy"]) == (
+    assert (answer["reason"], answer["cause"], answer["fate"], answer["remedy"]) == (
         reason,
         reason.cause,
         reason.rows,
         reason.remedy,
     )
-    assert told["message"] == "too long"
+    assert answer["message"] == "too long"
     script = (PROJECT / "plugins" / "history.js").read_text()
     assert all(f"data.{name}" in script for name in ("reason", "cause", "fate", "remedy", "message"))
 

@@ -94,8 +94,8 @@ def test_what_is_written_is_written_also_when_metrics_cannot_be_sent(
         for number in scene.stage(2):
             assert scene.complete(number).is_confirmed
     send_all()
-    told = [record for record in caplog.records if "the metrics' server is away" in record.getMessage()]
-    assert len(told) == 1, "once, and not with each checkpoint"
+    messages = [record for record in caplog.records if "the metrics' server is away" in record.getMessage()]
+    assert len(messages) == 1, "once, and not with each checkpoint"
 
 
 def test_the_page_lists_them_all_as_they_are() -> None:
@@ -104,8 +104,8 @@ def test_the_page_lists_them_all_as_they_are() -> None:
         for line in PAGE.splitlines()
         if line.startswith(f"| `{PREFIX}.")
     ]
-    told = {row[0].strip("`").removeprefix(f"{PREFIX}."): tuple(row[1:4]) for row in rows}
-    assert told == {
+    documented = {row[0].strip("`").removeprefix(f"{PREFIX}."): tuple(row[1:4]) for row in rows}
+    assert documented == {
         name: (metric.kind.value, metric.unit, " ".join(f"`{tag}`" for tag in metric.tags))
         for name, metric in METRICS.items()
     }

@@ -43,8 +43,8 @@ def built(source: Path, site: Path) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    status, told = built(PROJECT, folder)
-    assert status == 0, told
+    status, output = built(PROJECT, folder)
+    assert status == 0, output
     return folder / "html"
 
 
@@ -74,11 +74,11 @@ def test_what_leads_nowhere_is_told_with_what_to_do(tmp_path: Path) -> None:
     )
     (docs / "lost.md").write_text("# Lost\n")
     (tmp_path / "code.py").write_text("")
-    status, told = built(tmp_path, tmp_path / "out")
+    status, output = built(tmp_path, tmp_path / "out")
     assert status != 0
-    assert "cross-reference target not found: 'gone.md'" in told
-    assert "local id not found in doc 'docs/lost': 'nothing'" in told
+    assert "cross-reference target not found: 'gone.md'" in output
+    assert "local id not found in doc 'docs/lost': 'nothing'" in output
     assert (
-        "docs/lost.md: WARNING: no table of contents has it. Fix: add a line `lost` to tools/site/contents.md" in told
+        "docs/lost.md: WARNING: no table of contents has it. Fix: add a line `lost` to tools/site/contents.md" in output
     )
-    assert "folder" not in told and "code.py" not in told
+    assert "folder" not in output and "code.py" not in output

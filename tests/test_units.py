@@ -85,8 +85,8 @@ def test_a_server_and_airflow_are_refused(tmp_path: Path) -> None:
         "for start in (Kafka(Path(sys.argv[1])).start, lambda: subprocess.run(['airflow', 'version'])):\n"
         "    try:\n        start()\n    except RuntimeError as error:\n        print(error)\n"
     )
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code, tmp_path], cwd=TESTS.parent, capture_output=True, text=True, check=True
     )
-    first, second = told.stdout.splitlines()
+    first, second = output.stdout.splitlines()
     assert "started kafka" in first and "started a process of Airflow" in second

@@ -229,9 +229,9 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     module.write_text(text)
     shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
     written_sink.forget()
-    with pytest.raises((Exception, pytest.fail.Exception)) as told:
+    with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         play(defect, tmp_path / "with the defect")
-    assert not isinstance(told.value, NameError | ImportError | TypeError | AttributeError), (
+    assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
         "it is the kit that notices"
     )
 
@@ -302,6 +302,6 @@ def test_files_come_onto_the_shelf_through_a_whole_pipeline(installed: Path, tmp
 def test_a_dag_is_parsed_without_what_runs_in_tasks(shelf: Path) -> None:
     assert system("shelf").part("lineage") is None, "the page leaves it out"
     heavy = "{'pyarrow', 'sqlite3', 'shelf_for_airflow.sink'}"
-    told = f"import sys, shelf_for_airflow; print(sorted({heavy} & {{*sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    program = f"import sys, shelf_for_airflow; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -201,7 +201,7 @@ _WITH_SAVEPOINT = _arg(
 )
 
 
-def _act(name: str, about: str) -> Arg:
+def _action(name: str, about: str) -> Arg:
     return _arg(f"--{name}", type=_from(1), metavar="NUMBER", default=None, help=about)
 
 
@@ -314,14 +314,14 @@ def _settling() -> tuple[ActionCommand, ...]:
             "doubt",
             "List checkpoints in doubt with each sink's answer; an option with a NUMBER acts on one",
             _IN_PIPELINE,
-            _act("commit", "deliver this checkpoint"),
-            _act("abort", "abort this checkpoint; fails if it is decided"),
-            _act("quarantine", "hold this checkpoint and all later ones until you decide"),
-            _act(
+            _action("commit", "deliver this checkpoint"),
+            _action("abort", "abort this checkpoint; fails if it is decided"),
+            _action("quarantine", "hold this checkpoint and all later ones until you decide"),
+            _action(
                 "redeliver",
                 "deliver this decided checkpoint, even into a sink that lost its marker and has none of its rows",
             ),
-            _act("dead-letter", "deliver this decided checkpoint, and set aside the rows that a sink refuses"),
+            _action("dead-letter", "deliver this decided checkpoint, and set aside the rows that a sink refuses"),
             _REWIND,
             _REASON,
             ARG_YES,

@@ -81,9 +81,11 @@ class Settings:
         Nothing is read back. SET costs the server a third of what `set_config` costs it.
         """
         given = {name: value for name, value in self._wanted.items() if not self.plain or name not in _OF_VALUES}
-        told = [f"{name} TO {value if name == 'search_path' else repr(value)}" for name, value in given.items()]
-        told += [f"{_SYNCHRONOUS} TO 'on'", *([] if self.search_path else ["search_path TO DEFAULT"])]
-        return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {' '.join(f'SET LOCAL {each};' for each in told)} "
+        assignments = [f"{name} TO {value if name == 'search_path' else repr(value)}" for name, value in given.items()]
+        assignments += [f"{_SYNCHRONOUS} TO 'on'", *([] if self.search_path else ["search_path TO DEFAULT"])]
+        return (
+            f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {' '.join(f'SET LOCAL {each};' for each in assignments)} "
+        )
 
     def synchronous(self, row: Sequence[str | None]) -> str:
         """The synchronous_commit that a transaction has, by the row of `begin`."""

@@ -101,7 +101,7 @@ class ProblemNotifier(BaseNotifier):
         failures: list[Exception] = []
         for problem in found:
             try:
-                self._tell(problem, context)
+                self._notify(problem, context)
             except Exception as error:  # of a foreign notifier
                 log.exception("%s. The notification failed", problem.headline)
                 failures.append(error)
@@ -118,7 +118,7 @@ class ProblemNotifier(BaseNotifier):
         own = getattr(context.get("task"), "pipeline", None)
         return [own] if isinstance(own, str) else None
 
-    def _tell(self, problem: Problem, context: Context) -> None:
+    def _notify(self, problem: Problem, context: Context) -> None:
         to = resolve_name(self.to) if isinstance(self.to, str) else self.to
         if isinstance(to, type):
             to = to(**self.arguments)

@@ -66,15 +66,15 @@ class ActingOperator(BaseOperator):
 
     def actor(self, context: Context, asked: Asked) -> Actor:
         """Return the requester: the person who triggered the run. A task cannot ask back, so it logs its questions."""
-        act = asked.action if asked.number is None else f"{asked.action} {asked.number}"
-        return actor_of(self.log, context, act, asked.reason)
+        action = asked.action if asked.number is None else f"{asked.action} {asked.number}"
+        return actor_of(self.log, context, action, asked.reason)
 
 
-def actor_of(log: Any, context: Context, act: str, reason: str = "") -> Actor:
-    """Return the person who triggered the run of a task that does `act`."""
+def actor_of(log: Any, context: Context, action: str, reason: str = "") -> Actor:
+    """Return the person who triggered the run of a task that does `action`."""
     person = asked_by(context) + (f": {reason}" if reason else "")
     return Actor(
-        signature=f"`{act}` by {person}",
+        signature=f"`{action}` by {person}",
         person=person,
         say=log.info,
         sure=lambda question: log.info(f"{question} Confirmed by {person}"),

@@ -45,7 +45,7 @@ class ConfirmOperator(CheckpointOperator):
         self.skip_if_skipped(run)
         confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections)
         emit(self, context, run, confirmation.confirmed)
-        return pipeline_steps.told(confirmation)
+        return pipeline_steps.report_confirmed(confirmation)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the facts for OpenLineage (`airflow_ft.operators.openlineage`); its provider calls this."""

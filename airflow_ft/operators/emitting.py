@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_ft.pipeline.assets import SCHEME, declared_asset, pipeline_asset, sink_assets, source_assets, tell_sinks
+from airflow_ft.pipeline.assets import (
+    SCHEME,
+    declared_asset,
+    emit_sink_events,
+    pipeline_asset,
+    sink_assets,
+    source_assets,
+)
 from airflow_ft.pipeline.connections import task_connections
 
 if TYPE_CHECKING:
@@ -48,12 +55,12 @@ def emit(operator: CheckpointOperator, context: Context, run: steps.Context[Deci
     if not confirmed.numbers.count:
         silent = [asset, *declared.values()]
     else:
-        extra = {"pipeline": operator.pipeline, "number": confirmed.numbers.last, **confirmed.told()}
+        extra = {"pipeline": operator.pipeline, "number": confirmed.numbers.last, **confirmed.to_json()}
         for outlet in operator.outlets:
             if outlet == asset:
                 context["outlet_events"][outlet].extra = extra
             elif isinstance(outlet, AssetAlias) and outlet.name.startswith(f"{SCHEME}://"):
                 context["outlet_events"][outlet].add(asset, extra=extra)
         found = delivered(run.store, run.pipeline, confirmed, task_connections)
-        silent = tell_sinks(declared, found, operator.pipeline, confirmed, context["outlet_events"])
+        silent = emit_sink_events(declared, found, operator.pipeline, confirmed, context["outlet_events"])
     operator.outlets = [outlet for outlet in operator.outlets if outlet not in silent]

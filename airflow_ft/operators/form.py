@@ -66,32 +66,32 @@ def by_params(spec: PipelineSpec) -> PipelineSpec:
     What the author says counts where the form says nothing. Nothing is rendered of a mapping of offsets, and with mode
     AT_MOST_ONCE the form cannot say where to begin.
     """
-    begins_anew = spec.is_rendered and spec.config.mode is CheckpointingMode.AT_MOST_ONCE
-    changes: dict[str, Any] = {"sources": {n: _source(s, begins_anew) for n, s in spec.sources.items()}}
+    starts_from_scratch = spec.is_rendered and spec.config.mode is CheckpointingMode.AT_MOST_ONCE
+    changes: dict[str, Any] = {"sources": {n: _source(s, starts_from_scratch) for n, s in spec.sources.items()}}
     for name in ("dry_run", "rewind"):
         if getattr(spec, name) is False:
             changes[name] = f"{{{{ params.get({name!r}, False) }}}}"
-    if spec.from_savepoint is None and not begins_anew:
+    if spec.from_savepoint is None and not starts_from_scratch:
         changes["from_savepoint"] = FromSavepoint.from_params()
     return replace(spec, **changes)
 
 
-def _source(source: Any, begins_anew: bool) -> Any:
-    changes = {name: _told(name, getattr(source, name)) for name in _LIMITS if _may_be_told(source, name)}
-    if _LIMITS[1] in changes and (most := getattr(source, _BYTES, None)) is not None and _may_be_told(source, _BYTES):
+def _source(source: Any, starts_from_scratch: bool) -> Any:
+    changes = {name: _param(name, getattr(source, name)) for name in _LIMITS if _takes_param(source, name)}
+    if _LIMITS[1] in changes and (most := getattr(source, _BYTES, None)) is not None and _takes_param(source, _BYTES):
         changes[_BYTES] = f"{{{{ '' if params.get({_LIMITS[1]!r}) else {most!r} }}}}"  # Spark takes one of them
     start = getattr(source, _START, None)
-    if isinstance(start, str | datetime) and _may_be_told(source, _START) and not begins_anew:
-        changes[_START] = _told(_START, start.isoformat() if isinstance(start, datetime) else start)
+    if isinstance(start, str | datetime) and _takes_param(source, _START) and not starts_from_scratch:
+        changes[_START] = _param(_START, start.isoformat() if isinstance(start, datetime) else start)
     return replace(source, **changes) if changes else source
 
 
-def _may_be_told(source: Any, name: str) -> bool:
+def _takes_param(source: Any, name: str) -> bool:
     if not hasattr(source, name):
         return False
     value = getattr(source, name)
     return not is_template(value) and not is_resolved_later(value)
 
 
-def _told(name: str, usual: str | int | None) -> str:
+def _param(name: str, usual: str | int | None) -> str:
     return f"{{{{ params.get({name!r}) or {usual or ''!r} }}}}"

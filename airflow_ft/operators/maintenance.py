@@ -93,8 +93,8 @@ class MaintenanceOperator(ActingOperator):
         for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated), ("full", full)):
             if not is_late(value):
                 truth(name, value)
-        told = FromSavepoint.of(savepoint)
-        self.savepoint: Any = None if told is None else told.to_json()
+        from_savepoint = FromSavepoint.of(savepoint)
+        self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
         self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
         self.form: tuple[str, ...] = ()
@@ -179,8 +179,8 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
     params.update(arguments.get("params") or {})
     arguments["params"] = params
     with DAG(dag_id, **arguments) as dag:
-        act = MaintenanceOperator(
-            task_id="act",
+        action = MaintenanceOperator(
+            task_id="action",
             pipeline="{{ params.pipeline }}",
             action="{{ params.action }}",
             actions=chosen,
@@ -192,7 +192,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
             allow_repeated="{{ params.allow_repeated }}",
             full="{{ params.full }}",
         )
-        act.form = tuple(params)
+        action.form = tuple(params)
     return dag
 
 

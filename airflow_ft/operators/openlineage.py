@@ -59,21 +59,21 @@ def lineage(operator: CheckpointOperator, task_instance: Any, *, writes: bool) -
         except KeyError:  # it has not run yet
             return OperatorLineage(inputs=inputs)
         confirmed = store.confirmed(operator.pipeline, run)
-        told = delivered(store, operator.pipeline, confirmed, task_connections) if writes else ()
-        numbers = confirmed.numbers.told() if writes else _numbers(made)
+        delivered_to = delivered(store, operator.pipeline, confirmed, task_connections) if writes else ()
+        numbers = confirmed.numbers.to_json() if writes else _numbers(made)
         newest = _newest(made, confirmed.numbers.last if writes else None)
         manifest = _manifest(newest)
         facet = {"pipeline": operator.pipeline, **numbers, **_of(store, operator.pipeline, run, newest, manifest)}
         if numbers["count"] == len(counted := [each for each in made if each.is_confirmed or not writes]):
             segments = [each.segment for each in counted if each.segment is not None]
             facet |= {"rows": sum(s.total_rows for s in segments), "logBytes": sum(s.bytes for s in segments)}
-    outputs = [_output(each, manifest, read, rows=True) for each in told]
+    outputs = [_output(each, manifest, read, rows=True) for each in delivered_to]
     return OperatorLineage(
         inputs=inputs, outputs=outputs, run_facets={FACET: RunFacet().with_additional_properties(**facet)}
     )
 
 
-def tell_running(operator: CheckpointOperator, task_instance: Any, number: int) -> None:
+def emit_running(operator: CheckpointOperator, task_instance: Any, number: int) -> None:
     """Send a RUNNING event of a stream whose newest confirmed checkpoint is `number`; without rows, which the end
     sends.
 
@@ -85,13 +85,13 @@ def tell_running(operator: CheckpointOperator, task_instance: Any, number: int) 
         with closing(open_configured_store(operator.store)) as store:
             checkpoint = store.checkpoint(operator.pipeline, number)
             manifest = _manifest(checkpoint)
-            told = destinations(checkpoint.plan, task_connections) if checkpoint.plan is not None else ()
+            delivered_to = destinations(checkpoint.plan, task_connections) if checkpoint.plan is not None else ()
             facet = {"pipeline": operator.pipeline, "last": number}
             facet |= _of(store, operator.pipeline, run, checkpoint, manifest)
         facets: dict[str, Any] = {FACET: RunFacet().with_additional_properties(**facet)}
         emit_dataset_lineage(
             inputs=[each for found in read.values() for each in found],
-            outputs=[_output(each, manifest, read, rows=False) for each in told],
+            outputs=[_output(each, manifest, read, rows=False) for each in delivered_to],
             task_instance=task_instance,
             additional_run_facets=facets,
             raise_on_error=True,
@@ -113,7 +113,7 @@ def _inputs(operator: CheckpointOperator) -> Mapping[str, list[Dataset]]:
 
 
 def _numbers(made: Sequence[Checkpoint]) -> dict[str, Any]:
-    return Numbers.of(each.number for each in made if each.segment is not None).told()
+    return Numbers.of(each.number for each in made if each.segment is not None).to_json()
 
 
 def _newest(made: Sequence[Checkpoint], number: int | None) -> Checkpoint | None:

@@ -68,7 +68,7 @@ class RecoverOperator(CheckpointOperator):
         """Recover, or defer while another process works on the pipeline."""
         rewind = rewinding(self, context) if spec.is_rewind else None
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout, rewind=rewind)
-        pipeline_steps.go_on_from(run, spec.savepoint, spec.sources, wal_root_of(spec))
+        pipeline_steps.restore_savepoint(run, spec.savepoint, spec.sources, wal_root_of(spec))
         emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
         return {"completed": list(recovery.completed)}
 

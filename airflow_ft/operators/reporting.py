@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 EACH_SECONDS = 60.0
 
 
-def tell_lineage(operator: CheckpointOperator, run: Context[DecisionLog], task_instance: Any) -> None:
+def report_lineage(operator: CheckpointOperator, run: Context[DecisionLog], task_instance: Any) -> None:
     """Report confirmed checkpoints from this process on, where Airflow's provider of OpenLineage is set up.
 
     Only logs errors, as warnings.
@@ -35,9 +35,9 @@ def tell_lineage(operator: CheckpointOperator, run: Context[DecisionLog], task_i
         from airflow.providers.openlineage.api import is_openlineage_active
 
         if is_openlineage_active():
-            from airflow_ft.operators.openlineage import tell_running
+            from airflow_ft.operators.openlineage import emit_running
 
-            run.store.meter = ReportingCounters(partial(tell_running, operator, task_instance))
+            run.store.meter = ReportingCounters(partial(emit_running, operator, task_instance))
     except Exception as error:  # an older provider, or a transport that cannot be set up: the stream begins
         log.warning("could not report this stream to OpenLineage: %s: %s", type(error).__name__, error)
 
@@ -45,18 +45,18 @@ def tell_lineage(operator: CheckpointOperator, run: Context[DecisionLog], task_i
 class ReportingCounters(Counters):
     """Counts, and reports the number of a completed checkpoint from a thread, at limited frequency."""
 
-    def __init__(self, tell: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell, self._clock = tell, clock
-        self.telling: Future[None] | None = None
-        self._told = 0.0
+    def __init__(self, report: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
+        self.reporting: Future[None] | None = None
+        self._reported = 0.0
 
     def completed(self, pipeline: str, timing: Timing) -> None:
         """See `Counters`."""
         super().completed(pipeline, timing)
         now = self._clock()
-        if self.telling is None or (self.telling.done() and now - self._told >= EACH_SECONDS):
-            self._told = now
+        if self.reporting is None or (self.reporting.done() and now - self._reported >= EACH_SECONDS):
+            self._reported = now
             try:
-                self.telling = beside(partial(self._tell, timing.number), "lineage")
+                self.reporting = beside(partial(self._report, timing.number), "lineage")
             except RuntimeError as error:  # the system cannot start another thread
                 log.warning("could not report checkpoint %d to OpenLineage: %s", timing.number, error)

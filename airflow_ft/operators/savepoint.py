@@ -115,8 +115,8 @@ class RestoreSavepointOperator(ActingOperator):
 
     def __init__(self, *, savepoint: FromSavepoint | str, wal_root: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        told = FromSavepoint.of(savepoint)
-        if told is None:
+        from_savepoint = FromSavepoint.of(savepoint)
+        if from_savepoint is None:
             raise ConfigurationError(
                 "savepoint is empty.",
                 code="argument_missing",
@@ -124,14 +124,14 @@ class RestoreSavepointOperator(ActingOperator):
                 argument="savepoint",
             )
         check_text("wal_root", wal_root, optional=True)
-        self.savepoint: Any = told.to_json()
+        self.savepoint: Any = from_savepoint.to_json()
         self.wal_root = wal_root
 
     def asked(self, context: Context) -> Asked:
         from airflow_ft.pipeline.actions.performing import Asked
 
-        told, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
-        return Asked("restore", self.pipeline, run_of(context), savepoint=told, wal_root=root)
+        from_savepoint, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
+        return Asked("restore", self.pipeline, run_of(context), savepoint=from_savepoint, wal_root=root)
 
 
 class DisposeSavepointOperator(ActingOperator):

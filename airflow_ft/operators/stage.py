@@ -88,7 +88,7 @@ class StageOperator(CheckpointOperator):
 
         self.outlets = []
         found = rehearse(resolve(spec), task_connections, samples=spec.dry_run_samples, on_start=self._remember)
-        for line in found.told():
+        for line in found.lines():
             self.log.info("%s", line)
         require(found.checks, spec.pipeline)
         return found.to_json()

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.operators.recover import recover_or_wait, rewinding
-from airflow_ft.operators.reporting import tell_lineage
+from airflow_ft.operators.reporting import report_lineage
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
@@ -76,9 +76,9 @@ class StreamingPipelineOperator(StageOperator):
         assert pipeline.restart is not None  # it is a stream
         asked = rewinding(self, context) if spec.is_rewind else None
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True, rewind=asked)
-        pipeline_steps.go_on_from(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
+        pipeline_steps.restore_savepoint(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
         overlap = pipeline_steps.delivering(pipeline, task_connections)
-        tell_lineage(self, run, context["ti"])
+        report_lineage(self, run, context["ti"])
         epoch = stream_step(
             run,
             **pipeline_steps.staging(pipeline, run, task_connections, self._remember),
@@ -90,7 +90,7 @@ class StreamingPipelineOperator(StageOperator):
         confirmation, outcome = finish_step(run, overlap, epoch)
         emit(self, context, run, confirmation.confirmed)
         answer_stops(run, outcome)
-        return pipeline_steps.told(confirmation)
+        return pipeline_steps.report_confirmed(confirmation)
 
     def on_kill(self) -> None:
         """Ends Spark, and does not restart it."""

@@ -108,21 +108,21 @@ class RecoverAllOperator(BaseOperator):
                 threads=self.threads,
             )
             for each in swept:
-                self._tell(each)
-                told: dict[str, Any] = {
+                self._log(each)
+                entry: dict[str, Any] = {
                     "settled": {str(number): state.value for number, state in each.recovery.settled},
                     "left_alone": each.left_alone,
                     "error": str(each.error) if each.error else "",
                 }
-                result[each.pipeline] = told
+                result[each.pipeline] = entry
                 try:
                     found = health(store, each.pipeline, self.patience, _judged)
                 except NewerReleaseError as error:  # report the other pipelines anyway
-                    told["undelivered_age"], told["error"] = 0.0, str(error)
+                    entry["undelivered_age"], entry["error"] = 0.0, str(error)
                     needs[each.pipeline] = str(error)
                     continue
                 metrics.emit(found)
-                told["undelivered_age"] = found.undelivered.total_seconds()
+                entry["undelivered_age"] = found.undelivered.total_seconds()
                 if found.needs:
                     needs[each.pipeline] = found.needs
                 elif isinstance(each.error, TerminalError):
@@ -136,7 +136,7 @@ class RecoverAllOperator(BaseOperator):
             )
         return result
 
-    def _tell(self, swept: Swept) -> None:
+    def _log(self, swept: Swept) -> None:
         for number, state in swept.recovery.settled:
             self.log.info("%s: recovered checkpoint %d, which is now %s", swept.pipeline, number, state)
         if swept.left_alone:

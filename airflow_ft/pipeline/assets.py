@@ -86,11 +86,11 @@ def _alias(kind: str, conn_id: str | None, place: str, *, in_folder: bool) -> As
     from airflow.sdk import AssetAlias
 
     at = f"{without_jinja(conn_id)}/" if conn_id else ""
-    told = folder(place).uri.removeprefix("file://") if in_folder and not is_late(place) else without_jinja(place)
-    return AssetAlias(quote(f"{kind}:{at}{told}", safe=punctuation))
+    target = folder(place).uri.removeprefix("file://") if in_folder and not is_late(place) else without_jinja(place)
+    return AssetAlias(quote(f"{kind}:{at}{target}", safe=punctuation))
 
 
-def tell_sinks(
+def emit_sink_events(
     declared: Mapping[str, AssetAlias],
     delivered: Sequence[Delivered],
     pipeline: str,
@@ -104,20 +104,26 @@ def tell_sinks(
     """
     from airflow.sdk import Asset
 
-    told: list[AssetAlias] = []
+    updated: list[AssetAlias] = []
     for each in delivered:
         outlet = declared.get(each.sink)
         if outlet is None or not each.rows:
             continue
         numbers = confirmed.numbers
-        extra = {"pipeline": pipeline, "sink": each.sink, "number": numbers.last, **numbers.told(), "rows": each.rows}
+        extra = {
+            "pipeline": pipeline,
+            "sink": each.sink,
+            "number": numbers.last,
+            **numbers.to_json(),
+            "rows": each.rows,
+        }
         try:
             events[outlet].add(Asset(each.dataset.uri), extra=extra)
         except ValueError as error:  # by Airflow, or by the provider whose URI it is
             log.warning("the asset %s of sink %s is not updated: %s", each.dataset.uri, each.sink, error)
             continue
-        told.append(outlet)
-    return [outlet for outlet in declared.values() if outlet not in told]
+        updated.append(outlet)
+    return [outlet for outlet in declared.values() if outlet not in updated]
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

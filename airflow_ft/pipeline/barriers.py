@@ -114,23 +114,23 @@ class BarrierGate:
         check_zone("at", self.at)
         check_zone("opens_at", self.opens_at)
 
-    def standings(self, store: DecisionLog) -> list[GateStatus]:
+    def statuses(self, store: DecisionLog) -> list[GateStatus]:
         """Return where each pipeline is now, in their order."""
         moments: Mapping[str, datetime] = dict.fromkeys(self.pipelines, self.at) if self.at else {}
         if self.barrier is not None:
             moments = {each.pipeline: each.injected_at for each in store.barrier(self.barrier)}
         newest = self.alignment is Alignment.AT_LEAST_ONCE
-        return [standing(store, name, moments.get(name), newest=newest) for name in self.pipelines]
+        return [gate_status(store, name, moments.get(name), newest=newest) for name in self.pipelines]
 
-    def opened(self, store: QueryLog, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
+    def opened(self, store: QueryLog, statuses: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
         """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None."""
-        if not all(each.covered for each in standings) and (self.opens_at is None or store.now() < self.opens_at):
+        if not all(each.covered for each in statuses) and (self.opens_at is None or store.now() < self.opens_at):
             return None
-        return {each.pipeline: each.to_json() for each in standings}
+        return {each.pipeline: each.to_json() for each in statuses}
 
     def is_open(self, store: DecisionLog) -> dict[str, dict[str, Any]] | None:
         """One look."""
-        return self.opened(store, self.standings(store))
+        return self.opened(store, self.statuses(store))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a trigger's arguments."""
@@ -176,7 +176,7 @@ def check_pipelines(pipelines: object) -> None:
         raise wrong("pipelines", names, "Give each name once.", what=f"pipelines has {names} twice.")
 
 
-def standing(store: DecisionLog, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> GateStatus:
+def gate_status(store: DecisionLog, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> GateStatus:
     """Return how far the pipeline is, seen from a barrier of that moment (None: it has none).
 
     The number is the first one that covers the barrier; where none does, and with `newest`, the newest one.

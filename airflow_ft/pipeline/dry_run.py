@@ -139,8 +139,8 @@ def rehearse(
         _scratch(name, pipeline.wal_root) as (root, url),
         closing(_log_of(pipeline.store, connections, url)) as store,
     ):
-        stands, waiting = _standing(store, pipeline), _waiting(store, name)
-        attempt = _Attempt(_beside(pipeline, root, url), connections, stands, everything, columns_only)
+        stored, waiting = _stored_pipeline(store, pipeline), _waiting(store, name)
+        attempt = _Attempt(_beside(pipeline, root, url), connections, stored, everything, columns_only)
         segments, result, schemas = attempt.stage(on_line, on_start)
         wal = open_wal()
         readers = [wal.open(each) for each in segments]
@@ -174,9 +174,9 @@ def columns_of(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> M
     require_log(pipeline.pipeline, pipeline.wal_root)
     with _scratch(pipeline.pipeline, pipeline.wal_root) as (root, url):
         with closing(_log_of(pipeline.store, connections, url)) as store:
-            stands = _standing(store, pipeline)
+            stored = _stored_pipeline(store, pipeline)
         beside = _beside(pipeline, root, url)
-        attempt = _Attempt(beside, connections, stands, everything=False, columns_only=True)
+        attempt = _Attempt(beside, connections, stored, everything=False, columns_only=True)
         return attempt.stage(spark_log.info, lambda _: None)[2]
 
 
@@ -186,7 +186,7 @@ class _Attempt:
 
     resolved: ResolvedPipeline
     connections: ConnectionResolver
-    stands: Pipeline | None
+    stored: Pipeline | None
     everything: bool
     columns_only: bool
 
@@ -228,8 +228,8 @@ class _Attempt:
     def _request(self, before: Pipeline, epoch: int, attempt: int) -> StageRequest:
         from airflow_ft.pipeline import steps as pipeline_steps
 
-        if self.stands is not None:
-            before = replace(before, base=self.stands.base, base_is_clean=False)
+        if self.stored is not None:
+            before = replace(before, base=self.stored.base, base_is_clean=False)
         request = pipeline_steps.request(self.resolved, _RUN, before, epoch, attempt, self.connections)
         config = replace(request.checkpointing, drain=False)
         # As if that many could wait for delivery: a run stops then, and leaves the rest to the next one.
@@ -259,7 +259,7 @@ def _log_of(setting: str | None, connections: ConnectionResolver, url: str) -> D
     return find_configured_store(setting, connections) or open_store(url)
 
 
-def _standing(store: HistoryLog, pipeline: ResolvedPipeline) -> Pipeline | None:
+def _stored_pipeline(store: HistoryLog, pipeline: ResolvedPipeline) -> Pipeline | None:
     """The pipeline as the decision log knows it; None: it never ran."""
     from airflow_ft.spark.state.draining import drain_of, refuse
 
@@ -324,10 +324,10 @@ def _too_many_dead_letters(dead: DeadLetters | None, segments: Sequence[Segment]
     if dead is None:
         return []
     for place, segment in enumerate(segments, 1):
-        if told := dead.exceeded(segment.rows.get(dead.sink, 0), segment.total_rows):
+        if exceeded := dead.exceeded(segment.rows.get(dead.sink, 0), segment.total_rows):
             which = f"of checkpoint {place} of {len(segments)}, " if len(segments) > 1 else ""
             remedy = "Correct the source or the job, or allow more."
-            return [Check(f"sink {dead.sink}", "dead letters", Verdict.PROBLEM, f"{which}{told}", remedy)]
+            return [Check(f"sink {dead.sink}", "dead letters", Verdict.PROBLEM, f"{which}{exceeded}", remedy)]
     return []
 
 

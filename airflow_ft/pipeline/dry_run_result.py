@@ -57,12 +57,12 @@ class DryRun:
             "checkpoints": self.checkpoints,
             "rows": dict(self.rows),
             "has_more": self.has_more,
-            "waiting": {**Numbers.of(self.waiting).told(), "rows": self.waiting_rows},
+            "waiting": {**Numbers.of(self.waiting).to_json(), "rows": self.waiting_rows},
             "columns": {sink: dict(columns) for sink, columns in self.columns.items()},
             "problems": [check.to_json() for check in self.problems],
         }
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """In lines, for people: counts, columns, samples, and what the sinks say."""
         if not self.checkpoints:
             yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"

@@ -157,14 +157,14 @@ def _send(name: str, value: float, pipeline: str, *tags: str) -> None:
     try:
         for sent_as, given in ((plain, None), (f"{PREFIX}.{name}", labels)):
             _send_as(sent_as, metric.kind, value, given)
-        _told.clear()
+        _logged.clear()
     except Exception as error:  # a custom client failed, or none can be created
-        if (why := f"{type(error).__name__}: {error}") not in _told:
+        if (why := f"{type(error).__name__}: {error}") not in _logged:
             log.warning("metrics are not sent: %s", why)
-            _told.add(why)
+            _logged.add(why)
 
 
-_told: set[str] = set()
+_logged: set[str] = set()
 """Why metrics are not sent, as was said; there are several of each checkpoint."""
 
 

@@ -168,7 +168,7 @@ class PlainRun:
 
         def recover(context: steps.Context[DecisionLog]) -> None:
             pipeline.recover(context)
-            pipeline.go_on_from(context, resolved.savepoint, resolved.sources, resolved.wal_root)
+            pipeline.restore_savepoint(context, resolved.savepoint, resolved.sources, resolved.wal_root)
 
         def stage(context: steps.Context[DecisionLog]) -> None:
             pipeline.stage(resolved, context, connections)
@@ -188,7 +188,7 @@ class PlainRun:
         if failures:
             log.debug("the run failed", exc_info=failures[0])
             raise failures[0].with_traceback(None) from None  # a person reads the message, not its causes
-        return pipeline.told(confirmation)
+        return pipeline.report_confirmed(confirmation)
 
     def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:
         """Run a step; retries it after a transient error, and while other runs work on the pipeline."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CAN_GO_ON = ["queued", "running"]
+_UNFINISHED = ["queued", "running"]
 # These runs have a planned data interval. For others it is made up, or missing.
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
@@ -84,7 +84,7 @@ def run_is_over(run: RunKey) -> bool:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
-        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
+        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_UNFINISHED) == 0
     except (AirflowRuntimeError, OSError) as error:
         raise TransientError(
             f"Airflow does not say whether the run {run} has ended: {error}.",

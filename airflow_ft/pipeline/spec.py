@@ -308,8 +308,8 @@ class PipelineSpec:
         value = getattr(self, name)
         if isinstance(value, InlineJob):  # source is no template
             return value
-        told = isinstance(value, CheckpointConfig | RestartStrategy | FromSavepoint)
-        return value.to_json() if told else plain(value)
+        is_settings = isinstance(value, CheckpointConfig | RestartStrategy | FromSavepoint)
+        return value.to_json() if is_settings else plain(value)
 
     def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
         """Return the specification with rendered fields (in the form of `plain`), checked again."""

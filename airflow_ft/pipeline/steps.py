@@ -85,7 +85,7 @@ def recover(run: steps.Context[DecisionLog], *, again: bool = False) -> Recovery
     return recovery
 
 
-def go_on_from(
+def restore_savepoint(
     run: steps.Context[DecisionLog], savepoint: FromSavepoint | None, sources: Mapping[str, Source], wal_root: str
 ) -> None:
     """Restore this run's savepoint, if it has one and has not restored it yet."""
@@ -133,7 +133,7 @@ def stage(
 
     overlap = delivering(pipeline, connections) if pipeline.overlap else None
     result = stage_step(run, **staging(pipeline, run, connections, on_start), overlap=overlap)
-    return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
+    return None if result is None else {**result.published.to_json(), "rows": dict(result.rows)}
 
 
 def staging(
@@ -366,7 +366,7 @@ def confirm(
     return steps.confirm_step(run, delivery.checkpointing, archive, progress)
 
 
-def told(confirmation: steps.Confirmation) -> dict[str, Any]:
+def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:
     """Log what was confirmed, and return it as plain data."""
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
@@ -384,7 +384,7 @@ def told(confirmation: steps.Confirmation) -> dict[str, Any]:
         )
     for sink, aside in confirmed.set_aside.items():
         log.warning("confirmed, but not with all rows: %s", aside.text(sink))
-    return {**confirmed.told(), "latest": confirmation.latest}
+    return {**confirmed.to_json(), "latest": confirmation.latest}
 
 
 def _python_path() -> tuple[str, ...]:

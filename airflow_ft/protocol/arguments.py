@@ -208,10 +208,10 @@ def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
         return value  # type: ignore[return-value]
     if isinstance(value, str):
         refuse_object(argument, value, of=of)
-    told = value.strip() if isinstance(value, str) else value
-    if told in ("", "None"):
+    given = value.strip() if isinstance(value, str) else value
+    if given in ("", "None"):
         return None
-    number = int(told) if isinstance(told, str) and told.isascii() and told.isdigit() else told
+    number = int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else given
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise wrong(argument, shown(value), f"Give a whole number of {what}, at least 1.", of=of)
     return number

@@ -68,19 +68,19 @@ class ColumnLineage:
     def to_json(self) -> dict[str, Any]:
         """Plain data, always in the same order."""
         return {
-            "columns": {name: _told(inputs) for name, inputs in self.columns.items()},
-            "rows": _told(self.rows),
+            "columns": {name: _to_json(inputs) for name, inputs in self.columns.items()},
+            "rows": _to_json(self.rows),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ColumnLineage:
         """The inverse of `to_json`."""
-        return cls({name: _inputs(told) for name, told in data["columns"].items()}, _inputs(data["rows"]))
+        return cls({name: _inputs(inputs) for name, inputs in data["columns"].items()}, _inputs(data["rows"]))
 
 
-def _told(inputs: Inputs) -> list[list[str]]:
+def _to_json(inputs: Inputs) -> list[list[str]]:
     return sorted([each.source, each.column, each.how.value] for each in inputs)
 
 
-def _inputs(told: list[list[str]]) -> Inputs:
-    return frozenset(Input(source, column, How(how)) for source, column, how in told)
+def _inputs(data: list[list[str]]) -> Inputs:
+    return frozenset(Input(source, column, How(how)) for source, column, how in data)

@@ -29,13 +29,13 @@ class Confirmed:
         """Over all sinks."""
         return sum(self.by_sink.values())
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain data for other tasks."""
         aside = {sink: each.rows for sink, each in self.set_aside.items()}
         return {
-            **self.numbers.told(),
+            **self.numbers.to_json(),
             "rows": self.rows,
-            "recovered": self.recovered.told()["numbers"],
+            "recovered": self.recovered.to_json()["numbers"],
             "recovered_rows": self.recovered_rows,
             "set_aside": aside,
         }

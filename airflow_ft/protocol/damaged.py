@@ -13,11 +13,11 @@ SENSELESS = (ValueError, KeyError, TypeError, IndexError, AttributeError, Overfl
 
 
 @contextmanager
-def understood(told: Callable[[str], AirflowFtError]) -> Iterator[None]:
-    """Raises what `told` makes of the mistake, instead of one of these."""
+def understood(make_error: Callable[[str], AirflowFtError]) -> Iterator[None]:
+    """Raises what `make_error` makes of the mistake, instead of one of these."""
     try:
         yield
     except AirflowFtError:
         raise
     except SENSELESS as error:
-        raise told(repr(error)) from error
+        raise make_error(repr(error)) from error

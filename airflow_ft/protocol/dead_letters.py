@@ -64,9 +64,9 @@ class DeadLetters:
 
     def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
         """Raise DeadLettersError if a checkpoint has more dead letters than the limits allow."""
-        if told := self.exceeded(dead, rows):
+        if exceeded := self.exceeded(dead, rows):
             raise DeadLettersError(
-                told,
+                exceeded,
                 pipeline=pipeline,
                 checkpoint=number,
                 sink=self.sink,

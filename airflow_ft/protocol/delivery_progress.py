@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.rate import told
+from airflow_ft.protocol.rate import rate_texts
 
 FRESH_SECONDS = 30.0
 
@@ -27,7 +27,7 @@ class Taken:
     def __str__(self) -> str:
         taken = f"{self.participant} has taken {self.rows:,} of {count_text(self.of, 'row')} of {self.sink}"
         left = (self.of - self.rows) / self.rate if self.rate else None
-        return ", ".join([f"checkpoint {self.number}: {taken}", *told(self.rate, left)])
+        return ", ".join([f"checkpoint {self.number}: {taken}", *rate_texts(self.rate, left)])
 
 
 class DeliveryProgress:
@@ -35,16 +35,16 @@ class DeliveryProgress:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: dict[tuple[str, str], tuple[float, Taken]] = {}
+        self._reports: dict[tuple[str, str], tuple[float, Taken]] = {}
 
-    def tell(self, taken: Taken) -> None:
+    def report(self, taken: Taken) -> None:
         """From any thread."""
-        self._told[taken.pipeline, taken.participant] = (self._clock(), taken)
+        self._reports[taken.pipeline, taken.participant] = (self._clock(), taken)
 
     def now(self, pipeline: str) -> list[Taken]:
         """By participant."""
-        since, told = self._clock() - FRESH_SECONDS, sorted(self._told.copy().items())
-        return [taken for (of, _), (at, taken) in told if of == pipeline and at >= since]
+        since, reports = self._clock() - FRESH_SECONDS, sorted(self._reports.copy().items())
+        return [taken for (of, _), (at, taken) in reports if of == pipeline and at >= since]
 
 
 DELIVERY_PROGRESS = DeliveryProgress()

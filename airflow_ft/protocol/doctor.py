@@ -128,7 +128,7 @@ def examine_state(store: StateLog, pipeline: str, *, is_declared: bool = True) -
         report("history", "the decision log has no such pipeline: it never ran", new + other)
         return exam.checks
 
-    def may_go_on() -> None:
+    def require_runnable() -> None:
         require_understood(row)
         require_not_renamed(row.status, row.halt_message, pipeline)
 
@@ -139,7 +139,7 @@ def examine_state(store: StateLog, pipeline: str, *, is_declared: bool = True) -
             f"Remove the cause, then run `airflow ft resume {pipeline}`.",
         )
     else:
-        exam.passes("status", "it is ACTIVE", may_go_on)
+        exam.passes("status", "it is ACTIVE", require_runnable)
     opened = store.open_checkpoints(pipeline)
     look = f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has."
     for checkpoint in quarantined(opened):

@@ -146,8 +146,8 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
         return "--commit delivers the rest; or delete the visible rows as described, then --abort"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
-            told = f"{checkpoint.message} It is decided, so it can only be delivered: remove the cause, then --commit"
-            return f"{told}, or --dead-letter to leave out the refused rows" if refuses_rows(checkpoint) else told
+            advice = f"{checkpoint.message} It is decided, so it can only be delivered: remove the cause, then --commit"
+            return f"{advice}, or --dead-letter to leave out the refused rows" if refuses_rows(checkpoint) else advice
         case CheckpointState.QUARANTINED:
             return f"{checkpoint.message} It is not decided: --commit delivers it, --abort gives it up"
         case CheckpointState.COMMITTING:

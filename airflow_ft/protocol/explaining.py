@@ -29,19 +29,19 @@ class Explanation(NamedTuple):
 
 
 def explained(store: HistoryLog, overview: Overview) -> Explanation:
-    """`Overview.told`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
+    """`Overview.description`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
         failed = condition in (Condition.FAILED, Condition.NOT_RUNNING)
-        return Explanation(overview.told, overview.failure.code if failed and overview.failure else "")
+        return Explanation(overview.description, overview.failure.code if failed and overview.failure else "")
     try:
         found = store.unsettled(overview.name, limit=_LOOKED_AT)
     except NewerReleaseError:  # of one of its checkpoints
-        return Explanation(overview.told, "")
+        return Explanation(overview.description, "")
     wanted = S.COMMITTING if condition is Condition.IN_DOUBT else S.QUARANTINED
     checkpoint = next((each for each in found if each.state is wanted), None)
     if checkpoint is None:  # settled meanwhile
-        return Explanation(overview.told, "")
+        return Explanation(overview.description, "")
     text = _in_doubt(overview, checkpoint) if condition is Condition.IN_DOUBT else _quarantined(checkpoint)
     return Explanation(text, next((each.code for each in waiting_for(checkpoint).values() if each is not None), ""))
 
@@ -60,11 +60,11 @@ def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
 
 def _in_doubt(overview: Overview, checkpoint: Checkpoint) -> str:
     waiting = waiting_for(checkpoint)
-    told = "; ".join(
+    details = "; ".join(
         f"{name}: {problem.text.rstrip('.')}" if problem else f"{name}: no error known"
         for name, problem in waiting.items()
     )
-    lacking = f"Checkpoint {checkpoint.number} is decided, but these sinks lack it: {told or '-'}."
+    lacking = f"Checkpoint {checkpoint.number} is decided, but these sinks lack it: {details or '-'}."
     return f"{lacking} {_what_next(overview, waiting)}"
 
 
@@ -106,32 +106,32 @@ def refuses_rows(checkpoint: Checkpoint) -> bool:
 # --- which acts can work ---------------------------------------------------------------------------------------------
 
 
-def pipeline_acts(overview: Overview) -> tuple[str, ...]:
-    """The acts on the whole pipeline (`acts.names.ACTIONS`) that are not refused in its state."""
+def pipeline_actions(overview: Overview) -> tuple[str, ...]:
+    """The acts on the whole pipeline (`actions.names.ACTIONS`) that are not refused in its state."""
     condition, is_open = overview.condition, overview.turn is not None
     reading = ("verify", "doctor")
     if condition is Condition.RENAMED:
         return reading
     if condition is Condition.HALTED:
         return ("resume", *reading)
-    acts: list[str] = []
+    actions: list[str] = []
     if not is_open and condition in (Condition.FAILED, Condition.NOT_RUNNING, Condition.LATE):
-        acts.append("retire")
+        actions.append("retire")
     # An active process keeps the epoch, so these acts would be refused.
     is_held = overview.is_at_work and overview.leases > 0
     if condition is not Condition.QUARANTINED and not is_held:
-        acts.append("recover")
+        actions.append("recover")
         if not overview.committing:
-            acts.append("rewind")
+            actions.append("rewind")
         if not overview.undelivered:
-            acts.append("reset_state")
+            actions.append("reset_state")
     if overview.streaming and is_open:
-        acts += ["stop", "stop_now", "drain", "stop_with_savepoint", "drain_with_savepoint"]
-    return (*acts, *reading)
+        actions += ["stop", "stop_now", "drain", "stop_with_savepoint", "drain_with_savepoint"]
+    return (*actions, *reading)
 
 
-def checkpoint_acts(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """The acts on one open checkpoint (`acts.names.SETTLING`) that are not refused in its state (`core.resolution`).
+def checkpoint_actions(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """The acts on one open checkpoint (`actions.names.SETTLING`) that are not refused in its state (`core.resolution`).
 
     `opened`: the oldest open checkpoints of the pipeline.
     """
@@ -141,16 +141,16 @@ def checkpoint_acts(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[Chec
     earlier = [each for each in opened if each.number < checkpoint.number]
     is_first = not any(each.state in MAY_BE_VISIBLE for each in earlier)
     halted = row.halt_reason if row.status is PipelineStatus.HALTED else None
-    acts: list[str] = []
+    actions: list[str] = []
     if state in MAY_BE_VISIBLE and is_first and halted in (None, HaltReason.HEURISTIC_COMMIT):
-        acts.append("commit")
+        actions.append("commit")
     if halted is None and not decided and state in (S.STAGED, S.PREPARED, S.QUARANTINED):
-        acts.append("abort")
+        actions.append("abort")
     if state in (S.PREPARED, S.COMMITTING) and is_first and not live_plans(earlier):
-        acts.append("quarantine")
+        actions.append("quarantine")
     if decided and state in MAY_BE_VISIBLE and is_first:
         if halted in (None, HaltReason.TOKEN_LOST):
-            acts.append("redeliver")
+            actions.append("redeliver")
         if halted is None:
-            acts.append("dead_letter")
-    return tuple(acts)
+            actions.append("dead_letter")
+    return tuple(actions)

@@ -82,20 +82,20 @@ class FromSavepoint:
         """By the parameters of a DAG run: those of `airflow_ft.savepoint_params`."""
         path, *others = (f"params.get({name!r}, {default!r})" for name, default in PARAMS.items())
         path = f"({BEGINNING!r} if params.get({FULL_REFRESH!r}) else '') ~ ({path} or '')"
-        return cls(*(f"{{{{ {told} }}}}" for told in (path, *others)))
+        return cls(*(f"{{{{ {param} }}}}" for param in (path, *others)))
 
     @classmethod
-    def of(cls, told: FromSavepoint | Mapping[str, Any] | str | None) -> FromSavepoint | None:
+    def of(cls, given: FromSavepoint | Mapping[str, Any] | str | None) -> FromSavepoint | None:
         """Out of what an author may give; None: no savepoint. ConfigurationError for anything else."""
-        if isinstance(told, FromSavepoint):
-            return told
-        if told is None or isinstance(told, str):
-            return cls(told) if told else None
-        if isinstance(told, Mapping) and "path" in told and set(told) <= set(cls.__slots__):
-            return cls(**{name: "" if name == "path" and value is None else value for name, value in told.items()})
+        if isinstance(given, FromSavepoint):
+            return given
+        if given is None or isinstance(given, str):
+            return cls(given) if given else None
+        if isinstance(given, Mapping) and "path" in given and set(given) <= set(cls.__slots__):
+            return cls(**{name: "" if name == "path" and value is None else value for name, value in given.items()})
         raise wrong(
             "from_savepoint",
-            shown(told),
+            shown(given),
             'Give the path of a savepoint, FromSavepoint("/path", later="refuse"), or a dictionary with path.',
         )
 

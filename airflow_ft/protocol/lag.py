@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.rate import told
+from airflow_ft.protocol.rate import rate_texts
 
 
 class Unit(StrEnum):
@@ -51,7 +51,9 @@ class Lag:
 
     def __str__(self) -> str:
         read = [f"{self.done:,} of {self.expected:,} read"] if self.expected else []
-        return ", ".join([f"source {self.source}: {self.amount} behind", *read, *told(self.rate, self.seconds_left)])
+        return ", ".join(
+            [f"source {self.source}: {self.amount} behind", *read, *rate_texts(self.rate, self.seconds_left)]
+        )
 
 
 def _amount(count: int, unit: str) -> str:

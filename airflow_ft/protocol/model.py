@@ -419,8 +419,8 @@ class Pipeline:
 
 def halted_text(why: str, message: str, *, newer: bool) -> str:
     """Return the text for people of a HALTED pipeline. `newer`: this release does not know the reason."""
-    told = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
-    return f"{why}: {message}{told}"
+    note = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
+    return f"{why}: {message}{note}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Numbers:
         """Return whether a number is one of these. Numbers that are not kept one by one match by range."""
         return number in self.newest or (bool(self.newest) and self.first <= number < self.newest[0])
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return plain data for other tasks. `numbers` is None when there are too many, so a part cannot pass for the
         whole.
         """

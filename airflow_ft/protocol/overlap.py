@@ -88,7 +88,7 @@ class Overlap:
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
         # When the sources get the rest (monotonic), first what a dead process did not report.
-        self._is_told, self._follows = False, self._pruned + FOLLOWED_EACH
+        self._sources_know, self._follows = False, self._pruned + FOLLOWED_EACH
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -129,7 +129,7 @@ class Overlap:
             segments = checkpoint.plan.segments if checkpoint.plan else ()
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
-            self._is_told = False
+            self._sources_know = False
             if self._heartbeat:
                 self._heartbeat.beat(checkpoint)
             if self._delivered >= RETAINED_TOGETHER:
@@ -145,16 +145,16 @@ class Overlap:
         """
         context = self._context
         if self._heartbeat and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
-            self._tell_sources()
+            self._commit_source_progress()
             return
         self._pruned, self._bytes = time.monotonic(), 0
         self._coordinator.close()  # separate connections delete old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
         give_back()
 
-    def _tell_sources(self) -> None:
-        self._is_told = finalise(self._context.store, self._context.pipeline, self._progress)
-        self._follows = time.monotonic() + (FOLLOWED_EACH if self._is_told else PRUNED_EACH)
+    def _commit_source_progress(self) -> None:
+        self._sources_know = finalise(self._context.store, self._context.pipeline, self._progress)
+        self._follows = time.monotonic() + (FOLLOWED_EACH if self._sources_know else PRUNED_EACH)
 
     def check(self) -> None:
         """Raises what ended it, such as DeclinedError."""
@@ -175,8 +175,8 @@ class Overlap:
         self._follow()
 
     def _follow(self) -> None:
-        if self._heartbeat and not self._is_told and time.monotonic() >= self._follows:
-            self._tell_sources()
+        if self._heartbeat and not self._sources_know and time.monotonic() >= self._follows:
+            self._commit_source_progress()
 
     def _run(self) -> None:
         """Deliver until the block ends. Keeps any error: otherwise the stage would continue without delivery and

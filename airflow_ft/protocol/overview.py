@@ -28,9 +28,9 @@ class Condition(StrEnum):
     RENAMED = "RENAMED"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return what that means, and what to do."""
-        return _TOLD[self]
+        return _DESCRIPTIONS[self]
 
     @property
     def words(self) -> str:
@@ -38,7 +38,7 @@ class Condition(StrEnum):
         return self.value.replace("_", " ")
 
 
-_TOLD = {
+_DESCRIPTIONS = {
     Condition.HALTED: "Nothing is staged or delivered until a person removes the cause and resumes the pipeline.",
     Condition.QUARANTINED: "A checkpoint is quarantined. Nothing later is delivered until a person settles it.",
     Condition.IN_DOUBT: "A checkpoint is decided, but not all sinks have its rows, and no run is active.",
@@ -105,7 +105,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     paused: bool = False
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return what its condition means for this pipeline, as far as known."""
         condition = self.condition
         if condition in (Condition.FAILED, Condition.NOT_RUNNING):
@@ -113,7 +113,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if condition is Condition.WAITING and (self.paused or self.retired):
             why = "the pipeline is retired" if self.retired else "its DAG is paused or deleted"
             return f"No sink has the staged rows yet, and {why}. No run delivers them."
-        return self.halted or self.renamed or condition.told
+        return self.halted or self.renamed or condition.description
 
     def text_of(self, condition: Condition) -> str:
         """Return the explanation if this pipeline is FAILED or NOT_RUNNING (`trouble`)."""

@@ -24,7 +24,7 @@ class Rate:
         return (count - before) / (now - since) if now > since else None
 
 
-def told(rate: float | None, seconds_left: float | None) -> list[str]:
+def rate_texts(rate: float | None, seconds_left: float | None) -> list[str]:
     """`["200 a second", "31 s left"]`, as far as it is known; nothing where nothing moves."""
     if not rate:
         return []

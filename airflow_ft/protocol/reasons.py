@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Explanation:
     """Texts of a reason. `cause` says only what is known where the reason is written. `counts`: see
     `AbortReason.counts`.
     """
@@ -144,82 +144,82 @@ FAILURE = re.compile(rf"checkpoint (?P<number>\d+) of \S+ failed \((?P<reason>{'
 
 _AGAIN = "Its rows were not published. The next attempt computes them again (only mode AT_MOST_ONCE drops them)."
 _ABORTS = {
-    AbortReason.JOB_FAILED: _Told(
+    AbortReason.JOB_FAILED: _Explanation(
         "The job's code raised an error, or returned something other than rows.",
         _AGAIN,
         "Correct the job. The task's log names file and line.",
     ),
-    AbortReason.TOO_MANY_DEAD_LETTERS: _Told(
+    AbortReason.TOO_MANY_DEAD_LETTERS: _Explanation(
         "More of its rows are dead letters than `DeadLetters` allows.",
         _AGAIN,
         "Correct the source or the job, or allow more. `airflow ft dry-run` shows some of them.",
     ),
-    AbortReason.STAGE_FAILED: _Told(
+    AbortReason.STAGE_FAILED: _Explanation(
         "Spark, a source, the disk or memory failed, or the driver was killed.",
         _AGAIN,
         "Repair what the message names. The restart strategy tries again.",
     ),
-    AbortReason.DATA_LOSS: _Told(
+    AbortReason.DATA_LOSS: _Explanation(
         "A source lost unread records: a topic was recreated, or retention was faster.",
         _AGAIN,
         "Check the source. To continue without the lost records, set `fail_on_data_loss=False` for one run.",
     ),
-    AbortReason.SEAL_FAILED: _Told(
+    AbortReason.SEAL_FAILED: _Explanation(
         "Its files or Spark's location could not be read back, summed up or made durable.",
         _AGAIN,
         "Check whether the disk of `wal_root` is full or away. The restart strategy tries again.",
         counts=True,
     ),
-    AbortReason.PUBLISH_FAILED: _Told(
+    AbortReason.PUBLISH_FAILED: _Explanation(
         "The decision log refused the publication, or could not be reached.",
         _AGAIN,
         "Repair the decision log as the message says. The restart strategy tries again.",
     ),
-    AbortReason.HALTED: _Told(
+    AbortReason.HALTED: _Explanation(
         "The pipeline was HALTED while the checkpoint was computed.",
         _AGAIN,
         "Settle what halted the pipeline (`airflow ft pipelines`), then run `airflow ft resume`.",
     ),
-    AbortReason.STOPPED: _Told(
+    AbortReason.STOPPED: _Explanation(
         "The Spark driver was ended meanwhile: `airflow ft stop --now`, a task that was marked or cleared, or a failed"
         " delivery beside it.",
         _AGAIN,
         "Do nothing, unless the delivery failed: then see the task's error.",
     ),
-    AbortReason.FENCED: _Told(
+    AbortReason.FENCED: _Explanation(
         "A newer owner took over while the older one held a lease. The older one no longer renewed it, or was an older"
         " try of the same task.",
         _AGAIN,
         "Do nothing: the older owner cannot change anything. If it is frequent, find out why its process hangs.",
     ),
-    AbortReason.ATTEMPT_ENDED: _Told(
+    AbortReason.ATTEMPT_ENDED: _Explanation(
         "The next owner found it unpublished, and its owner gone without a trace.",
         _AGAIN,
         "Do nothing. If it repeats, read the end of that attempt's log.",
     ),
-    AbortReason.EXPIRED: _Told(
+    AbortReason.EXPIRED: _Explanation(
         "It was not staged, or in a stream not decided, within CheckpointConfig.timeout. The message says which.",
         "Not staged: the next attempt computes the same input again (AT_MOST_ONCE: they are lost). Not decided: the"
         " next number delivers them.",
         "Raise the timeout, make micro-batches smaller, or find out why the sinks are slow.",
         counts=True,
     ),
-    AbortReason.DECLINED: _Told(
+    AbortReason.DECLINED: _Explanation(
         "A sink refused the rows or their schema.",
         "The pipeline was rewound: the next run computes them again (AT_MOST_ONCE: they are lost).",
         "Correct what the message names.",
     ),
-    AbortReason.SUPERSEDED: _Told(
+    AbortReason.SUPERSEDED: _Explanation(
         "The pipeline's sinks were changed before it was prepared, or another number took its rows.",
         "The next number delivers them into the sinks that are declared now.",
         "Do nothing.",
     ),
-    AbortReason.PREDECESSOR_ABORTED: _Told(
+    AbortReason.PREDECESSOR_ABORTED: _Explanation(
         "An earlier checkpoint was aborted, and later ones must follow it in order.",
         "As those of the earlier one: the next number delivers them, or they are computed again.",
         "See the earlier one.",
     ),
-    AbortReason.USER: _Told(
+    AbortReason.USER: _Explanation(
         "A person asked for it.",
         "As asked: the next number delivers them, or they are computed again.",
         "Do nothing. The event log has the user and the reason.",
@@ -227,17 +227,17 @@ _ABORTS = {
 }
 _UNREAD = "They stay in the sources and are read later."
 _WAITS = {
-    WaitReason.MIN_PAUSE: _Told(
+    WaitReason.MIN_PAUSE: _Explanation(
         "`min_pause` since the last confirmation is not over.",
         _UNREAD,
         "Do nothing: `min_pause` asks for it.",
     ),
-    WaitReason.TOO_MANY_QUEUED: _Told(
+    WaitReason.TOO_MANY_QUEUED: _Explanation(
         "As many checkpoints wait for delivery as `max_concurrent` allows, or as Spark keeps state for (998).",
         _UNREAD,
         "Do nothing if the sinks catch up. Otherwise `airflow ft in-doubt` shows what they wait for.",
     ),
-    WaitReason.NOT_ACTIVE: _Told(
+    WaitReason.NOT_ACTIVE: _Explanation(
         "The pipeline is suspended: a checkpoint is QUARANTINED, or it is HALTED.",
         _UNREAD,
         "Settle it: `airflow ft in-doubt` shows how. A HALTED pipeline also needs `airflow ft resume`.",

@@ -190,8 +190,8 @@ class FixedDelay(RestartStrategy):
         if self.attempts == 0:
             return "never"
         if self.attempts == 1:
-            return f"once, after {_told(self.delay)}"
-        return f"{_times(self.attempts)}, {_told(self.delay)} apart"
+            return f"once, after {_text(self.delay)}"
+        return f"{_times(self.attempts)}, {_text(self.delay)} apart"
 
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:
         return self.delay.total_seconds() if self.attempts is None or restarts.count <= self.attempts else None
@@ -215,7 +215,7 @@ class FailureRate(RestartStrategy):
 
     def __str__(self) -> str:
         failures = count_text(self.max_failures_per_interval, "failure")
-        return f"after {_told(self.delay)}, up to {failures} in {_told(self.failure_rate_interval)}"
+        return f"after {_text(self.delay)}, up to {failures} in {_text(self.failure_rate_interval)}"
 
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:
         recent = restarts.recent
@@ -255,19 +255,19 @@ class ExponentialDelay(RestartStrategy):
         super().__post_init__()
         if self.initial_backoff > self.max_backoff:
             raise ConfigurationError(
-                f"ExponentialDelay: initial_backoff is {_told(self.initial_backoff)}, longer than max_backoff, which is"
-                f" {_told(self.max_backoff)}.",
+                f"ExponentialDelay: initial_backoff is {_text(self.initial_backoff)}, longer than max_backoff, which is"
+                f" {_text(self.max_backoff)}.",
                 code="arguments_conflict",
-                remedy=f"Give a max_backoff of at least {_told(self.initial_backoff)}, or a shorter initial_backoff.",
+                remedy=f"Give a max_backoff of at least {_text(self.initial_backoff)}, or a shorter initial_backoff.",
                 arguments=["initial_backoff", "max_backoff"],
             )
 
     def __str__(self) -> str:
-        grows = f"after {_told(self.initial_backoff)}, each time {self.backoff_multiplier:g} times as long"
+        grows = f"after {_text(self.initial_backoff)}, each time {self.backoff_multiplier:g} times as long"
         jitter = f", +-{100 * self.jitter_factor:.3g} %" if self.jitter_factor else ""
         return (
-            f"{_times(self.attempts_before_reset_backoff)}, {grows}{jitter}, up to {_told(self.max_backoff)};"
-            f" reset after {_told(self.reset_backoff_threshold)} without a failure"
+            f"{_times(self.attempts_before_reset_backoff)}, {grows}{jitter}, up to {_text(self.max_backoff)};"
+            f" reset after {_text(self.reset_backoff_threshold)} without a failure"
         )
 
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:
@@ -292,7 +292,7 @@ def _times(attempts: int | None) -> str:
     return "without end" if attempts is None else "once" if attempts == 1 else f"{attempts} times"
 
 
-def _told(time: timedelta) -> str:
+def _text(time: timedelta) -> str:
     for unit, name in ((timedelta(days=1), "d"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min")):
         if time and not time % unit:
             return f"{time // unit} {name}"

@@ -85,15 +85,15 @@ def finalise(store: RetentionLog, pipeline: str, progress: Progress) -> bool:
         opened = store.open_checkpoints(pipeline)
         waiting = [c for c in opened if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan is not None]
         first = min((c.number for c in opened if not c.is_settled), default=math.inf)
-        told = [c for c in waiting if c.number < first]
-        behind = waiting[len(told) :]
-        for checkpoint in (*told[:-1], *behind[:-1]):
+        reportable = [c for c in waiting if c.number < first]
+        behind = waiting[len(reportable) :]
+        for checkpoint in (*reportable[:-1], *behind[:-1]):
             store.finalise(pipeline, checkpoint.number)
-        if told:
-            plan = told[-1].plan
+        if reportable:
+            plan = reportable[-1].plan
             assert plan is not None
             progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
-            store.finalise(pipeline, told[-1].number)
+            store.finalise(pipeline, reportable[-1].number)
         return not behind
     except AirflowFtError as error:
         log.warning("cannot commit the group offsets of %s (the next confirmation tries again): %s", pipeline, error)

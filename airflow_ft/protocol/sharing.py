@@ -76,7 +76,7 @@ def require_own_targets(
     dags = _dags(store, pipeline)
     found: dict[str, tuple[dict[str, _Target], Filling]] = {}  # by another pipeline: my sinks, its newest plan
     for filling in store.fillings(pipeline):
-        if filling.pipeline in kin or _goes_on_from(store, pipeline, filling):
+        if filling.pipeline in kin or _continues(store, pipeline, filling):
             continue
         theirs = [each for other in filling.participants if other.kind in kinds for each in _targets(other, places)]
         for target in new:
@@ -139,13 +139,13 @@ def _kin(store: PipelineLog, pipeline: str) -> set[str]:
 def _dags(store: OverviewLog, pipeline: str) -> frozenset[str]:
     """Return the DAGs whose author declares for this pipeline and others: mapped groups make many in one DAG."""
     with suppress(KeyError):
-        standing = store.overview(pipeline)
-        found = {*standing.dags, *([standing.turn.dag_id] if standing.turn is not None else [])}
+        overview = store.overview(pipeline)
+        found = {*overview.dags, *([overview.turn.dag_id] if overview.turn is not None else [])}
         return frozenset(each for each in found if not RunKey(each, "").is_plain)
     return frozenset()
 
 
-def _goes_on_from(store: TargetLog, pipeline: str, filling: Filling) -> bool:
+def _continues(store: TargetLog, pipeline: str, filling: Filling) -> bool:
     """Return whether the pipeline began with a savepoint of the other one, which has delivered nothing since."""
     with suppress(KeyError):
         event = store.noted(pipeline, Noted.RESTORED)

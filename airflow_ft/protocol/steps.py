@@ -274,12 +274,12 @@ class Confirmation:
     latest: int
 
 
-def _untold(_: Checkpoint) -> None:
+def _ignore_progress(_: Checkpoint) -> None:
     pass
 
 
 def confirm_step(
-    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress = _untold
+    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress = _ignore_progress
 ) -> Confirmation:
     """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
 

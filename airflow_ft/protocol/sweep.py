@@ -128,9 +128,9 @@ def health(
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
     ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
     undelivered = max(ages.values(), default=none)
-    [standing] = judged([store.overview(pipeline)])
-    late, trouble = standing.late, standing.trouble
-    not_running = trouble is Condition.NOT_RUNNING and not standing.is_stopped
+    [overview] = judged([store.overview(pipeline)])
+    late, trouble = overview.late, overview.trouble
+    not_running = trouble is Condition.NOT_RUNNING and not overview.is_stopped
     needs = ""
     if row.status is PipelineStatus.HALTED:
         needs = f"it is HALTED ({row.why}): {row.halt_message}"
@@ -140,9 +140,9 @@ def health(
         oldest = max(ages, key=lambda number: ages[number])
         needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
     elif not_running:
-        needs = standing.text_of(Condition.NOT_RUNNING)
+        needs = overview.text_of(Condition.NOT_RUNNING)
     elif late is not None:
-        needs = f"{Condition.LATE.told} It is {late} now."
+        needs = f"{Condition.LATE.description} It is {late} now."
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),

@@ -115,12 +115,12 @@ class BarrierSensor(GateSensor):
         if self._gate is None:
             self._gate = self.gate(context, store)
             self.log.info("waiting for %s", self._gate)
-        standings = self._gate.standings(store)
-        opened = self._gate.opened(store, standings)
+        statuses = self._gate.statuses(store)
+        opened = self._gate.opened(store, statuses)
         if opened is not None:
-            self.told(opened)
+            self.log_opened(opened)
         elif first:
-            for each in standings:
+            for each in statuses:
                 if not each.covered:
                     self.log.info("%s", each)
         return opened
@@ -130,7 +130,7 @@ class BarrierSensor(GateSensor):
         assert self._gate is not None  # by the first look
         return BarrierTrigger(gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval)
 
-    def told(self, opened: dict[str, Any]) -> None:
+    def log_opened(self, opened: dict[str, Any]) -> None:
         """Log the result; covered pipelines are final, others lagged at that time."""
         for pipeline, found in opened.items():
             each = GateStatus.from_json(pipeline, found)

@@ -52,7 +52,7 @@ class GateSensor(BaseSensorOperator):
         """Return what waits for the same, after a first look."""
         raise NotImplementedError
 
-    def told(self, opened: dict[str, Any]) -> None:
+    def log_opened(self, opened: dict[str, Any]) -> None:
         """Says in the log what has opened it, in the triggerer."""
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class GateSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The trigger's event is the result."""
-        self.told(event)
+        self.log_opened(event)
         return event
 
 

@@ -133,6 +133,6 @@ class CheckpointSensor(GateSensor):
             pipeline=self.pipeline, gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval
         )
 
-    def told(self, opened: dict[str, Any]) -> None:
+    def log_opened(self, opened: dict[str, Any]) -> None:
         """Log the checkpoint that opened it; a confirmed checkpoint stays confirmed."""
         self.log.info("open: checkpoint %s is confirmed", opened["number"])

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TellingWal:
+class ReportingWal:
     """A log that says every ten seconds how many of a segment's rows `participant` has read; short ones say nothing."""
 
     wal: WalReader
@@ -35,16 +35,16 @@ class TellingWal:
     clock: Callable[[], float] = time.monotonic
 
     def open(self, segment: Segment) -> SegmentReader:
-        return _Told(self.wal.open(segment), self)
+        return _ReportingSegment(self.wal.open(segment), self)
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         return self.wal.dead_letters(plan)
 
 
-class _Told(SegmentView):
-    def __init__(self, reader: SegmentReader, wal: TellingWal) -> None:
+class _ReportingSegment(SegmentView):
+    def __init__(self, reader: SegmentReader, wal: ReportingWal) -> None:
         super().__init__(reader)
-        self._wal, self._told = wal, wal.clock()
+        self._wal, self._reported = wal, wal.clock()
         self._read: dict[tuple[str, str], int] = {}  # of each file, since it was begun for the last time
         self._rates: dict[str, Rate] = {}
 
@@ -56,17 +56,17 @@ class _Told(SegmentView):
         for batch in super().batches(sink, file):
             yield batch
             self._read[sink, file.path] += batch.num_rows
-            self._tell(sink)
+            self._report(sink)
 
-    def _tell(self, sink: str) -> None:
+    def _report(self, sink: str) -> None:
         now = self._wal.clock()
-        if now - self._told < EACH_SECONDS:
+        if now - self._reported < EACH_SECONDS:
             return
-        self._told = now
+        self._reported = now
         read = sum(rows for (name, _), rows in list(self._read.items()) if name == sink)
         segment = self.segment
         pipeline = segment.location.rsplit("/", 3)[1]  # <root>/<pipeline>/<epoch>-<attempt>/<batch> (`airflow_ft.wal`)
         rate = self._rates[sink].rate(now, read)
         taken = Taken(pipeline, segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0), rate)
-        DELIVERY_PROGRESS.tell(taken)
+        DELIVERY_PROGRESS.report(taken)
         log.info("%s", taken)

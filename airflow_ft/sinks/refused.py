@@ -34,7 +34,7 @@ class Refused:
     siblings.
     """
 
-    letters: DeadLetters
+    dead_letters: DeadLetters
     label: str = ""
     _rows: dict[str, list[_Row]] = field(default_factory=dict)
     _bytes: int = 0
@@ -106,7 +106,7 @@ class Refused:
             for number in sorted({row.segment.number for row in rows}):
                 part = [row for row in rows if row.segment.number == number]
                 name = "-".join(filter(None, (str(number), self.label)))
-                uri = self.letters.write(sink, name, _table(part))
+                uri = self.dead_letters.write(sink, name, _table(part))
                 reasons = tuple(dict.fromkeys(row.reason for row in part))[:REASONS]
                 found.append({sink: SetAside(len(part), (uri,), reasons, _places(part))})
         return together(found)
@@ -117,16 +117,16 @@ Judge = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Mapping[int, str]]]
 
 
 def accepted(
-    reader: SegmentReader, sink: str, file: WalFile, letters: Refused | None, judge: Judge
+    reader: SegmentReader, sink: str, file: WalFile, dead_letters: Refused | None, judge: Judge
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file as the target gets them, without those that are set aside.
 
-    Without `letters` DeclinedError for the first row that is refused.
+    Without `dead_letters` DeclinedError for the first row that is refused.
     """
     first = 0
     for batch in reader.batches(sink, file):
         rows, wrong = judge(batch)
-        if wrong and letters is None:
+        if wrong and dead_letters is None:
             index, why = min(wrong.items())
             raise DeclinedError(
                 f"the target refuses row {first + index + 1} of {file.path}: {why}.",
@@ -135,9 +135,9 @@ def accepted(
                 sink=sink,
                 path=file.path,
             )
-        if wrong and letters is not None:
+        if wrong and dead_letters is not None:
             for index, why in sorted(wrong.items()):
-                letters.add(sink, reader.segment, file, first + index, batch.slice(index, 1), why)
+                dead_letters.add(sink, reader.segment, file, first + index, batch.slice(index, 1), why)
             rows = _without(rows, wrong)
         yield rows
         first += batch.num_rows

@@ -170,11 +170,11 @@ def _all() -> Mapping[str, metadata.EntryPoint]:
         other = found.setdefault(entry.name, entry)
         if other.value != entry.value:
             raise ConfigurationError(
-                f"two distributions offer sinks of kind {entry.name!r}: {_told(other)} and {_told(entry)}.",
+                f"two distributions offer sinks of kind {entry.name!r}: {_offer_text(other)} and {_offer_text(entry)}.",
                 code="sink_kind_conflict",
                 remedy="Uninstall one of them.",
                 kind=entry.name,
-                offers=[_told(other), _told(entry)],
+                offers=[_offer_text(other), _offer_text(entry)],
             )
     return found
 
@@ -185,22 +185,22 @@ def _load(entry: metadata.EntryPoint) -> System:
         found = entry.load()
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"sinks of kind {entry.name!r} cannot be imported from {_told(entry)}: {error}",
+            f"sinks of kind {entry.name!r} cannot be imported from {_offer_text(entry)}: {error}",
             code="sink_kind_broken",
             remedy="Reinstall that distribution, or remove it.",
             kind=entry.name,
-            offer=_told(entry),
+            offer=_offer_text(entry),
         ) from error
     if not isinstance(found, System) or found.kind != entry.name:
         raise ConfigurationError(
-            f"the entry point {entry.name!r} is no System of that kind: {_told(entry)}.",
+            f"the entry point {entry.name!r} is no System of that kind: {_offer_text(entry)}.",
             code="sink_kind_broken",
             remedy=f"Let it name an `airflow_ft.sinks.registry.System` with kind={entry.name!r}.",
             kind=entry.name,
-            offer=_told(entry),
+            offer=_offer_text(entry),
         )
     return found
 
 
-def _told(entry: metadata.EntryPoint) -> str:
+def _offer_text(entry: metadata.EntryPoint) -> str:
     return f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value

@@ -24,10 +24,10 @@ class Opener:
 
     def __call__(self, plan: ParticipantPlan) -> Participant:
         from airflow_ft.sinks import open_participant
-        from airflow_ft.sinks.delivery_progress import TellingWal
+        from airflow_ft.sinks.delivery_progress import ReportingWal
         from airflow_ft.wal import open_wal
 
-        return open_participant(plan, self.connections, TellingWal(open_wal(), plan.name))
+        return open_participant(plan, self.connections, ReportingWal(open_wal(), plan.name))
 
     def written(self, plan: ParticipantPlan) -> Mapping[str, str]:
         """See `Locating`: the setting that the system calls its place."""

@@ -220,8 +220,8 @@ class KafkaSource:
     def rendered_from(self, declared: KafkaSource) -> None:
         """Keeps what a time was rendered of: that of another run is the same start (`spark.state.beginnings`)."""
         if is_template(declared.starting_offsets) and isinstance(self.starting_offsets, datetime):
-            told = declared.starting_offsets if isinstance(declared.starting_offsets, str) else "resolved in a run"
-            object.__setattr__(self, "start_declared", told)
+            start = declared.starting_offsets if isinstance(declared.starting_offsets, str) else "resolved in a run"
+            object.__setattr__(self, "start_declared", start)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KafkaSource:

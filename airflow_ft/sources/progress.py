@@ -32,7 +32,7 @@ class GroupOffsets:
         kafka = {name: source for name, source in sources.items() if isinstance(source, KafkaSource)}
         self._sources = {name: source for name, source in kafka.items() if source.group_id and source.commit_offsets}
         self._connections = connections
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, checkpoint: Checkpoint) -> None:
         """SinkUnavailableError or SinkAccessError, naming the connection, when a cluster does not take them."""
@@ -67,6 +67,6 @@ class GroupOffsets:
                     consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
-        level = logging.DEBUG if group in self._told else logging.INFO  # a stream says so each few seconds, for days
-        self._told.add(group)
+        level = logging.DEBUG if group in self._logged else logging.INFO  # a stream says so each few seconds, for days
+        self._logged.add(group)
         log.log(level, "group %s: committed the offsets of confirmed rows (%d partitions)", group, len(offsets))

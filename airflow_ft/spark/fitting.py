@@ -70,8 +70,10 @@ def ask(
     if not columns:
         return lambda: None
     write(folder / QUESTION, json.dumps(columns))
-    told = "; ".join(f"{sink} ({', '.join(f['name'] for f in schema['fields'])})" for sink, schema in columns.items())
-    log.info("columns of the job: %s", told)  # the task looks for the question when it reads a line
+    columns_text = "; ".join(
+        f"{sink} ({', '.join(f['name'] for f in schema['fields'])})" for sink, schema in columns.items()
+    )
+    log.info("columns of the job: %s", columns_text)  # the task looks for the question when it reads a line
     return lambda: _await_answer(folder / ANSWER, request.pipeline, warn)
 
 

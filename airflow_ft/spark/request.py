@@ -134,7 +134,7 @@ class StageRequest:
 
     def __post_init__(self) -> None:
         check_job(self.job)
-        if self.begins_anew:
+        if self.starts_from_scratch:
             object.__setattr__(self, "base", None)
             object.__setattr__(self, "base_is_clean", False)
         if not self.sinks:
@@ -172,7 +172,7 @@ class StageRequest:
         return self.job if isinstance(self.job, str) else self.job.reference
 
     @property
-    def begins_anew(self) -> bool:
+    def starts_from_scratch(self) -> bool:
         """Return whether each attempt starts at the sources' current positions, without progress from earlier
         attempts.
         """

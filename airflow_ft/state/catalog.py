@@ -56,15 +56,15 @@ def catalog(position: Position, operator: int) -> Catalog:
     conf = kept_settings(SparkPosition(spark.uri, spark.batch))
     require_whole(position, operator)
     require_readable(conf)
-    told = operator_file(files, spark, str(operator))
-    if told is None:
+    metadata = operator_file(files, spark, str(operator))
+    if metadata is None:
         raise gone(spark.uri, f"operator {operator}")
     with parsing(files.uri(spark.uri, "state", str(operator))):
         rocks = conf[PROVIDER].endswith("RocksDBStateStoreProvider")
-        properties: dict[str, Any] = json.loads(told.get("operatorPropertiesJson") or "{}")
+        properties: dict[str, Any] = json.loads(metadata.get("operatorPropertiesJson") or "{}")
         variables = {each["stateName"]: each for each in properties.get("stateVariables", ())}
         found: dict[str, Table] = {}
-        stores = told["stateStoreInfo"]
+        stores = metadata["stateStoreInfo"]
         for store in stores:
             name = str(store["storeName"])
             uri = _schema(position, operator, store)
@@ -113,8 +113,8 @@ class Folders:
         return str(found[partition][stores.index(store)]) if found else ""
 
 
-def _folders(position: Position, operator: int, told: int, store: str, pinned: str | None) -> Folders:
-    """Return the folders of an operator; `told` is the number of partitions by its own file, `pinned` by Spark's
+def _folders(position: Position, operator: int, partitions: int, store: str, pinned: str | None) -> Folders:
+    """Return the folders of an operator; `partitions` is their number by its own file, `pinned` by Spark's
     settings.
 
     Only folders with the version count: after a repartitioning, folders of earlier ones stay.
@@ -123,7 +123,7 @@ def _folders(position: Position, operator: int, told: int, store: str, pinned: s
     files = filesystem(spark.uri)
     numbers = [int(name) for name in files.names(files.uri(spark.uri, "state", str(operator))) if name.isdigit()]
     there = sorted(n for n in numbers if has_version(_folder(spark, operator, n, store), position.version))
-    expected = {told, int(pinned or told)} if len(numbers) > 1 else {1}  # without a key all is in the first
+    expected = {partitions, int(pinned or partitions)} if len(numbers) > 1 else {1}  # without a key all is in the first
     if there != list(range(len(there))) or len(there) not in expected:
         raise gone(files.uri(spark.uri, "state", str(operator)), f"version {position.version}")
     return Folders(position, operator, len(there))

@@ -82,7 +82,7 @@ class State:
         return self._position.restored
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Name its checkpoint in words: "checkpoint 5"."""
         return f"a restore or reset behind checkpoint {self.number}" if self.restored else f"checkpoint {self.number}"
 
@@ -108,7 +108,7 @@ class State:
 
     def entries(self, op: int | str, key: Any, state: str | None = None) -> Mapping[str, tuple[Entry, ...]]:
         """The same as `get`, value by value: those of each state that has some, in order; {}: nothing."""
-        return self._reading(lambda: self._told(op, key, state))
+        return self._reading(lambda: self._entries_of_key(op, key, state))
 
     def scan(self, op: int | str, state: str | None = None) -> Iterator[Entry]:
         """Yield all values of a state, without order; None: of the operator's only one. Reads files on demand.
@@ -235,7 +235,7 @@ class State:
         found = {name: self.value(op, each, key) for name, each in tables.items()}
         return {name: value for name, value in found.items() if value is not None} or None
 
-    def _told(self, op: int | str, key: Any, state: str | None) -> Mapping[str, tuple[Entry, ...]]:
+    def _entries_of_key(self, op: int | str, key: Any, state: str | None) -> Mapping[str, tuple[Entry, ...]]:
         tables = self._catalog(op).tables.values() if state is None else (self.one(op, state),)
         found = {each.name: tuple(self._entries(op, each, key)) for each in tables}
         return {name: entries for name, entries in found.items() if entries}

@@ -107,8 +107,8 @@ def lineage(data: bytes) -> list[tuple[int, str]]:
     if version not in (3, 4):
         return []
     (size,) = _TEXT(data, 4)
-    told: list[dict[str, Any]] = json.loads(data[6 : 6 + size])
-    return sorted(((int(each["version"]), str(each["checkpointUniqueId"])) for each in told), reverse=True)
+    entries: list[dict[str, Any]] = json.loads(data[6 : 6 + size])
+    return sorted(((int(each["version"]), str(each["checkpointUniqueId"])) for each in entries), reverse=True)
 
 
 def _unknown(what: str) -> ConfigurationError:

@@ -32,7 +32,7 @@ class Snapshot:
 
         try:
             with tempfile.TemporaryDirectory(prefix="airflow-ft-state-") as work:
-                told = _unpack(folder, name, Path(work))
+                metadata = _unpack(folder, name, Path(work))
                 options, _ = Options.load_latest(work, ignore_unknown_options=True)
                 options.set_max_open_files(-1)
                 self._db = Rdict(work, options, access_type=AccessType.read_only())
@@ -41,7 +41,7 @@ class Snapshot:
         except Exception as error:  # rocksdict raises this very class, with RocksDB's words
             raise _damaged(f"the snapshot {name} of Spark's state in {folder} cannot be opened", error) from error
         self._name = f"the snapshot {name} of Spark's state in {folder}"
-        self.families: Mapping[str, int] = told.get("columnFamilyMapping") or {}
+        self.families: Mapping[str, int] = metadata.get("columnFamilyMapping") or {}
         """Number of each column family that there was, by name."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -92,11 +92,11 @@ def _unpack(folder: str, name: str, into: Path) -> dict[str, Any]:
         for each in archive.namelist():
             if "/" not in each:
                 (into / each).write_bytes(archive.read(each))
-        told: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
-    for each in told.get("sstFiles") or ():
+        metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    for each in metadata.get("sstFiles") or ():
         here, there = into / str(each["localFileName"]), str(each["dfsSstFileName"])
         if is_hdfs(folder):
             here.write_bytes(files.read(files.uri(folder, "SSTs", there)))
         else:
             here.symlink_to(local_path(folder) / "SSTs" / there)
-    return told
+    return metadata

@@ -48,7 +48,7 @@ def _lz4(data: bytes, name: str) -> bytes:
     while at < len(data):
         if len(data) - at < _HEAD.size:
             raise damaged(name)
-        mark, token, size, whole, told = _HEAD.unpack_from(data, at)
+        mark, token, size, whole, checksum = _HEAD.unpack_from(data, at)
         at += _HEAD.size
         if mark != _LZ4 or size < 0 or not 0 <= whole <= _MOST * (size + 1) or len(data) - at < size:
             raise damaged(name)
@@ -61,11 +61,11 @@ def _lz4(data: bytes, name: str) -> bytes:
         elif token & 0xF0 != _STORED or size != whole:
             raise damaged(name)
         ended = whole == 0
-        if whole > 1 << (10 + (token & 0x0F)) or (ended and told):
+        if whole > 1 << (10 + (token & 0x0F)) or (ended and checksum):
             raise damaged(name)
         if not ended:
             parts.append(part)
-            sums.append(told)
+            sums.append(checksum)
         at += size
     if not ended or [each & _BITS for each in xxh32(parts, _SEED)] != sums:
         raise damaged(name)

@@ -64,10 +64,10 @@ class AdoptionOperations:
                     participant,
                     number,
                 )
-            stands = ", ".join(f"{name} at {number}" for name, number in sorted(delivered.items()))
+            delivered_text = ", ".join(f"{name} at {number}" for name, number in sorted(delivered.items()))
             write.event(
                 EventKind.ADOPTED,
-                clean_text(f"its sinks were adopted by {who} ({stands}); epoch {mine}"),
+                clean_text(f"its sinks were adopted by {who} ({delivered_text}); epoch {mine}"),
                 detail={"delivered": dict(delivered), "epoch": mine},
             )
             return mine

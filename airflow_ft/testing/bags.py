@@ -128,8 +128,8 @@ def _holds(bag: Bag, expected: Sequence[Row], where: str) -> None:
     seen: Counter[Row] = Counter(tuple(row) for row in bag.read())  # type: ignore[misc]
     missing, more = Counter(expected) - seen, seen - Counter(expected)
     wrong = ((missing, "are missing"), (more, "are there that no job wrote, or too often"))
-    told = [f"{rows.total()} rows {what}, such as {next(iter(rows))}" for rows, what in wrong if rows]
-    assert not told, f"{where}: {' and '.join(told)}"
+    problems = [f"{rows.total()} rows {what}, such as {next(iter(rows))}" for rows, what in wrong if rows]
+    assert not problems, f"{where}: {' and '.join(problems)}"
 
 
 def _plan(world: World, bag: Bag, number: int, *segments: Segment) -> Plan:

@@ -79,7 +79,7 @@ def _is_overtaken(world: World, first: int, second: int, patience: float) -> boo
     others[0].start()
     others[0].end(patience)
     if second != first:
-        stops.go_on()
+        stops.resume()
         stops.wait(second, late)
     others[1].start()
     others[1].end(patience)
@@ -140,5 +140,5 @@ class _Attempt(Background):
         if self._stops is None:
             self.vote = self._world.prepare(self._plan, self.number)
             return
-        with self._world.target.telling(self._stops.reached, str(self._world.folder)) as connection:
+        with self._world.target.watching(self._stops.reached, str(self._world.folder)) as connection:
             self.vote = self._world.prepare(self._plan, self.number, connection=connection)

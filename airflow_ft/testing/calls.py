@@ -57,9 +57,9 @@ def listening(reached: Callable[[], None], below: str, more: str = "") -> Iterat
         sys.addaudithook(_hook)
     if more and more not in _installed:
         _installed.add(more)
-        _install(more, _tell)
+        _install(more, _ignore)
     _listeners[threading.get_ident()] = (below, reached)
-    sqlite3.connect = _tracing(_tell)
+    sqlite3.connect = _tracing(_ignore)
     try:
         yield
     finally:
@@ -130,7 +130,7 @@ def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:
     return Failing
 
 
-def _tell(*_: Any) -> None:
+def _ignore(*_: Any) -> None:
     if (listener := _listeners.get(threading.get_ident())) is not None:
         listener[1]()
 

@@ -45,9 +45,9 @@ from airflow_ft.sinks.doctor import examine, is_examined
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.bags import BagsConformance
 from airflow_ft.testing.beginnings import BeginningsConformance
+from airflow_ft.testing.dead_letters import NOTHING_REFUSED, DeadLettersConformance
 from airflow_ft.testing.histories import HistoriesConformance
 from airflow_ft.testing.kills import KillsConformance
-from airflow_ft.testing.letters import NOTHING_REFUSED, LettersConformance
 from airflow_ft.testing.owners import OwnersConformance
 from airflow_ft.testing.relay import Fate
 from airflow_ft.testing.upserts import UpsertsConformance
@@ -70,7 +70,7 @@ class ParticipantConformance(
     BeginningsConformance,
     HistoriesConformance,
     KillsConformance,
-    LettersConformance,
+    DeadLettersConformance,
     OwnersConformance,
     UpsertsConformance,
     ValuesConformance,
@@ -102,11 +102,11 @@ class ParticipantConformance(
             with suppress(SinkUnavailableError):  # what is prepared may have to be ended before it can be read
                 assert world.participant(plan).proof(plan) is None
             proof = world.commit(plan, vote)
-            told = (plan.participants[0].name, number, _COMMITTED, plan.digest, 1, {SINK: ROWS})
-            assert _fields(proof) == told, "the proof that commit returns"
+            expected = (plan.participants[0].name, number, _COMMITTED, plan.digest, 1, {SINK: ROWS})
+            assert _fields(proof) == expected, "the proof that commit returns"
             world.shows(world.ids_of(*range(1, number + 1)))
             read = world.participant(plan).proof(plan)
-            assert read is not None and _fields(read) == told, "the proof that is read afterwards"
+            assert read is not None and _fields(read) == expected, "the proof that is read afterwards"
             world.predecessor = number
 
     def test_where_it_follows_nothing_is_visible_before_the_decision(self, world: World) -> None:
@@ -232,12 +232,14 @@ class ParticipantConformance(
                 assert ended == "done: COMMITTED" or ended.startswith(SinkUnavailableError.__name__), ended
             except subprocess.TimeoutExpired:  # it waits for the zombie
                 pass
-            zombie.go_on()
-            told = zombie.wait()
+            zombie.resume()
+            outcome = zombie.wait()
             successor.wait()
         finally:
             zombie.kill()
-        assert told in ("", "done: COMMITTED") or told.startswith(("FencedError", "SinkUnavailableError")), told
+        assert outcome in ("", "done: COMMITTED") or outcome.startswith(("FencedError", "SinkUnavailableError")), (
+            outcome
+        )
         world.commit(plan, vote)
         world.shows(world.ids_of(1))
 
@@ -247,7 +249,7 @@ class ParticipantConformance(
         processes = [world.process(plan, vote) for _ in range(3)]
         ended = [process.wait() for process in processes]
         allowed = ("done: COMMITTED", "FencedError", "SinkUnavailableError")
-        assert all(told.startswith(allowed) for told in ended), ended
+        assert all(outcome.startswith(allowed) for outcome in ended), ended
         assert world.commit(plan, vote).outcome is _COMMITTED
         world.shows(world.ids_of(1))
 
@@ -354,16 +356,16 @@ class ParticipantConformance(
         newer = world.participant(plan)
         newest = world.prepare(plan, attempt, epoch)
         old = world.fence(1, 3) if epoch == 1 else world.fence(1, 99)
-        for act in ("prepare", "commit", "abort"):
-            with pytest.raises(FencedError) as told:
+        for action in ("prepare", "commit", "abort"):
+            with pytest.raises(FencedError) as caught:
                 participant = world.participant(plan)
-                if act == "prepare":
+                if action == "prepare":
                     participant.prepare(plan, old)
-                elif act == "commit":
+                elif action == "commit":
                     participant.commit(plan, old, vote)
                 else:
                     participant.abort(plan, old, WHY)
-            assert told.value.remedy, f"{act}: it says what to do"
+            assert caught.value.remedy, f"{action}: it says what to do"
             world.shows([])
         newer.commit(plan, world.fence(epoch, attempt), newest)
         world.shows(world.ids_of(1))
@@ -521,9 +523,9 @@ class ParticipantConformance(
             pytest.skip("it never decides: its promise is not ATOMIC")
         world.commit_point = carries
         plan = world.plan(world.target.refused)
-        with pytest.raises((DeclinedError, UnfitTargetError)) as told:
+        with pytest.raises((DeclinedError, UnfitTargetError)) as caught:
             world.commit(plan, world.prepare(plan))
-        assert told.value.sink == SINK and told.value.remedy
+        assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
         aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
         assert aborted.outcome is _ABORTED
@@ -566,8 +568,8 @@ class ParticipantConformance(
             pytest.skip("the target names no mistakes")
         for name, (sink, connection) in mistakes.items():
             checks = self._examined(world, sink, connection, world.table(0))
-            told = [check for check in checks if check.verdict is Verdict.PROBLEM]
-            assert told and all(check.text and check.remedy for check in told), name
+            problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
+            assert problems and all(check.text and check.remedy for check in problems), name
             [planned] = plan_delivery({SINK: sink}).participants
             plan = replace(world.plan(), participants=(planned,))
             with pytest.raises(AirflowFtError) as raised:
@@ -575,7 +577,7 @@ class ParticipantConformance(
             assert raised.value.remedy, name
             if connection != world.target.connection:
                 assert not isinstance(raised.value, DeclinedError), f"{name}: the rows are not at fault"
-            for text in (str(raised.value), *(f"{check.text} {check.remedy}" for check in told)):
+            for text in (str(raised.value), *(f"{check.text} {check.remedy}" for check in problems)):
                 assert not [one for one in _secrets(world.target.connection, connection) if one in text], name
             world.shows([])
 
@@ -595,8 +597,8 @@ class ParticipantConformance(
             plan = world.plan(world.table(10_000_000 * world.number, rows, world.target.texts))
             vote = world.prepare(plan)
             if not used and world.target.at_once and not self._has_no_rows(world):
-                told = world.process(plan, vote, stop="kill", at=rows - 1, per_batch=2 * _PER_BATCH).wait(600)
-                assert told == "", "it was killed"
+                outcome = world.process(plan, vote, stop="kill", at=rows - 1, per_batch=2 * _PER_BATCH).wait(600)
+                assert outcome == "", "it was killed"
                 world.shows([], f"a process was killed before the last of {rows} rows")
             committing = world.process(plan, vote)
             assert committing.wait(600) == "done: COMMITTED"
@@ -613,9 +615,9 @@ class ParticipantConformance(
             pytest.skip("its connection has no secret")
         plan = world.plan()
         world.deliver(plan)
-        with pytest.raises(AirflowFtError) as told:
+        with pytest.raises(AirflowFtError) as caught:
             world.participant(plan).prepare(plan, world.fence(1, 99, THEIRS))
-        assert not [one for one in secrets if one in str(told.value)]
+        assert not [one for one in secrets if one in str(caught.value)]
 
 
 def _fields(proof: Proof) -> tuple[Any, ...]:

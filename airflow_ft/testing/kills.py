@@ -64,7 +64,7 @@ class KillsConformance:
         parts = table.slice(0, _FEW // 2), table.slice(_FEW // 2)
         plan = world.plan_of(number, world.segment(number - 1, parts[0]), world.segment(number, parts[1]))
         vote = None if step == "prepare" else world.prepare(plan)
-        killed = _act(world, plan, vote, step, at)
+        killed = _is_killed_at(world, plan, vote, step, at)
         before, after = list(there), [*there, *table["id"].to_pylist()]
         seen, where = world.target.ids(), f"{step} was killed at call {at}"
         if step != "commit":
@@ -83,20 +83,20 @@ class KillsConformance:
         return killed
 
 
-def _act(world: World, plan: Plan, vote: Vote | None, step: str, at: int) -> bool:
+def _is_killed_at(world: World, plan: Plan, vote: Vote | None, step: str, at: int) -> bool:
     """In a process of its own; whether it was killed."""
     with world.target.losing(Fate.HOLD_REPLY if at % 2 else Fate.HOLD_REQUEST, at // 2) as way:
         if way is None:
-            told = world.process(plan, vote, step=step, stop="kill at a call", at=at).wait()
-            assert told == "" or told.startswith("done"), told
-            return told == ""
+            outcome = world.process(plan, vote, step=step, stop="kill at a call", at=at).wait()
+            assert outcome == "" or outcome.startswith("done"), outcome
+            return outcome == ""
         connection, is_held = way
         process = world.process(plan, vote, step=step, connection=connection)
         try:
             process.wait_until(is_held)
             if not is_held():
-                told = process.wait()
-                assert told.startswith("done"), told
+                outcome = process.wait()
+                assert outcome.startswith("done"), outcome
         finally:
             process.kill()
         assert is_held() or at > 0, "it has asked the server for something"

@@ -46,9 +46,9 @@ class ModelSystem:
         self.name = name
         self.state = State()
 
-    def ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
-        """Send a request: `act` is the system's action. Simulations override it."""
-        return act()
+    def ask(self, what: str, call: Callable[[], T], *, writes: bool = True) -> T:
+        """Send a request: `call` is the system's action. Simulations override it."""
+        return call()
 
     def commit(self, before: State, after: State) -> None:
         """All that a transaction has changed, at once; Conflict: nothing."""
@@ -175,9 +175,9 @@ class ModelParticipant(OneTransactionParticipant[Transaction]):
         yield from ()
 
     def _insert(
-        self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
-        if letters is not None:
+        if dead_letters is not None:
             raise DeclinedError(
                 "the model system cannot set single rows aside.", code="row_refused", remedy="Correct the job."
             )

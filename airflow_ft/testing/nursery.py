@@ -79,7 +79,7 @@ class Nursery:
         return int.from_bytes(_read(self._line, _LENGTH), signed=True)
 
     def fork(self, module: str, given: Mapping[str, Any], kind: str, output: int) -> Forked:
-        """Calls the module's `act(given)` in a new process, for a system of this kind; `output` is an open file."""
+        """Calls the module's `run(given)` in a new process, for a system of this kind; `output` is an open file."""
         order = {
             "module": module,
             "given": given,
@@ -140,7 +140,7 @@ def _live(order: Mapping[str, Any], output: int) -> None:
         os.environ.clear()
         os.environ.update(order["environment"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        import_module(order["module"]).act(order["given"])
+        import_module(order["module"]).run(order["given"])
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -99,7 +99,7 @@ class OwnersConformance:
         base, target, expected, delivered = world.pipeline, world.target, list[int](), list[Plan]()
         for number, name in enumerate(names, 1):
             world.pipeline, world.predecessor = f"{base}{name}", 0
-            world.target = target if number == 1 else target.anew()
+            world.target = target if number == 1 else target.fresh()
             plan = world.plan_of(1, world.segment(1, world.table(number * ROWS)))
             participant = world.participant(plan)
             assert participant.head(world.pipeline) is None and participant.proof(plan) is None

@@ -70,7 +70,7 @@ class Acting:
                 raise TimeoutError(f"it does not come so far; see {self.log}")
             time.sleep(0.005)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -129,13 +129,13 @@ def act(given: Mapping[str, Any]) -> None:
     try:
         if given["step"] == "prepare":
             participant.prepare(plan, fence)
-            told = "done"
+            outcome = "done"
         elif given["step"] == "abort":
-            told = f"done: {participant.abort(plan, fence, {'message': 'a test of conformance'}).outcome.name}"
+            outcome = f"done: {participant.abort(plan, fence, {'message': 'a test of conformance'}).outcome.name}"
         else:
-            told = f"done: {participant.commit(plan, fence, vote).outcome.name}"
+            outcome = f"done: {participant.commit(plan, fence, vote).outcome.name}"
         participant.close()
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        outcome = f"{type(error).__name__}: {error}"
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sys.stdout.write(f"\n{kilobytes}\n{told.splitlines()[0]}\n")
+    sys.stdout.write(f"\n{kilobytes}\n{outcome.splitlines()[0]}\n")

@@ -22,9 +22,9 @@ def fastest(prepared: Callable[[], Callable[[], object]], times: int = 3) -> flo
     """
     seconds = []
     for _ in range(times):
-        act = prepared()
+        work = prepared()
         began = time.monotonic()
-        act()
+        work()
         seconds.append(time.monotonic() - began)
     return min(seconds)
 
@@ -35,12 +35,12 @@ def patience_for(alone: float) -> float:
 
 
 class Background:
-    """Runs `act` in a thread, and keeps its exception as `error`."""
+    """Runs `work` in a thread, and keeps its exception as `error`."""
 
-    def __init__(self, name: str, act: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
         self.name = name
         self.error: Exception | None = None
-        self._act = act
+        self._work = work
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
@@ -57,7 +57,7 @@ class Background:
 
     def _run(self) -> None:
         try:
-            self._act()
+            self._work()
         except Exception as error:
             self.error = error
 
@@ -68,7 +68,7 @@ class Stops:
 
     calls: Collection[int]
     seen: int = 0
-    standing: int = -1
+    stopped_at: int = -1
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def reached(self) -> None:
@@ -76,24 +76,24 @@ class Stops:
         with self.changed:
             mine, self.seen = self.seen, self.seen + 1
             if mine in self.calls:
-                self.standing = mine
+                self.stopped_at = mine
                 self.changed.notify_all()
-                self.changed.wait_for(lambda: self.standing != mine, LONG)
+                self.changed.wait_for(lambda: self.stopped_at != mine, LONG)
 
     def wait(self, call: int, who: Background) -> bool:
         """Return True when the thread waits before this call, False when it has ended."""
         with self.changed:
-            while self.standing != call and who.is_at_work:
+            while self.stopped_at != call and who.is_at_work:
                 self.changed.wait(0.01)
-            return self.standing == call
+            return self.stopped_at == call
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the thread run to its next stop."""
         with self.changed:
-            self.standing = -1
+            self.stopped_at = -1
             self.changed.notify_all()
 
     def open(self) -> None:
         """Let the thread run until it ends."""
         self.calls = ()
-        self.go_on()
+        self.resume()

@@ -89,7 +89,7 @@ class UpsertsConformance:
         vote = world.prepare(plan)
         assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
         seen = [dict(upserts.read())]
-        with world.target.telling(lambda: seen.append(dict(upserts.read())), str(world.folder)) as connection:
+        with world.target.watching(lambda: seen.append(dict(upserts.read())), str(world.folder)) as connection:
             participant = world.participant(plan, connection, per_batch=_OTHER_BATCH)
             participant.commit(plan, world.fence(1, world.attempt()), vote)
         _holds(upserts, after)
@@ -116,7 +116,7 @@ class UpsertsConformance:
             for number in (2, 3):
                 changes, now, _ = _random(number, now)
                 _deliver(world, upserts, number, world.segment_of(number, changes))
-            sleeper.go_on()
+            sleeper.resume()
             sleeper.wait()
         finally:
             sleeper.kill()
@@ -150,13 +150,13 @@ def _upserts(world: World) -> Upserts:
 def _holds(upserts: Upserts, expected: Mapping[int, str]) -> None:
     """Compare the table, text by id."""
     seen = dict(upserts.read())
-    told = [
+    problems = [
         f"id {id} {f'has the text {seen[id]!r}' if id in seen else 'is not there'}, and should "
         f"{f'have {expected[id]!r}' if id in expected else 'not be there'}"
         for id in sorted({*seen, *expected})
         if seen.get(id) != expected.get(id) or (id in seen) != (id in expected)
     ]
-    assert not told, "; ".join(told)
+    assert not problems, "; ".join(problems)
 
 
 def _table(changes: Sequence[Change]) -> pa.Table:

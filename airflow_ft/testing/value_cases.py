@@ -51,12 +51,12 @@ class ValuesConformance:
         for name, (column, values) in given.refused.items():
             for number in range(len(values)):
                 plan = _plan(world, given, given.with_refused(column, values.slice(number, 1)))
-                with pytest.raises((DeclinedError, UnfitTargetError)) as told:
+                with pytest.raises((DeclinedError, UnfitTargetError)) as caught:
                     vote = world.prepare(plan)
                     if carries:
                         world.commit(plan, vote)
                     pytest.fail(f"{name}: {values[number]} is not refused")
-                assert told.value.sink == SINK and told.value.remedy, f"{name}: it says where, and what to do"
+                assert caught.value.sink == SINK and caught.value.remedy, f"{name}: it says where, and what to do"
                 assert not given.read(), name
                 aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": name})
                 assert aborted.outcome is Outcome.ABORTED

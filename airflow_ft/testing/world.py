@@ -32,7 +32,7 @@ SINK = "rows"
 OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
 ROWS = 40
 PER_BATCH = 10
-_TOLD = 5
+_MOST_SHOWN = 5
 
 
 class Target(ABC):
@@ -90,12 +90,12 @@ class Target(ABC):
             proxy.arm(fate, skip)
             yield replace(self.connection, host="127.0.0.1", port=proxy.port), lambda: proxy.struck
 
-    def anew(self) -> Target:
+    def fresh(self) -> Target:
         """One that is empty, and takes another pipeline. By default the same: several pipelines deliver into it."""
         return self
 
     @contextmanager
-    def telling(self, reached: Callable[[], None], below: str) -> Iterator[ConnectionInfo]:
+    def watching(self, reached: Callable[[], None], below: str) -> Iterator[ConnectionInfo]:
         """A way on which `reached` is called, and may wait, before each request, or else each call of this thread.
 
         By default as with `losing` and `calls`; `below` is the test's folder.
@@ -154,7 +154,7 @@ class World:
 
     def begin(self) -> None:
         """A new pipeline in an empty target."""
-        self.target = self.target.anew()
+        self.target = self.target.fresh()
         self.pipeline, self.predecessor, self.number = f"conformance-{uuid.uuid4().hex[:8]}", 0, 0
 
     def table(self, first: int, rows: int = ROWS, texts: int | None = None) -> pa.Table:
@@ -162,8 +162,8 @@ class World:
         import pyarrow as pa
 
         ids = range(first, first + rows)
-        told = (f"row {each if texts is None else each % texts}" for each in ids)
-        return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(told, pa.string())})
+        texts_of_rows = (f"row {each if texts is None else each % texts}" for each in ids)
+        return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(texts_of_rows, pa.string())})
 
     def segment(self, number: int, table: pa.Table) -> Segment:
         return self.segment_with(number, {SINK: table})
@@ -252,8 +252,8 @@ class World:
             "came twice or more": Counter({id: n for id, n in (seen - wanted).items() if id in wanted}),
             "should not be visible": Counter({id: n for id, n in (seen - wanted).items() if id not in wanted}),
         }
-        told = [f"{ids.total()} rows {what} (ids {_some(ids)})" for what, ids in wrong.items() if ids]
-        assert not told, f"{where + ': ' if where else ''}{'; '.join(told)}"
+        problems = [f"{ids.total()} rows {what} (ids {_some(ids)})" for what, ids in wrong.items() if ids]
+        assert not problems, f"{where + ': ' if where else ''}{'; '.join(problems)}"
 
     def process(
         self,
@@ -294,5 +294,5 @@ class World:
 
 def _some(ids: Collection[int]) -> str:
     """Return the first of these ids, for people."""
-    first = ", ".join(map(str, sorted(ids)[:_TOLD]))
-    return first + (", ..." if len(ids) > _TOLD else "")
+    first = ", ".join(map(str, sorted(ids)[:_MOST_SHOWN]))
+    return first + (", ..." if len(ids) > _MOST_SHOWN else "")

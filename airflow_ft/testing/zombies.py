@@ -77,7 +77,7 @@ class _Scene:
     def plan_of(self, number: int) -> Plan:
         return self.world.plan_of(number, self.world.segment(number, self.world.table(self.ids_of(number)[0], _ROWS)))
 
-    def act(self, connection: ConnectionInfo | None = None) -> Vote | Outcome:
+    def run_step(self, connection: ConnectionInfo | None = None) -> Vote | Outcome:
         """The step, by the old owner."""
         world, plan = self.world, self.plan
         if self.step == "prepare":
@@ -115,8 +115,8 @@ def _meets_later_numbers(world: World, step: str, patience: float, at: int) -> b
     scene, stops = _Scene(world, step), Stops([at])
 
     def sleep() -> None:
-        with world.target.telling(stops.reached, str(world.folder)) as connection:
-            scene.act(connection)
+        with world.target.watching(stops.reached, str(world.folder)) as connection:
+            scene.run_step(connection)
 
     where = f"{step} slept before call {at}"
     sleeper, successor = Background("the sleeper", sleep), Background("the successor", scene.succeed)
@@ -152,7 +152,7 @@ def _fails(world: World, step: str, at: int) -> bool:
             pytest.skip("no call of its client can be made to fail")
         connection, has_failed = way
         with suppress(TransientError):
-            done = scene.act(connection)
+            done = scene.run_step(connection)
         failed = has_failed()
     where = f"{step} failed at call {at}, and returned {done}"
     seen = world.target.ids()

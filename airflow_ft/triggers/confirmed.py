@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOLD = "airflow_ft_told"
+STATE_KEY = "airflow_ft_reported"
 """Where Airflow keeps the newest number that the watched asset has an event of (its state store)."""
 
 
@@ -94,7 +94,7 @@ class ConfirmedTrigger(BaseEventTrigger):
                 kept = max(kept or 0, number)
                 sent = max(sent or 0, number)
                 if self.asset_state_store is not None:
-                    await self.asset_state_store.aset(TOLD, kept)
+                    await self.asset_state_store.aset(STATE_KEY, kept)
             elif number > sent:
                 event = {"pipeline": self.pipeline, "number": number, "after": sent}
                 sent = number
@@ -105,7 +105,7 @@ class ConfirmedTrigger(BaseEventTrigger):
         if self.asset_state_store is None:
             return None
         try:
-            kept = await self.asset_state_store.aget(TOLD)
+            kept = await self.asset_state_store.aget(STATE_KEY)
         except ValueError as error:  # it keeps something for each of them, but their names are unknown
             raise ConfigurationError(
                 f"several assets watch {self.pipeline} with equal arguments, and Airflow runs one trigger for them.",

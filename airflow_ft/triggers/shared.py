@@ -75,9 +75,9 @@ class Reader:
     def close(self) -> None:
         """Close the log, without waiting for that: an event loop may call."""
         self.threads.shutdown(wait=False)
-        self._let_go()
+        self._close_store()
 
-    def _let_go(self) -> None:
+    def _close_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             with suppress(RuntimeError):  # the interpreter shuts down
@@ -89,13 +89,13 @@ class Reader:
     def _refresh(self) -> None:
         try:
             if self._store is not None and self._has_moved():
-                self._let_go()
+                self._close_store()
             if self._store is None:
                 self._store = self._opened()
             self._marks, self._error = self._store.marks(), None
         except Exception as error:
             self._error = error
-            self._let_go()
+            self._close_store()
         self._read_at = time.monotonic()
 
     def _opened(self) -> DecisionLog:

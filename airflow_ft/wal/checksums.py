@@ -45,15 +45,15 @@ def _fits(files: FileSystem, uri: str, data: bytes) -> bool:
     folder, _, name = uri.rpartition("/")
     try:
         with files.open_plain(f"{folder}/.{name}.crc") as file:
-            told = file.read()
+            sums = file.read()
     except FileNotFoundError:
         return True
-    if len(told) < _HEAD.size or not told.startswith(_MARK):  # no checksum file: Hadoop passes it over, too
+    if len(sums) < _HEAD.size or not sums.startswith(_MARK):  # no checksum file: Hadoop passes it over, too
         return True
-    _, size = _HEAD.unpack_from(told)
+    _, size = _HEAD.unpack_from(sums)
     if not 0 < size <= _MOST:
         return False
-    return told[_HEAD.size :] == _sums(data, size)
+    return sums[_HEAD.size :] == _sums(data, size)
 
 
 def _sums(data: bytes, size: int) -> bytes:
@@ -66,7 +66,7 @@ def write_checksum(path: Path) -> None:
     Not for a file that may be replaced: its checksum would no longer match.
     """
     data = path.read_bytes()
-    told = _HEAD.pack(_MARK, _SIZE) + _sums(data, _SIZE)
+    sums = _HEAD.pack(_MARK, _SIZE) + _sums(data, _SIZE)
     temporary = path.with_name(f".{path.name}.crc.{os.getpid()}.tmp")
-    temporary.write_bytes(told)
+    temporary.write_bytes(sums)
     temporary.replace(path.with_name(f".{path.name}.crc"))

@@ -254,7 +254,7 @@ class HdfsFileSystem:
 
 def answered(uri: str, call: Callable[[], T]) -> T:
     """The call's result; what the client raises, as the errors of this package or those of a local file system."""
-    with _told(uri):
+    with _translated_errors(uri):
         return beside(call, "hdfs").result(TIMEOUT)
 
 
@@ -340,7 +340,7 @@ def _client(authority: str) -> Client:
 
 
 @contextmanager
-def _told(uri: str) -> Iterator[None]:
+def _translated_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except AirflowFtError:

@@ -95,8 +95,8 @@ def read(files: Reading, root: str) -> str | None:
     where = files.uri(root, MARKER)
     try:
         with files.open_plain(where) as file:
-            told = json.loads(file.read())
-        return str(told["id"])
+            data = json.loads(file.read())
+        return str(data["id"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except StorageUnavailableError:

@@ -51,8 +51,8 @@ def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
     found = sorted(name for name in names if name.startswith(PREFIX))
     if len(found) < 2:
         return ""
-    told = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
-    return f"{len(found)} decision logs use {folder}: {told}. So files of ended attempts stay there."
+    owners_text = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
+    return f"{len(found)} decision logs use {folder}: {owners_text}. So files of ended attempts stay there."
 
 
 def _log(files: FileSystem, where: str) -> str:

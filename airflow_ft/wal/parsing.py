@@ -12,7 +12,7 @@ from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
-_DIGEST, _TOLD = "sha256", "told"
+_DIGEST, _DATA = "sha256", "data"
 
 
 def parsing(where: str) -> AbstractContextManager[None]:
@@ -27,10 +27,10 @@ def parsing(where: str) -> AbstractContextManager[None]:
     )
 
 
-def json_with_digest(told: Any) -> bytes:
+def json_with_digest(data: Any) -> bytes:
     """Return a file for `read_json`, which notices when it is not what was written."""
-    plain = json.loads(canonical_json(told))  # as it is read back: all keys are texts
-    return canonical_json({_DIGEST: _digest(plain), _TOLD: plain}).encode()
+    plain = json.loads(canonical_json(data))  # as it is read back: all keys are texts
+    return canonical_json({_DIGEST: _digest(plain), _DATA: plain}).encode()
 
 
 def read_json(where: str) -> Any:
@@ -38,10 +38,10 @@ def read_json(where: str) -> Any:
     data = filesystem(where).read(where)
     with parsing(where):
         found = json.loads(data)
-        if _digest(found[_TOLD]) != found[_DIGEST]:
+        if _digest(found[_DATA]) != found[_DIGEST]:
             raise ValueError("it does not match its digest")
-        return found[_TOLD]
+        return found[_DATA]
 
 
-def _digest(told: Any) -> str:
-    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
+def _digest(data: Any) -> str:
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()

@@ -87,8 +87,8 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
     deleted: list[str] = []
     home = files.uri(root, pipeline)
-    if told := owners.shared(files, home, files.names(home)):
-        log.warning("%s", with_fix(told, owners.REMEDY))
+    if sharers := owners.shared(files, home, files.names(home)):
+        log.warning("%s", with_fix(sharers, owners.REMEDY))
         return deleted
     for folder in _old(files, home, is_old):
         batches = files.names(folder)

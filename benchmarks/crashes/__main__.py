@@ -37,7 +37,7 @@ PARTITIONS = 2
 
 
 @dataclass
-class Tally:
+class Totals:
     """What all rounds of a program came to."""
 
     kills: int = 0
@@ -137,17 +137,17 @@ class Bench:
             time.sleep(0.02)
         raise SystemExit(f"no work began:\n{(own / 'log').read_text()[-5000:]}")
 
-    def judge(self, tally: Tally) -> None:
+    def judge(self, totals: Totals) -> None:
         """Counts what each sink lacks and has too often, as its own reader sees it."""
         found = {"MySQL": self._in_table(), "Kafka": self._in_topic()}
         wrong = False
         for sink, counts in found.items():
             missing = sum(1 for number in range(self.rows) if number not in counts)
             doubled = sum(count - 1 for count in counts.values())
-            tally.missing[sink] += missing
-            tally.doubled[sink] += doubled
+            totals.missing[sink] += missing
+            totals.doubled[sink] += doubled
             wrong = wrong or bool(missing or doubled)
-        tally.rounds_wrong += wrong
+        totals.rounds_wrong += wrong
         self.mysql.sql(f"DROP TABLE {self.table}", DATABASE)
         shutil.rmtree(self.folder / f"round-{self.round}")
 
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=4, help="micro-batches of a round")
     options = parser.parse_args()
     dice = random.Random(options.seed)
-    tallies = {name: Tally() for name in PROGRAMS}
+    totals_by_program = {name: Totals() for name in PROGRAMS}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         kafka = stack.enter_context(Kafka(folder / "kafka"))
@@ -200,30 +200,30 @@ def main() -> int:
         mysql.sql(f"CREATE DATABASE {DATABASE}")
         bench = Bench(folder, kafka, mysql, options.rows, options.batches)
         for name, module in PROGRAMS.items():
-            tally = tallies[name]
+            totals = totals_by_program[name]
             undisturbed, _ = bench.run(module, None)
-            bench.judge(tally)
+            bench.judge(totals)
             say(f"{name}: an undisturbed round works for {undisturbed:.1f} s")
             for _ in range(options.kills * 3):
-                if tally.kills == options.kills:
+                if totals.kills == options.kills:
                     break
                 moment = dice.uniform(0.0, undisturbed)
                 _, struck = bench.run(module, moment)
-                tally.kills += struck  # one that comes too late does not count
-                bench.judge(tally)
+                totals.kills += struck  # one that comes too late does not count
+                bench.judge(totals)
                 say(
-                    f"{name}: kill {tally.kills} after {moment:.1f} s: in all"
-                    f" {sum(tally.doubled.values()):,} doubled, {sum(tally.missing.values()):,} missing"
+                    f"{name}: kill {totals.kills} after {moment:.1f} s: in all"
+                    f" {sum(totals.doubled.values()):,} doubled, {sum(totals.missing.values()):,} missing"
                 )
     say(f"\n{options.kills} kills each, {options.rows:,} rows a round, seed {options.seed}")
     say(f"{'':18}{'kills':>7}{'rounds wrong':>14}{'doubled MySQL':>15}{'Kafka':>9}{'missing MySQL':>15}{'Kafka':>9}")
-    for name, tally in tallies.items():
-        doubled, missing = tally.doubled, tally.missing
+    for name, totals in totals_by_program.items():
+        doubled, missing = totals.doubled, totals.missing
         say(
-            f"{name:18}{tally.kills:7}{tally.rounds_wrong:14}{doubled['MySQL']:15,}{doubled['Kafka']:9,}"
+            f"{name:18}{totals.kills:7}{totals.rounds_wrong:14}{doubled['MySQL']:15,}{doubled['Kafka']:9,}"
             f"{missing['MySQL']:15,}{missing['Kafka']:9,}"
         )
-    return 1 if tallies["airflow-ft"].rounds_wrong else 0
+    return 1 if totals_by_program["airflow-ft"].rounds_wrong else 0
 
 
 def say(line: str) -> None:

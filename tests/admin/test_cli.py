@@ -123,9 +123,9 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
     assert (rows["a"]["unsettled"], rows["b"]["unsettled"], rows[PIPELINE]["unsettled"]) == (1, None, 1)
     doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
     assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
-    for act in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
+    for action in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
         with raises(SystemExit, "newer_release"):
-            ft(*act)
+            ft(*action)
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> No
     scene = Scene(world.store, PIPELINE)
     scene.take()
     world.store.enter_turn(PIPELINE, RUN, None)
-    scene.stage(made_with={"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}, goes_on=True)
+    scene.stage(made_with={"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}, continues=True)
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert row["held_back"].startswith("TOO_MANY_QUEUED since 20")
     text = ft("show", PIPELINE, "1")
@@ -577,13 +577,13 @@ def test_every_command_that_shows_something_has_an_output_format() -> None:
 def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:
     for name in [PIPELINE, *(f"pipeline-{number}" for number in range(50)), "order-items"]:
         world.store.register(name)
-    with raises(SystemExit) as told:
+    with raises(SystemExit) as caught:
         ft("checkpoints", "order")
-    remedy = told.error.remedy if told.error else ""
+    remedy = caught.error.remedy if caught.error else ""
     assert "orders" in remedy and "order-items" in remedy and "pipeline-1" not in remedy
-    with raises(SystemExit) as told:
+    with raises(SystemExit) as caught:
         ft("checkpoints", "zzz")
-    remedy = told.error.remedy if told.error else ""
+    remedy = caught.error.remedy if caught.error else ""
     assert "`airflow ft pipelines`" in remedy and "orders" not in remedy
 
 
@@ -602,28 +602,28 @@ def test_it_says_that_airflow_cannot_be_asked(world: World, ft: Any, monkeypatch
 def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())
-    [told] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
-    assert (told["number"], told["state"], told["delivers"]) == (1, "COMPLETED", [1])
-    assert {each["name"] for each in told["participants"]} == set(world.delivery.names)
-    assert all(each["proof"]["outcome"] == "committed" for each in told["participants"])
-    assert all(each["last_error"] is None for each in told["participants"])
+    [output] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert (output["number"], output["state"], output["delivers"]) == (1, "COMPLETED", [1])
+    assert {each["name"] for each in output["participants"]} == set(world.delivery.names)
+    assert all(each["proof"]["outcome"] == "committed" for each in output["participants"])
+    assert all(each["last_error"] is None for each in output["participants"])
     assert yaml.safe_load(ft("show", PIPELINE, "1", "-o", "yaml"))[0]["number"] == 1
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
-    with raises(SystemExit) as told:
+    with raises(SystemExit) as caught:
         ft("show", PIPELINE, "9")
-    assert told.error is not None and told.error.checkpoint == 9
+    assert caught.error is not None and caught.error.checkpoint == 9
     for given in (
         ["checkpoints", "no-such"],
         ["inject-barrier", "b", "no-such"],
         ["savepoint", "restore", "beginning", "--pipeline", "no-such", "--yes"],
         ["state", "show", "no-such"],
     ):
-        with raises(SystemExit) as told:
+        with raises(SystemExit) as caught:
             ft(*given)
-        assert told.error is not None and PIPELINE in told.error.remedy and "--store" in told.error.remedy
+        assert caught.error is not None and PIPELINE in caught.error.remedy and "--store" in caught.error.remedy
     with raises(SystemExit, "argument_missing", argument="--pipeline"):
         ft("savepoint", "restore", "beginning", "--yes")
     with pytest.raises(SystemExit) as ended:
@@ -656,11 +656,11 @@ def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("act", "state"),
+    ("action", "state"),
     [("commit", "COMPLETED"), ("abort", "ABORTED"), ("quarantine", "QUARANTINED")],
 )
 def test_in_doubt_acts_when_told_to_and_logs_by_whom(
-    world: World, ft: Any, act: str, state: str, monkeypatch: pytest.MonkeyPatch
+    world: World, ft: Any, action: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     prepared(world)
@@ -672,28 +672,28 @@ def test_in_doubt_acts_when_told_to_and_logs_by_whom(
 
     monkeypatch.setattr("builtins.input", answer)
     with answered_no():
-        ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1")
+        ft("in-doubt", "--pipeline", PIPELINE, f"--{action}", "1")
     assert "checkpoint 1 (PREPARED, 20 rows)".lower() in asked[0].lower()
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
-    assert state in ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1", "--yes", "--reason", "a test")
+    assert state in ft("in-doubt", "--pipeline", PIPELINE, f"--{action}", "1", "--yes", "--reason", "a test")
     events = " ".join(event.message for event in world.store.events(PIPELINE))
-    assert f"`airflow ft in-doubt --{act} 1` by ada: a test" in events
+    assert f"`airflow ft in-doubt --{action} 1` by ada: a test" in events
 
 
 def test_an_act_needs_the_pipeline_and_explains_what_it_refuses(world: World, ft: Any) -> None:
     world.stage(1)
     with raises(SystemExit, "argument_missing", argument="--pipeline"):
         ft("in-doubt", "--commit", "1")
-    for act, number, kind in (("--commit", 1, StateConflictError), ("--abort", 9, ConfigurationError)):
+    for action, number, kind in (("--commit", 1, StateConflictError), ("--abort", 9, ConfigurationError)):
         with raises(SystemExit) as refused:
-            ft("in-doubt", "--pipeline", PIPELINE, act, str(number), "--yes")
+            ft("in-doubt", "--pipeline", PIPELINE, action, str(number), "--yes")
         assert isinstance(refused.error, kind) and refused.error.checkpoint == number
 
 
 def test_several_acts_and_options_of_another_act_are_refused(world: World, ft: Any) -> None:
     prepared(world)
     for given, fields in (
-        (["--quarantine", "1", "--abort", "1"], {"acts": ["abort", "quarantine"]}),
+        (["--quarantine", "1", "--abort", "1"], {"actions": ["abort", "quarantine"]}),
         (["--commit", "1", "--rewind"], {"argument": "--rewind"}),
         (["--rewind"], {"argument": "--rewind"}),
     ):
@@ -786,8 +786,8 @@ def test_doctor_reads_a_dag_that_never_ran(
     )
     with pytest.raises(SystemExit):
         ft("doctor", "new", "--dag", str(dag), "-o", "json")
-    told = capsys.readouterr()
-    assert json.loads(told.out) and "a DAG file may print" in told.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) and "a DAG file may print" in captured.err
     with pytest.raises(SystemExit):
         ft("doctor", "new", "--dag", str(dag))
     text = capsys.readouterr().out
@@ -868,8 +868,8 @@ def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
     dag.write_text(example.read_text().replace("/data/lake", str(tmp_path / "lake")))
     with pytest.raises(SystemExit):  # there are no files to read
         ft("doctor", "files-to-files", "--dag", str(dag))
-    told = capsys.readouterr().out
-    assert "participant orders" in told and f"ok      folder: {tmp_path}/lake/orders, parquet" in told, told
+    output = capsys.readouterr().out
+    assert "participant orders" in output and f"ok      folder: {tmp_path}/lake/orders, parquet" in output, output
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
     assert "-- participant rejected: nothing to do" in text
     assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
@@ -963,8 +963,8 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with answered_no():
         ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
-    told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
-    assert "checkpoint 1 is COMPLETED, 1 row set aside" in told and "file:///dead/1" in told
+    output = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 row set aside" in output and "file:///dead/1" in output
     shown = ft("show", PIPELINE, "1")
     assert "1 row of copies was refused and set aside (duplicate key 7.): file:///dead/1" in shown
     [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
@@ -1039,11 +1039,11 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         assert "the next run of copy continues from checkpoint 1 of orders" in copied
         with raises(SystemExit, "argument_missing", argument="--pipeline"):
             ft("restore", "beginning", *log, "--yes")
-        anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
+        refresh = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
         with raises(SystemExit, "rows_would_repeat", pipeline=PIPELINE):
-            ft("restore", *anew)
+            ft("restore", *refresh)
         assert f"the next run of {PIPELINE} reads its sources from the beginning" in ft(
-            "restore", *anew, "--later", "write-again"
+            "restore", *refresh, "--later", "write-again"
         )
         base = scene.store.pipeline(PIPELINE).base
         assert base is not None and base.batch == -1

@@ -36,7 +36,7 @@ class Visit:
         """Whether no other test should have it: something was made to fail in it."""
         self._excused: list[str] = []
         self._loaded = False
-        page.on("console", self._told)
+        page.on("console", self._on_console)
         page.on("pageerror", lambda error: self._note(f"an error that nobody caught: {error}"))
         page.on("response", self._answered)
 
@@ -92,7 +92,7 @@ class Visit:
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name, exact=True)
 
-    def tell(self, words: str) -> None:
+    def shows(self, words: str) -> None:
         """Waits for a problem to be told in these words."""
         expect(self.page.get_by_role("alert").filter(has_text=words)).to_be_visible()
 
@@ -104,7 +104,7 @@ class Visit:
                 return
         raise AssertionError(f"the focus does not reach {wanted} in {most} steps")
 
-    def _told(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self._note(f"{message.text} ({message.location['url']})")
 
@@ -158,7 +158,7 @@ class PipelinePage:
         self.visit, self.name = visit, name
         self.heading = visit.page.get_by_role("heading", name=name, exact=True)
         self.all = visit.button("← All pipelines")
-        self.acts = visit.page.get_by_role("group", name="Actions", exact=True)
+        self.actions = visit.page.get_by_role("group", name="Actions", exact=True)
         self.older, self.newest = visit.button("Older"), visit.button("Newest")
         self.checkpoints = Table(visit.page, f"Checkpoints of {name}")
         self.numbers = self.checkpoints.rows.get_by_role("button", name="Details of checkpoint")
@@ -182,7 +182,7 @@ class PipelinePage:
         expect(self.numbers).to_have_text([re.compile(rf"[▸▾] {n}$") for n in range(newest, oldest - 1, -1)])
 
 
-class Act:
+class ActionButton:
     """A button that asks before it starts a run of the DAG `airflow_ft_maintenance`."""
 
     def __init__(self, within: Locator, label: str, title: str) -> None:

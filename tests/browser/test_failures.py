@@ -33,9 +33,9 @@ def test_the_list_and_a_pipeline_tell_what_was_answered(visit: Visit) -> None:
         visit.open(NEUTRAL)
         visit.answer("pipelines**", status, body, kind)
         visit.pipelines()
-        visit.tell(words)
+        visit.shows(words)
         pipeline = visit.pipeline(PIPELINE)
-        visit.tell(words)
+        visit.shows(words)
         visit.page.unroute_all()
         pipeline.all.click()
         expect(visit.page.get_by_role("link", name=HALTED, exact=True)).to_be_visible()
@@ -45,8 +45,8 @@ def test_a_server_that_is_away_is_told(visit: Visit) -> None:
     visit.excuse("ERR_CONNECTION_REFUSED")
     visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: route.abort("connectionrefused"))
     visit.pipelines()
-    visit.tell("Airflow's API server cannot be reached (Failed to fetch)")
-    visit.tell("Fix: try again in a minute.")
+    visit.shows("Airflow's API server cannot be reached (Failed to fetch)")
+    visit.shows("Fix: try again in a minute.")
     expect(visit.page.get_by_text("Loading …")).to_have_count(0)
 
 
@@ -59,10 +59,10 @@ def test_a_server_that_is_silent_is_told(visit: Visit) -> None:
         visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: None)
         visit.page.clock.run_for(6_000)
     visit.page.clock.run_for(16_000)
-    visit.tell("No answer for 15 seconds")
-    visit.tell("Showing data of ")
+    visit.shows("No answer for 15 seconds")
+    visit.shows("Showing data of ")
     visit.page.clock.run_for(121_000)
-    visit.tell("Airflow's API server cannot be reached (no answer for two minutes)")
+    visit.shows("Airflow's API server cannot be reached (no answer for two minutes)")
     expect(pipelines.names).to_have_count(25)
 
 
@@ -72,8 +72,8 @@ def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
     expect(pipelines.names).to_have_count(25)
     visit.answer("pipelines**", 503, DOWN, "application/json")
     visit.page.clock.run_for(6_000)
-    visit.tell("the decision log cannot be opened")
-    visit.tell("Showing data of ")
+    visit.shows("the decision log cannot be opened")
+    visit.shows("Showing data of ")
     expect(pipelines.names).to_have_count(25)
     visit.page.unroute_all()
     visit.page.clock.run_for(6_000)
@@ -110,4 +110,4 @@ def test_what_a_checkpoint_was_made_with_may_not_be_there(visit: Visit) -> None:
 def test_the_tab_of_a_run_tells_what_was_answered(visit: Visit) -> None:
     visit.answer("runs**", 502, PROXY)
     visit.open(f"dags/{RUN.dag_id}/runs/{RUN.run_id}/plugin/airflow-ft-dag_run")
-    visit.tell(BETWEEN)
+    visit.shows(BETWEEN)

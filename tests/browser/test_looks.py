@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.looks import faults, focused, overflowing, reachable
-from tests.browser.pages import LIMIT, PAGE, Act, PipelineList, PipelinePage, Table, Visit
+from tests.browser.pages import LIMIT, PAGE, ActionButton, PipelineList, PipelinePage, Table, Visit
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, WAITING
 from tests.store.scene import PIPELINE
 
@@ -29,14 +29,14 @@ def everywhere(visit: Visit) -> Iterator[str]:
     for name in (HALTED, QUARANTINED, WAITING):
         pipeline = visit.pipeline(name)
         expect(pipeline.heading).to_be_visible()  # the acts may be those of the one before
-        acts = pipeline.acts
-        expect(acts).to_be_visible()
+        actions = pipeline.actions
+        expect(actions).to_be_visible()
         yield name
-    act = Act(acts, "Rewind", f"Rewind {WAITING}?")
-    act.button.click()
-    expect(act.dialog).to_be_visible()
+    action_button = ActionButton(actions, "Rewind", f"Rewind {WAITING}?")
+    action_button.button.click()
+    expect(action_button.dialog).to_be_visible()
     yield "what is asked before an act"
-    act.cancel.click()
+    action_button.cancel.click()
     pipeline = visit.pipeline(PIPELINE)
     expect(pipeline.heading).to_be_visible()
     for tab in visit.page.get_by_role("tab").all_inner_texts():
@@ -52,9 +52,9 @@ def everywhere(visit: Visit) -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_and_reach_all(visit: Visit, scheme: Literal["light", "dark"]) -> None:
     visit.page.emulate_media(color_scheme=scheme)
-    found = {where: told for where in everywhere(visit) if (told := faults(root(visit)))}
+    found = {where: output for where in everywhere(visit) if (output := faults(root(visit)))}
     expect(visit.page.locator("html")).to_have_class(re.compile(scheme))
-    assert not found, "\n".join(f"{where}: {each}" for where, told in found.items() for each in told)
+    assert not found, "\n".join(f"{where}: {each}" for where, output in found.items() for each in output)
 
 
 def test_a_narrow_window_is_not_scrolled_sideways(visit: Visit) -> None:
@@ -104,13 +104,13 @@ def test_the_keyboard_reaches_all_that_can_be_done_and_shows_where_it_is(visit: 
 
 
 def test_a_question_keeps_the_focus(visit: Visit) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
-    act.button.press("Enter")
-    expect(act.dialog).to_be_visible()
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button.button.press("Enter")
+    expect(action_button.dialog).to_be_visible()
     reached = set()
     for _ in range(8):
         visit.page.keyboard.press("Tab")
-        where = act.dialog.evaluate(
+        where = action_button.dialog.evaluate(
             "dialog => [document.activeElement.tagName, dialog.contains(document.activeElement)]"
         )
         reached.add(tuple(where))

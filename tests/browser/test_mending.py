@@ -34,10 +34,10 @@ from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.local import local_path
 from tests.browser import broken
-from tests.browser.acts import BUTTONS, STREAMS, above, open_checkpoint, savepoint
+from tests.browser.actions import BUTTONS, STREAMS, above, open_checkpoint, savepoint
 from tests.browser.broken import ARCHIVE, REFUSED, SHOP, Broken
 from tests.browser.conftest import logged_in
-from tests.browser.pages import Act, PipelinePage, Visit
+from tests.browser.pages import ActionButton, PipelinePage, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, ApiServer
 from tests.integration.real_world import expected
 from tests.raising import raises
@@ -118,21 +118,21 @@ def watched(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not problems, f"the browser told {problems}"
 
 
-def confirm(act: Act, words: str, fill: Callable[[Act], None] = lambda _: None) -> str:
+def confirm(action_button: ActionButton, words: str, fill: Callable[[ActionButton], None] = lambda _: None) -> str:
     """Clicks, reads the question, and says yes to it, again while Airflow's SQLite is locked; the id of the run."""
-    act.button.click()
-    expect(act.dialog).to_contain_text(words)
-    if act.reason.count():
-        act.reason.fill(REASON)
-    fill(act)
-    refused = act.dialog.get_by_role("alert")
+    action_button.button.click()
+    expect(action_button.dialog).to_contain_text(words)
+    if action_button.reason.count():
+        action_button.reason.fill(REASON)
+    fill(action_button)
+    refused = action_button.dialog.get_by_role("alert")
     for _ in range(3):
-        act.confirm.click()
-        expect(act.started.or_(refused)).to_be_visible(timeout=60_000)
-        if act.started.count():
+        action_button.confirm.click()
+        expect(action_button.started.or_(refused)).to_be_visible(timeout=60_000)
+        if action_button.started.count():
             break
-    expect(act.started).to_be_visible()
-    found = re.search(r"/runs/([^/?]+)", act.started.get_by_role("link").get_attribute("href") or "")
+    expect(action_button.started).to_be_visible()
+    found = re.search(r"/runs/([^/?]+)", action_button.started.get_by_role("link").get_attribute("href") or "")
     assert found is not None
     return unquote(found[1])
 
@@ -173,7 +173,7 @@ class Case:
     before: str = "IDLE"
     of: str = ""
     after: str = "IDLE"
-    fill: Callable[[Act], None] = lambda _: None
+    fill: Callable[[ActionButton], None] = lambda _: None
     choose: Callable[[PipelinePage], None] = lambda _: None
 
 
@@ -297,12 +297,12 @@ def choose_the_first(pipeline: PipelinePage) -> None:
     pipeline.tab("Savepoints").get_by_label("Checkpoint", exact=True).select_option("1")
 
 
-def compute_again(act: Act) -> None:
-    act.dialog.get_by_label("Compute its rows again", exact=False).check()
+def compute_again(action_button: ActionButton) -> None:
+    action_button.dialog.get_by_label("Compute its rows again", exact=False).check()
 
 
-def write_again(act: Act) -> None:
-    act.dialog.get_by_label("Checkpoints delivered after it", exact=True).select_option("write-again")
+def write_again(action_button: ActionButton) -> None:
+    action_button.dialog.get_by_label("Checkpoints delivered after it", exact=True).select_option("write-again")
 
 
 CASES: Mapping[str, Case] = {
@@ -348,8 +348,8 @@ def asked(request: pytest.FixtureRequest, place: Place, airflow: ApiServer, visi
             expect(condition(page, case.before)).to_be_visible()
             case.choose(page)
             names = [folder.name for folder in place.saved(action)]
-            act = button.of(page, of=case.of, savepoint="".join(names))
-            found[action].run_id = confirm(act, button.says, case.fill)
+            action_button = button.of(page, of=case.of, savepoint="".join(names))
+            found[action].run_id = confirm(action_button, button.says, case.fill)
         except Exception as problem:  # is told by the act's own test
             found[action].problem = problem
             visit.load()
@@ -382,7 +382,7 @@ def test_an_act_does_to_a_real_pipeline_what_it_says(
         assert new == []
     elif action != "dispose":
         why = f": {REASON}" if BUTTONS[action].within in (above, open_checkpoint) else ""
-        assert any(f"by {ADMIN} ({MAINTENANCE}/{done.run_id}/act){why}" in each for each in new), new
+        assert any(f"by {ADMIN} ({MAINTENANCE}/{done.run_id}/action){why}" in each for each in new), new
     expect(condition(visit.pipeline(action), case.after)).to_be_visible()
     case.came_of(done.world, place)
 
@@ -392,8 +392,8 @@ def test_a_comparison_that_finds_something_says_so_beside_its_button(
 ) -> None:
     world = broken.delivered(place.store, place.folder, "lacking")
     world.sql(ARCHIVE, f'DELETE FROM "{world.pipeline}" WHERE id = {REFUSED}')
-    act = BUTTONS["verify"].of(visit.pipeline(world.pipeline))
-    run_id = confirm(act, BUTTONS["verify"].says)
+    action_button = BUTTONS["verify"].of(visit.pipeline(world.pipeline))
+    run_id = confirm(action_button, BUTTONS["verify"].says)
     failed = visit.page.get_by_role("status").filter(has_text="failed: see the log of its task")
     expect(failed).to_be_visible(timeout=SECONDS * 1000)
     log = log_of(airflow, run_id)
@@ -405,18 +405,20 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
     old = broken.delivered(place.store, place.folder, "old-name")
     take(place.store, old.pipeline, str(place.savepoints), "a test")
 
-    def give_a_name(act: Act) -> None:
-        act.dialog.get_by_label("New name", exact=True).fill("new-name")
-        expect(act.dialog).to_contain_text("Runs of old-name fail from now on")
+    def give_a_name(action_button: ActionButton) -> None:
+        action_button.dialog.get_by_label("New name", exact=True).fill("new-name")
+        expect(action_button.dialog).to_contain_text("Runs of old-name fail from now on")
 
-    act = Act(savepoint(visit.pipeline(old.pipeline)), "Restore", "Restore old-name to checkpoint 2?")
-    run_id = confirm(act, "Nothing was delivered after it.", give_a_name)
+    action_button = ActionButton(
+        savepoint(visit.pipeline(old.pipeline)), "Restore", "Restore old-name to checkpoint 2?"
+    )
+    run_id = confirm(action_button, "Nothing was delivered after it.", give_a_name)
     assert ended(airflow, run_id) == "success", log_of(airflow, run_id)
     assert "old-name is RENAMED: its runs fail from now on" in log_of(airflow, run_id)
     new = replace(old, pipeline="new-name")
     for world, kind in ((old, "RENAMED"), (new, "RESTORED")):
         assert any(
-            f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in world.events()
+            f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/action)" in each for each in world.events()
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
     expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
@@ -466,7 +468,7 @@ def test_a_stream_is_stopped_by_a_click(action: str, place: Place, airflow: ApiS
     assert newest is not None and (newest.drained is not None) == action.startswith("drain")
     saved = [read_metadata(str(each)).number for each in place.saved(pipeline)]
     assert saved == ([newest.number] if action.endswith("with_savepoint") else [])
-    told = [event.message for event in place.store.events(pipeline)]
-    assert any(f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in told), told
+    messages = [event.message for event in place.store.events(pipeline)]
+    assert any(f"by {ADMIN} ({MAINTENANCE}/{run_id}/action)" in each for each in messages), messages
     assert f"stopped; {newest.number} is the newest confirmed checkpoint" in log_of(airflow, run_id)
     expect(condition(visit.pipeline(pipeline), "NOT RUNNING")).to_be_visible()

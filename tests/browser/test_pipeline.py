@@ -211,16 +211,16 @@ def test_acts_that_a_state_refuses_are_not_offered(visit: Visit) -> None:
     for label in ("Abort", "Quarantine"):
         expect(row.get_by_role("button", name=label, exact=True)).to_have_count(0)
     for label in ("Recover", "Rewind", "Resume", "Retire"):
-        expect(quarantined.acts.get_by_role("button", name=label, exact=True)).to_have_count(0)
+        expect(quarantined.actions.get_by_role("button", name=label, exact=True)).to_have_count(0)
     stopped = visit.pipeline(NOT_RUNNING)
-    expect(stopped.acts.get_by_role("button", name="Retire", exact=True)).to_be_visible()
-    expect(stopped.acts.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    expect(stopped.actions.get_by_role("button", name="Retire", exact=True)).to_be_visible()
+    expect(stopped.actions.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 
 
 def test_a_pipeline_that_there_is_not_is_told(visit: Visit) -> None:
     visit.excuse("404 (Not Found)")
     pipeline = visit.pipeline("nowhere")
-    visit.tell("there is no pipeline 'nowhere' that you may see")
+    visit.shows("there is no pipeline 'nowhere' that you may see")
     pipeline.all.click()
     expect(visit.page.get_by_role("searchbox", name="Search", exact=True)).to_be_visible()
 

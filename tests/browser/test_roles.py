@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from airflow_ft.pipeline.actions.names import ACTIONS
-from tests.browser.acts import BUTTONS
+from tests.browser.actions import BUTTONS
 from tests.browser.pages import LIMIT, PipelineList, Table, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, ApiServer
 from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, LATE, QUARANTINED, RUNNING, URGENT
@@ -28,7 +28,7 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
     pipeline = pipelines.choose(PIPELINE).history()
     pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
     expect(visit.page.get_by_text("You have read access")).to_be_visible()
-    expect(pipeline.acts.get_by_role("button")).to_have_count(0)
+    expect(pipeline.actions.get_by_role("button")).to_have_count(0)
     savepoints = Table(pipeline.tab("Savepoints"), f"Savepoints of {PIPELINE}").region
     expect(savepoints).to_be_visible()
     expect(savepoints.get_by_role("columnheader", name="Actions")).to_have_count(0)
@@ -70,7 +70,7 @@ def test_a_user_of_the_team_acts_as_the_administrator_does(visit_as: Callable[[s
         pipeline = visit_as(user).pipeline(IN_DOUBT)
         row = Table(pipeline.tab("Overview"), "Open checkpoints").row("COMMITTING")
         expect(row).to_be_visible()
-        offered.append([name for of in (pipeline.acts, row) for name in of.get_by_role("button").all_inner_texts()])
+        offered.append([name for of in (pipeline.actions, row) for name in of.get_by_role("button").all_inner_texts()])
     assert offered[0] == offered[1] and {"Recover", "Verify", "Deliver", "Quarantine"} <= set(offered[0])
 
 
@@ -79,10 +79,10 @@ def test_a_dag_that_is_paused_offers_no_acts_until_it_is_unpaused(visit: Visit, 
     try:
         pipeline = visit.pipeline(IN_DOUBT)
         expect(visit.page.get_by_text(f"To act from here, unpause {MAINTENANCE}.")).to_be_visible()
-        expect(pipeline.acts.get_by_role("button")).to_have_count(0)
+        expect(pipeline.actions.get_by_role("button")).to_have_count(0)
     finally:
         airflow.pause(MAINTENANCE, False)
-    expect(pipeline.acts.get_by_role("button", name="Recover", exact=True)).to_be_visible()
+    expect(pipeline.actions.get_by_role("button", name="Recover", exact=True)).to_be_visible()
 
 
 def test_a_dag_whose_file_is_gone_offers_no_acts(visit: Visit, airflow: ApiServer) -> None:
@@ -105,4 +105,4 @@ def test_a_viewer_of_another_team_sees_none_of_them(visit_as: Callable[[str], Vi
         expect(visit.page.get_by_text("No pipeline matches.")).to_be_visible()
     visit.excuse("404 (Not Found)")
     visit.pipeline(PIPELINE)
-    visit.tell(f"there is no pipeline '{PIPELINE}' that you may see")
+    visit.shows(f"there is no pipeline '{PIPELINE}' that you may see")

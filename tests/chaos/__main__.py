@@ -216,9 +216,9 @@ def main() -> int:
     console = Console()
     stages = _stages(arguments, folder, console)
     counts = split(arguments.kills, arguments.only, arguments.pipelines)
-    told = f"{counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines"
+    summary = f"{counts[0]} faults in deliveries, {counts[1]} kills in whole pipelines"
     console.plain(
-        f"seed {arguments.seed}: " + (f"{arguments.kills} faults in {arguments.only}" if not any(counts) else told)
+        f"seed {arguments.seed}: " + (f"{arguments.kills} faults in {arguments.only}" if not any(counts) else summary)
     )
     reports: dict[str, Report] = {}
     for name, stage in stages:

@@ -117,12 +117,12 @@ def test_the_clock_jumps_and_the_monotonic_one_stays(monkeypatch: pytest.MonkeyP
 @contextmanager
 def echo() -> Iterator[tuple[int, list[bytes]]]:
     """A server that answers each request with itself, and what it was asked."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def serve(client: socket.socket) -> None:
         with client:
             while chunk := client.recv(100):
-                heard.append(chunk)
+                received.append(chunk)
                 client.sendall(chunk)
 
     def accept() -> None:
@@ -133,14 +133,14 @@ def echo() -> Iterator[tuple[int, list[bytes]]]:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener:
         threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1], heard
+        yield listener.getsockname()[1], received
         listener.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize(("fate", "arrived"), [(Fate.LOSE_REPLY, True), (Fate.LOSE_REQUEST, False)])
 def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: bool) -> None:
     port = free_port()
-    with echo() as (target, heard), Proxy(port, target) as proxy:
+    with echo() as (target, received), Proxy(port, target) as proxy:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             proxy.arm(fate, skip=1, pattern=b"s")
             client.sendall(b"first, s")
@@ -151,7 +151,7 @@ def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: 
             client.sendall(b"second")
             assert client.recv(100) == b""
         assert (before, proxy.struck) == (False, True)
-        assert (b"second" in heard) is arrived
+        assert (b"second" in received) is arrived
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"third")
             assert client.recv(100) == b"third"

@@ -16,7 +16,7 @@ from airflow_ft.testing import nursery
 from airflow_ft.testing.nursery import Forked
 
 
-def act(given: Mapping[str, Any]) -> None:
+def run(given: Mapping[str, Any]) -> None:
     """In a forked process."""
     if given["what"] == "say":
         print(os.environ.get("ODD"), Path.cwd())

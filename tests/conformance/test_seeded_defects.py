@@ -123,7 +123,7 @@ def carried_segments_are_left_out(change: Change) -> None:
     change(
         SqliteParticipant,
         "_insert",
-        lambda self, db, plan, readers, letters: insert(self, db, plan, readers[-1:], letters),
+        lambda self, db, plan, readers, dead_letters: insert(self, db, plan, readers[-1:], dead_letters),
     )
 
 

@@ -178,13 +178,13 @@ def apart(change: Change, parts: str) -> None:
 def commit_between_segments() -> None:
     insert = SqliteParticipant._insert
 
-    def committing(self: Any, db: Any, plan: Any, readers: Sequence[Any], letters: Any) -> dict[str, int]:
+    def committing(self: Any, db: Any, plan: Any, readers: Sequence[Any], dead_letters: Any) -> dict[str, int]:
         counts = dict.fromkeys(self.sinks, 0)
         for index, reader in enumerate(readers):
             if index:
                 db.execute("COMMIT")
                 db.execute("BEGIN IMMEDIATE")
-            for sink, count in insert(self, db, plan, [reader], letters).items():
+            for sink, count in insert(self, db, plan, [reader], dead_letters).items():
                 counts[sink] += count
         return counts
 
@@ -194,14 +194,14 @@ def commit_between_segments() -> None:
 def commit_between_sinks() -> None:
     insert = SqliteParticipant._insert
 
-    def committing(self: Any, db: Any, plan: Any, readers: Any, letters: Any) -> dict[str, int]:
+    def committing(self: Any, db: Any, plan: Any, readers: Any, dead_letters: Any) -> dict[str, int]:
         counts, sinks = {}, self.sinks
         for index, sink in enumerate(sinks):
             if index:
                 db.execute("COMMIT")
                 db.execute("BEGIN IMMEDIATE")
             self.sinks = {sink: sinks[sink]}
-            counts |= insert(self, db, plan, readers, letters)
+            counts |= insert(self, db, plan, readers, dead_letters)
         self.sinks = sinks
         return counts
 
@@ -329,6 +329,6 @@ def test_it_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ParticipantConformance, "places", (0, 1))
     make, case, parameters = WRONG[name]
     make(monkeypatch.setattr)
-    with pytest.raises((Exception, pytest.fail.Exception)) as told:
+    with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         getattr(ParticipantConformance(), case)(World(File(tmp_path), tmp_path), **parameters)
-    assert not isinstance(told.value, NameError | ImportError | TypeError | AttributeError), "the kit notices it"
+    assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), "the kit notices it"

@@ -57,7 +57,7 @@ def marker_before_rows() -> None:
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
             ledger.deliver_head(plan.number)
         with self._writing(fence, plan) as (db, _):

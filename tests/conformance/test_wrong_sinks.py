@@ -347,7 +347,7 @@ def what_was_checked_is_written_in_the_next_transaction(change: Change) -> None:
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
         checked = self._raised, self._is_settled
         self._raised, self._is_settled = lambda *_: head, lambda *_, **__: False
         try:

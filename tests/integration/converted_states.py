@@ -124,7 +124,7 @@ def main(root: Path) -> None:
         for n in (1, 2):
             _add(folder, n)
         batch, _ = _run(spark, name, folder, location, {PROVIDER: begin.provider, **more})
-        told: dict[str, Any] = {"state": [], "rows": []}
+        result: dict[str, Any] = {"state": [], "rows": []}
         for n, backend in ((3, other), (4, begin)):
             location, rows = _converted(spark, location, batch, backend)
             _add(folder, n)
@@ -132,9 +132,9 @@ def main(root: Path) -> None:
             if "rescaled" in name and backend is Backend.ROCKSDB:
                 spark._streamingCheckpointManager.repartition(str(location), 3)
                 batch += 1
-            told["state"].append(rows)
-            told["rows"].append(out)
-        found[name] = told
+            result["state"].append(rows)
+            result["rows"].append(out)
+        found[name] = result
     print(json.dumps(found), flush=True)
     spark.stop()
 

@@ -22,7 +22,7 @@ from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka import transaction
 from airflow_ft.sinks.kafka.records import RecordColumns
-from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally
+from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.integration.kafka_children import await_stopped, wake
 from tools.servers import Kafka
@@ -51,12 +51,12 @@ def zombie(bootstrap: str, group: str, destroy: bool) -> None:
     if destroy:
         transaction._keep_for_ever = lambda _: None
     mine = open_transaction(bootstrap, group)
-    tally = Tally(TOPIC)
-    mine.send(TOPIC, _records(random.randint(1_000, 60_000)), tally)
+    counter = AckCounter(TOPIC)
+    mine.send(TOPIC, _records(random.randint(1_000, 60_000)), counter)
     os.kill(os.getpid(), signal.SIGSTOP)
     try:
         while True:
-            mine.send(TOPIC, _records(2_000), tally)
+            mine.send(TOPIC, _records(2_000), counter)
     except ProducerLostError as lost:
         sys.stdout.write(f"{lost.error.name()}\n")
         sys.stdout.flush()

@@ -95,7 +95,7 @@ def kill(child: Child) -> None:
 
 
 def await_working(child: Child) -> None:
-    assert (told := child.output.readline()) == "working\n", told + child.output.read()
+    assert (line := child.output.readline()) == "working\n", line + child.output.read()
 
 
 def lines(child: Child) -> list[str]:

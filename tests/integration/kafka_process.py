@@ -77,7 +77,7 @@ def stop_at(point: str) -> None:
     setattr(owner, name, stopping)
 
 
-def act(job: Mapping[str, Any]) -> None:
+def run(job: Mapping[str, Any]) -> None:
     faulthandler.enable()  # an unexpected end must say why
     if job.get("stop_at"):
         stop_at(job["stop_at"])

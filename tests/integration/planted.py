@@ -16,7 +16,7 @@ SECONDS = 0.3
 
 
 class Secrets:
-    """`told`: command line of each process below this one, and of JVMs and Spark's drivers the environment."""
+    """`seen`: command line of each process below this one, and of JVMs and Spark's drivers the environment."""
 
     def __init__(self, *secrets: str) -> None:
         self._forms = {
@@ -24,7 +24,7 @@ class Secrets:
             for secret in secrets
             for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret))
         } | {b64encode(secret.encode()).rstrip(b"=")[:-1] for secret in secrets}
-        self.told: set[tuple[str, str]] = set()
+        self.seen: set[tuple[str, str]] = set()
 
     def shown(self, data: bytes) -> bool:
         """Whether one of them is in it."""
@@ -43,7 +43,7 @@ class Secrets:
                         line = " ".join(process.cmdline())
                         if line and (process.pid, line) not in seen:  # a process may become another program
                             is_spark = "java" in line or "airflow-ft-stage" in line
-                            self.told.add((line, str(process.environ()) if is_spark else ""))
+                            self.seen.add((line, str(process.environ()) if is_spark else ""))
                             seen.add((process.pid, line))
 
         thread = threading.Thread(target=watch, daemon=True)

@@ -540,7 +540,7 @@ class Grown:
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
         counter = Growing(self.fields, self.first)
-        return keyed.transformWithState(counter, "k string, told string", "update", "none")
+        return keyed.transformWithState(counter, "k string, items string", "update", "none")
 
 
 class Growing(StatefulProcessor):
@@ -556,14 +556,14 @@ class Growing(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
         value = self._value.get()
-        told = [value and list(value), [list(each) for each in self._list.get()]]
-        told.append([list(each) for _, each in self._map.iterator()])
+        items = [value and list(value), [list(each) for each in self._list.get()]]
+        items.append([list(each) for _, each in self._map.iterator()])
         count = (value[0] if value else self.first) + len(list(rows))
         row = (count, *(8 if "int" in each else "new" for each in self.fields.split(",")[1:]))
         self._value.update(row)
         self._list.appendValue(row)
         self._map.updateValue(("m",), row)
-        yield Row(k=key[0], told=json.dumps(told))
+        yield Row(k=key[0], items=json.dumps(items))
 
     def close(self) -> None:
         pass
@@ -659,8 +659,8 @@ class Recreating:
         if point == "compared":
             begin = topics.Topics.begin
 
-            def compare(this: topics.Topics, standing: Any) -> Any:
-                void = begin(this, standing)
+            def compare(this: topics.Topics, status: Any) -> Any:
+                void = begin(this, status)
                 self._recreate()
                 return void
 

@@ -198,8 +198,8 @@ def test_a_lost_a_late_and_a_repeated_barrier_change_nothing_of_the_cut(shop: Sh
     early = airflow.xcom("impatient", impatient, "passed")
     assert {name: early[name]["covered"] for name in PIPELINES} == {"shop-orders": True, "shop-payments": False}
     assert early["shop-orders"]["number"] == covering
-    told = airflow.log_text("impatient", impatient, "passed")
-    assert "open after 0:00:03, although shop-payments" in told
+    output = airflow.log_text("impatient", impatient, "passed")
+    assert "open after 0:00:03, although shop-payments" in output
     assert airflow.states("shop_closing", run_id)["closed"] == "deferred", "the aligned one waits for both"
 
     shop.put("orders", 5000)

@@ -76,30 +76,30 @@ def asked(airflow: AirflowWorld, dag_id: str, user: str = "admin", **conf: Any) 
 def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_triggered_the_run(airflow: AirflowWorld) -> None:
     airflow.pause(ALL, False)
     run_id = asked(airflow, ALL, action="resume", reason="the token is back").raise_for_status().json()["dag_run_id"]
-    assert airflow.finish(ALL, run_id) == {"act": "success"}, airflow.log_text(ALL, run_id, "act")
+    assert airflow.finish(ALL, run_id) == {"action": "success"}, airflow.log_text(ALL, run_id, "action")
     assert status(airflow) is PipelineStatus.ACTIVE
     assert (
         newest(airflow).message
-        == f"pipeline orders RESUMED: by admin ({ALL}/{run_id}/act): the token is back, after TOKEN_LOST"
+        == f"pipeline orders RESUMED: by admin ({ALL}/{run_id}/action): the token is back, after TOKEN_LOST"
     )
-    log = airflow.log_text(ALL, run_id, "act")
+    log = airflow.log_text(ALL, run_id, "action")
     assert "orders is HALTED (TOKEN_LOST): the token is gone" in log and "orders is ACTIVE" in log
-    rendered = airflow.rendered(ALL, run_id, "act")
+    rendered = airflow.rendered(ALL, run_id, "action")
     assert (rendered["action"], rendered["pipeline"], rendered["checkpoint"]) == ("resume", PIPELINE, "None")
 
     with airflow.store() as store:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone once more")
     airflow.clear(ALL, run_id)
     wait_for(lambda: [t.try_number for t in airflow.tasks(ALL, run_id)] == [2], 120, "the cleared task is tried")
-    assert airflow.finish(ALL, run_id) == {"act": "failed"}
-    assert "[action_refused]" in airflow.log_text(ALL, run_id, "act")
+    assert airflow.finish(ALL, run_id) == {"action": "failed"}
+    assert "[action_refused]" in airflow.log_text(ALL, run_id, "action")
     assert status(airflow) is PipelineStatus.HALTED, "nobody has looked at the new cause"
 
 
 def test_an_act_that_is_refused_fails_once_and_says_what_to_do(airflow: AirflowWorld) -> None:
     run_id, states = airflow.run(ALL, {"pipeline": PIPELINE, "action": "commit", "checkpoint": 9})
-    assert states == {"act": "failed"} and [task.try_number for task in airflow.tasks(ALL, run_id)] == [1]
-    log = airflow.log_text(ALL, run_id, "act")
+    assert states == {"action": "failed"} and [task.try_number for task in airflow.tasks(ALL, run_id)] == [1]
+    log = airflow.log_text(ALL, run_id, "action")
     assert "[checkpoint_unknown]" in log and "`airflow ft checkpoints orders`" in log
 
 
@@ -111,8 +111,8 @@ def test_airflow_says_who_may_act_and_the_dag_how(airflow: AirflowWorld) -> None
         assert answer.status_code == httpx.codes.BAD_REQUEST and "action" in answer.text, answer.text
     assert status(airflow) is PipelineStatus.HALTED
     run_id, states = airflow.run(LOOK, {"pipeline": PIPELINE, "action": "doctor"})
-    assert states == {"act": "failed"}, "it is a problem that the pipeline is halted"
-    assert "the token is gone" in airflow.log_text(LOOK, run_id, "act")
+    assert states == {"action": "failed"}, "it is a problem that the pipeline is halted"
+    assert "the token is gone" in airflow.log_text(LOOK, run_id, "action")
     assert newest(airflow).kind == "HALTED", "who looks leaves nothing"
 
 

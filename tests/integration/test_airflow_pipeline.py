@@ -46,12 +46,12 @@ PASSWORD = f"pw-{uuid.uuid4().hex}"
 BROKER = f'pw"{uuid.uuid4().hex}/%'
 """Of a broker that asks for none. It is written otherwise in JSON and in URLs."""
 
-TELLING = """
+LISTENER = """
 import json, os
 from pathlib import Path
 
-def tell(problem):
-    with (Path(os.environ["AIRFLOW_HOME"]) / "told.jsonl").open("a") as file:
+def notify(problem):
+    with (Path(os.environ["AIRFLOW_HOME"]) / "problems.jsonl").open("a") as file:
         file.write(json.dumps([problem.pipeline, problem.condition, problem.text]) + "\\n")
 """
 
@@ -133,7 +133,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
     (home / "world.json").write_text(json.dumps({"topic": topic}))
     for name in ("orders", "few", "kept", "config"):
         (home / name).mkdir()
-    (home / "config" / "telling.py").write_text(TELLING)
+    (home / "config" / "notifying.py").write_text(LISTENER)
     shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     for example in ("files_to_mysql", "files_to_sqlite", "files_to_files"):
         shutil.copy(EXAMPLES / f"{example}.py", home / "dags")
@@ -207,7 +207,7 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
         shop.put("orders", rows)
     airflow.trigger("on_orders")  # unpauses it; this first run has no event to see
     airflow.trigger("on_checkpoint")
-    wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 0}, 240, "the pipeline is watched")
+    wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_reported": 0}, 240, "the pipeline is watched")
     waiting = airflow.trigger("waiting")
     run_id, states = airflow.run("orders")
     assert set(states.values()) == {"success"}, states
@@ -229,7 +229,9 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     assert (event["sink"], event["rows"], event["number"]) == ("orders", 35, 3), event
     [event] = airflow.asset_events(f"kafka://{shop.kafka.bootstrap}/{shop.topic}")
     assert (event["sink"], event["rows"]) == ("alerts", len(shop.records()))
-    wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 3}, 240, "the event is acknowledged")
+    wait_for(
+        lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_reported": 3}, 240, "the event is acknowledged"
+    )
 
     # One event of both deliveries, or one of each. A second one that comes before the scheduler has made a run of the
     # first one waits for the next: before Airflow 3.4 the scheduler forgets that it has not told it (docs/traps.md).
@@ -237,10 +239,10 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     assert [each["pipeline"] for each in events] == ["orders"] * len(events)
     assert [(each["after"], each["number"]) for each in events] in ([(0, 3)], [(0, 1), (1, 3)])
     runs = triggered(airflow, "on_checkpoint")
-    told = sorted(
-        (each for run in runs for each in airflow.xcom("on_checkpoint", run, "told_of")), key=itemgetter("number")
+    reported = sorted(
+        (each for run in runs for each in airflow.xcom("on_checkpoint", run, "events_of")), key=itemgetter("number")
     )
-    assert told and told == events[: len(told)]
+    assert reported and reported == events[: len(reported)]
 
     states = airflow.finish("waiting", waiting)
     assert states == {"number": "success", "poking": "success", "too_late": "failed"}
@@ -328,8 +330,8 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     asked = airflow.rendered("templated", run_id, "templated.stage")["sinks"]  # before anything is computed
     assert asked["orders"]["table"] == "templated"
     assert "the job's columns fit connection shop" in airflow.log_text("templated", run_id, "templated.stage")
-    told = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
-    completed = {each["job"]["name"]: each for each in told if each["eventType"] == "COMPLETE"}
+    data = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
+    completed = {each["job"]["name"]: each for each in data if each["eventType"] == "COMPLETE"}
     confirmed = completed["templated.templated.confirmed"]
     assert [each["name"] for each in confirmed["inputs"]] == [str(airflow.home / "few")]
     [output] = confirmed["outputs"]
@@ -346,7 +348,7 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
 
 @pytest.mark.sampled("a DAG of its own")
 def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
-    airflow, file = shop.airflow, shop.airflow.home / "told.jsonl"
+    airflow, file = shop.airflow, shop.airflow.home / "problems.jsonl"
     shop.put("orders", 1)
     airflow.run("orders")
     run_id = airflow.trigger("too_slow")
@@ -440,8 +442,8 @@ def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     assert sorted(confirmed.values()) == ["failed", "success"], states
     [refused] = [index for index, state in confirmed.items() if state == "failed"]
     assert states[("same.same.recover", refused)] == "failed", "not a row of it is computed, and it says so"
-    told = airflow.log_text("same_name", run_id, "same.same.recover")
-    assert "[map_index_conflict]" in told and f"same_name/{run_id}[{1 - refused}]" in told
+    output = airflow.log_text("same_name", run_id, "same.same.recover")
+    assert "[map_index_conflict]" in output and f"same_name/{run_id}[{1 - refused}]" in output
     assert len(shop.database.sql("SELECT id FROM same_name")) == 4
 
 
@@ -453,7 +455,7 @@ def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) 
     airflow = shop.airflow
     airflow.pause("templated")  # else the scheduler takes some of the test run's tasks
 
-    def standing() -> Any:
+    def snapshot() -> Any:
         wal = airflow.home / "airflow_ft"
         with airflow.store() as store:
             store.register("templated")
@@ -465,15 +467,15 @@ def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) 
             sorted(path for path in wal.rglob("*") if "templated" in path.parts or ".dry-run" in str(path)),
         )
 
-    before = standing()
+    before = snapshot()
     try:
-        told = airflow.command(*command)
+        output = airflow.command(*command)
     except CalledProcessError as error:
         raise AssertionError(error.output[-5000:]) from None
-    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs. So this is a dry run" in told
-    assert standing() == before
+    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs. So this is a dry run" in output
+    assert snapshot() == before
     if command[0] == "dags":
-        assert re.search(r"templated: (\d+ checkpoints? would be delivered|nothing is new)", told), told[-3000:]
+        assert re.search(r"templated: (\d+ checkpoints? would be delivered|nothing is new)", output), output[-3000:]
 
 
 @pytest.mark.release
@@ -545,8 +547,8 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
     [rejected] = (airflow.home / "lake" / "rejected").glob("checkpoint=*/*.csv")
     assert rejected.read_text() == '"line","file"\n"x,Eve,2026-01-01 11:00:00,1.00","one.csv"\n'
-    told = airflow.command("ft", "verify", "files-to-files")
-    assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
+    output = airflow.command("ft", "verify", "files-to-files")
+    assert "orders: sink orders" in output and "complete: 1 of 1" in output and "INCOMPLETE" not in output
     # The same in a bucket.
     lake = f"{s3.bucket}/{uuid.uuid4().hex}"
     run_id, states = airflow.run("files_to_bucket", {"folder": str(folder), "lake": f"s3://lake@{lake}"})
@@ -556,9 +558,9 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
     assert (row["id"], row["customer"], row["amount"], row["file"]) == (1, "Ann", Decimal("3.50"), "one.csv")
     rejected_in_bucket = DeltaTable(f"s3://{lake}/rejected", storage_options=options_of(s3)).to_pyarrow_table()
     assert rejected_in_bucket.to_pylist() == [{"line": lines[2], "file": "one.csv"}]
-    told = airflow.command("ft", "verify", "files-to-bucket")
-    assert "orders: sink orders" in told and "complete: 1 of 1" in told and "INCOMPLETE" not in told
-    assert "rejected: sink rejected" in told
+    output = airflow.command("ft", "verify", "files-to-bucket")
+    assert "orders: sink orders" in output and "complete: 1 of 1" in output and "INCOMPLETE" not in output
+    assert "rejected: sink rejected" in output
     for task in ("prepare.orders", "commit.rejected"):
         assert s3.password not in airflow.log_text("files_to_bucket", run_id, f"files-to-bucket.{task}")
 
@@ -675,6 +677,6 @@ def test_no_password_is_in_an_answer_or_on_a_page(shop: Shop) -> None:
 
 def test_no_password_was_told_to_a_process(shop: Shop) -> None:
     """Every process has seen the list of processes; a JVM's environment is shown by Spark's own page."""
-    told = shop.secrets.told
-    assert any("airflow-ft" in line for line, _ in told) and any(environment for _, environment in told)
-    assert [line for line, environment in told if shop.secrets.shown((line + environment).encode())] == []
+    seen = shop.secrets.seen
+    assert any("airflow-ft" in line for line, _ in seen) and any(environment for _, environment in seen)
+    assert [line for line, environment in seen if shop.secrets.shown((line + environment).encode())] == []

@@ -58,8 +58,8 @@ def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(stream
     assert airflow.finish("gate", gate) == {"gate": "success"}
     assert streams.numbers() == Counter(range(streams.sent)), "all that was there as of then, and nothing twice"
     assert airflow.states("copy", first)["copy.stream"] == "running"
-    told = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
-    newest = [each for each in told if each["eventType"] == "RUNNING" and each["job"]["name"] == "copy.copy.stream"][-1]
+    data = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
+    newest = [each for each in data if each["eventType"] == "RUNNING" and each["job"]["name"] == "copy.copy.stream"][-1]
     assert [each["name"] for each in newest["inputs"]] == ["numbers"]
     assert {each["name"] for each in newest["outputs"]} == {f"{streams.database.name}.numbers", "copies"}
     assert newest["run"]["facets"]["airflow_ft_checkpoint"]["last"] >= 1
@@ -322,9 +322,9 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
 
 def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
     airflow = streams.airflow
-    nobody = {"deaths": str(airflow.home / "nobody-dies")}
+    no_deaths = {"deaths": str(airflow.home / "nobody-dies")}
     before = len(_confirmed(streams, "counting"))  # of the test before
-    run_id = airflow.trigger("counting", nobody)
+    run_id = airflow.trigger("counting", no_deaths)
     streams.put("words", "a b a")
     wait_for(lambda: len(_confirmed(streams, "counting")) > before, START_SECONDS, "it delivers")
     said = streams.stop("counting", "--drain")
@@ -336,14 +336,14 @@ def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(s
     shown = airflow.command("ft", "show", "counting", str(last - 1))
     assert "bytes of changes; full snapshot" in shown
 
-    second, states = airflow.run("counting", nobody)
+    second, states = airflow.run("counting", no_deaths)
     assert states == {"counting.stream": "failed"}
     [task] = airflow.tasks("counting", second)
     assert task.try_number == 1, "no retry mends it"
     log = airflow.log_text("counting", second, "counting.stream")
     assert f"checkpoint {last} drained the pipeline" in log and "airflow ft reset-state counting" in log
     airflow.command("ft", "reset-state", "counting", "--yes")
-    third = airflow.trigger("counting", nobody)
+    third = airflow.trigger("counting", no_deaths)
     streams.put("words", "c")
     wait_for(lambda: max(_confirmed(streams, "counting")) > last, START_SECONDS, "it goes on, without its counts")
     streams.stop("counting")

@@ -66,31 +66,31 @@ def _add(pipeline: StageWorld, n: int) -> None:
     pipeline.add_file(f"f{n}", [{"k": k, "n": 10 * n + i} for i in range(2) for k in "ab"])
 
 
-def _nobody(_: Any) -> Any:
+def no_participant(_: Any) -> Any:
     raise AssertionError("no sink is asked")
 
 
-def _begin_anew(pipeline: StageWorld, later: Later = Later.WRITE_AGAIN, **more: Any) -> None:
-    told = {"pipeline": PIPELINE, "later": later, "lease_seconds": 0.0, **more}
-    restored = restore(pipeline.store, BEGINNING, _nobody, Worker("", 1), "a test", **told)
+def _start_from_scratch(pipeline: StageWorld, later: Later = Later.WRITE_AGAIN, **more: Any) -> None:
+    options = {"pipeline": PIPELINE, "later": later, "lease_seconds": 0.0, **more}
+    restored = restore(pipeline.store, BEGINNING, no_participant, Worker("", 1), "a test", **options)
     assert restored.savepoint is None and restored.position == pipeline.store.pipeline(PIPELINE).base
 
 
 def test_everything_is_read_anew_without_state_and_numbers_go_on(pipeline: StageWorld) -> None:
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     assert pipeline.store.pipeline(PIPELINE).base is None, "it had read nothing"
     for n in range(2):
         _add(pipeline, n)
         assert _delivered(pipeline) == {2 * n + 2}
     before = pipeline.store.pipeline(PIPELINE).base
     with raises(StateConflictError, "rows_would_repeat", sinks=["db", "log"]):
-        _begin_anew(pipeline, Later.REFUSE)
+        _start_from_scratch(pipeline, Later.REFUSE)
     with raises(ConfigurationError, "arguments_conflict", argument="later"):
-        _begin_anew(pipeline, Later.CONTINUE)
+        _start_from_scratch(pipeline, Later.CONTINUE)
     with raises(ConfigurationError, "arguments_conflict", argument="rename"):
-        _begin_anew(pipeline, rename=True)
+        _start_from_scratch(pipeline, rename=True)
     assert pipeline.store.pipeline(PIPELINE).base == before
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     # Also what Spark keeps for the life of a state may be another: there is none.
     other = {"conf": {"spark.sql.shuffle.partitions": "3"}}
     assert _delivered(pipeline, **other) == {4}, "both files, at once, and no count of before"
@@ -103,13 +103,13 @@ def test_what_is_refused_afterwards_goes_back_to_the_beginning_too(pipeline: Sta
     """The number before still says where a rewind ends."""
     _add(pipeline, 0)
     assert _delivered(pipeline) == {2}
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     pipeline.complete(_counts(pipeline))
     store = pipeline.store
     number = pipeline.published()[-1].number
     assert number == 2
     with new_epoch(store, PIPELINE, Worker("", 1), "a test", lease_seconds=0.0) as (epoch, _):
-        give_up_undecided(store, PIPELINE, Coordinator(store, PIPELINE, epoch, _nobody), "a test")
+        give_up_undecided(store, PIPELINE, Coordinator(store, PIPELINE, epoch, no_participant), "a test")
     _add(pipeline, 1)
     assert _delivered(pipeline) == {4}, "both files: nothing of the second number was kept"
 
@@ -128,7 +128,7 @@ def test_whoever_dies_before_the_write_has_changed_nothing(
 
     with monkeypatch.context() as patch, pytest.raises(Died):
         patch.setattr(type(pipeline.store), "restore", die)
-        _begin_anew(pipeline)
+        _start_from_scratch(pipeline)
     _add(pipeline, 1)
     assert _delivered(pipeline) == {4}, "it has counted on, with the second file"
 
@@ -146,7 +146,7 @@ def test_whoever_wakes_up_later_is_fenced(pipeline: StageWorld, monkeypatch: pyt
 
     with monkeypatch.context() as patch, pytest.raises(FencedError):
         patch.setattr(type(store), "restore", sleep)
-        _begin_anew(pipeline)
+        _start_from_scratch(pipeline)
     _add(pipeline, 1)
     assert _delivered(pipeline) == {4}
 
@@ -189,7 +189,7 @@ def test_records_that_were_not_read_yet_are_not_passed_over(
     assert at() == [1, 2]
     _send(kafka, topic, 3, at=hour[1])
     _send(kafka, topic, 4, at=hour[2])
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     for _ in range(2):
         with raises(DataLossError, "records_skipped", records=1, skipped=[[topic, 0, 2, 3]]):
             at(starting_offsets=hour[2])
@@ -198,7 +198,7 @@ def test_records_that_were_not_read_yet_are_not_passed_over(
     assert at(starting_offsets=hour[1]) == [3, 4], "from where it stands on nothing is passed over"
     _send(kafka, topic, 5, at=hour[1])
     _send(kafka, topic, 6, at=hour[2])
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     assert at(starting_offsets={topic: {0: 5}}, fail_on_data_loss=False) == [6], "who says so passes them over"
     assert at() == [], "once, and it goes on from there"
 
@@ -218,7 +218,7 @@ def test_kafka_is_read_from_where_it_begins_now(
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 0, 1)]).values():
         answer.result(30)
-    _begin_anew(pipeline)
+    _start_from_scratch(pipeline)
     _send(kafka, topic, 4)
     assert run() == [2, 3, 4]
     _send(kafka, topic, 5)

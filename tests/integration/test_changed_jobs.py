@@ -68,14 +68,14 @@ def _by(rows: list[dict[str, Any]]) -> dict[str, set[int]]:
 
 def _restore(pipeline: StageWorld, folder: Path, allow: bool) -> None:
     uri, _ = take(pipeline.store, PIPELINE, str(folder), "a test")
-    _go_on(pipeline, uri, allow_non_restored_state=allow)
+    _restore_savepoint(pipeline, uri, allow_non_restored_state=allow)
 
 
-def _go_on(pipeline: StageWorld, uri: str, **more: Any) -> None:
-    def nobody(_: Any) -> Any:
+def _restore_savepoint(pipeline: StageWorld, uri: str, **more: Any) -> None:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    restore(pipeline.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0, **more)
+    restore(pipeline.store, uri, no_participant, Worker("", 1), "a test", lease_seconds=0.0, **more)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -138,10 +138,10 @@ def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: S
     assert len(pipeline.published()) == published
     uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert taken.operators[0].meaning["functions"] == [["sum(numbers.n)"]] and read_metadata(uri) == taken
-    _go_on(pipeline, uri)
+    _restore_savepoint(pipeline, uri)
     with pytest.raises(StateMeaningError):
         pipeline.stage(pipeline.request("stage_jobs:Aggregated", sources, job_arguments={"function": "max"}))
-    _go_on(pipeline, uri, allow_changed_state=True)
+    _restore_savepoint(pipeline, uri, allow_changed_state=True)
     assert stage(9, function="max") == [9] and stage(10, function="max") == [10], "3 was a sum"
     with raises(StateMeaningError, "state_meaning_changed") as changed:
         stage(11)
@@ -193,7 +193,7 @@ def test_all_at_once(pipeline: StageWorld, tmp_path: Path, backend: str, branche
     uri, rescaled = rescale(moved, 4, folder, "a test", small, print)
     assert {each.partitions for each in rescaled.operators} == {4}
     assert {each.uid for each in rescaled.operators} == {name for _, name in branches}
-    _go_on(pipeline, uri)
+    _restore_savepoint(pipeline, uri)
     base = pipeline.store.pipeline(PIPELINE).base
     assert base is not None
     for other in [Path(folder), tmp_path / "elsewhere", *(pipeline.root / PIPELINE / "spark").iterdir()]:
@@ -215,7 +215,7 @@ def test_an_operator_that_is_added_behind_a_savepoint_sees_what_was_delivered_si
     assert _counts(_run(pipeline, COUNTED, [("a", 1), ("a", 1)], distinct=[], count="counts")) == {"a": 2}
     uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert _counts(_run(pipeline, COUNTED, [("a", 2), ("a", 2)], distinct=[], count="counts")) == {"a": 4}
-    _go_on(pipeline, uri, later=Later.CONTINUE)
+    _restore_savepoint(pipeline, uri, later=Later.CONTINUE)
     rows = [("a", 1), ("a", 2), ("a", 3)]
     found = _counts(_run(pipeline, COUNTED, rows, distinct=[("n", "new")], count="counts"))
     assert found == {"a": 5}, "2 before, 1 of the two delivered since, now the 1 and the 3"
@@ -227,7 +227,7 @@ def test_a_source_is_used_more_often_behind_what_came_later(pipeline: StageWorld
     uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert _by(_run(pipeline, COMPOSED, [("a", 2)], branches=[("rows", "counts")])) == {"counts": {2}}
     for _ in range(2):
-        _go_on(pipeline, uri, later=Later.CONTINUE)
+        _restore_savepoint(pipeline, uri, later=Later.CONTINUE)
     more = [("rows", "counts"), ("rows", "more")]
     found = _by(_run(pipeline, COMPOSED, [("a", 3)], branches=more))
     assert found == {"counts": {3}, "more": {2}}, "the one delivered since, and the new one"

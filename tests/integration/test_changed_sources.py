@@ -105,8 +105,8 @@ def test_sources_come_and_go_and_each_goes_on_where_it_stands(job: Job) -> None:
     job.add("more", "d")
     assert job.run("events", "more") == {"a": 4, "d": 2}, "what came meanwhile is read once"
     assert job.run("more", "numbers", "events") == {"b": 3}
-    told = "\n".join(job.pipeline.lines)
-    assert "no longer reads source numbers" in told and "source numbers is used again" in told
+    output = "\n".join(job.pipeline.lines)
+    assert "no longer reads source numbers" in output and "source numbers is used again" in output
 
 
 def test_a_source_may_be_used_more_often_and_less_often(job: Job) -> None:
@@ -150,10 +150,10 @@ def test_a_source_that_is_left_out_stays_left_out_in_savepoints_and_without_stat
     job.add("events", "c")
     uri, _ = take(job.pipeline.store, PIPELINE, str(tmp_path / "kept"), "a test")
 
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    restore(job.pipeline.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0)
+    restore(job.pipeline.store, uri, no_participant, Worker("", 1), "a test", lease_seconds=0.0)
     assert job.pipeline.reset_state() is not None
     job.add("numbers", "a")
     assert job.run("events", "numbers", "more", start="earliest") == {"c": 1, "a": 1}, "from no state, nothing again"

@@ -63,13 +63,13 @@ def test_each_operator_goes_on_in_the_other_state_store_and_back(tmp_path: Path)
         "sessions": ([5, 6], [[], in_session]),
     }
     assert set(found) == set(CASES)
-    for case, told in found.items():
+    for case, expected in found.items():
         state, rows = wanted[case.partition(",")[0]]
-        assert told["rows"] == rows, case
+        assert expected["rows"] == rows, case
         if not case.startswith("joined"):
-            assert told["state"] == state, case
+            assert expected["state"] == state, case
         else:
-            assert all(told["state"]), case
+            assert all(expected["state"]), case
 
 
 def _request(pipeline: StageWorld, by: str, n: int, **more: Any) -> StageRequest:
@@ -100,7 +100,7 @@ def test_a_pipeline_goes_on_from_what_was_converted_when_all_else_is_gone(pipeli
         assert [each.states for each in converted.operators] == [each.states for each in taken.operators]
         with raises(ConfigurationError, "savepoint_unchanged", backend=backend.short):
             convert(new, backend, folder, "a test", SMALL, print)
-        restored = restore(pipeline.store, new, _nobody, Worker("", 1), "a test", lease_seconds=0.0)
+        restored = restore(pipeline.store, new, no_participant, Worker("", 1), "a test", lease_seconds=0.0)
         for other in [local_path(uri), local_path(new), *(pipeline.root / PIPELINE / "spark").iterdir()]:
             if other != local_path(restored.position.location):
                 shutil.rmtree(other) if other.is_dir() else other.unlink()
@@ -140,5 +140,5 @@ def test_what_cannot_be_converted_is_refused_by_name_and_costs_nothing(pipeline:
     verify(uri, read_metadata(uri))
 
 
-def _nobody(_: Any) -> Any:
+def no_participant(_: Any) -> Any:
     raise AssertionError("no sink is asked")

@@ -186,9 +186,12 @@ def test_refused_rows_and_only_those_are_set_aside(make: Callable[..., Refusing]
         assert (row["airflow_ft_segment"], row["airflow_ft_row"], other["airflow_ft_row"]) == (1, 4, 5)
         assert row["airflow_ft_reason"] and row["name"] == f"order {ROWS + 3}"
     assert world.checkpoint().votes[world.follower].proof.counts == {"a": ROWS - len(REFUSED)}  # type: ignore[union-attr]
-    told = " ".join(f"{event.kind} {event.message}" for event in world.store.events(world.pipeline, limit=100))
-    assert "a test by ada: unwanted" in told and f"{len(REFUSED)} rows of a were refused and set aside" in told
-    assert f"{len(REFUSED)} were refused and set aside" in told
+    events_text = " ".join(f"{event.kind} {event.message}" for event in world.store.events(world.pipeline, limit=100))
+    assert (
+        "a test by ada: unwanted" in events_text
+        and f"{len(REFUSED)} rows of a were refused and set aside" in events_text
+    )
+    assert f"{len(REFUSED)} were refused and set aside" in events_text
 
     assert world.checkpoint(2).state is S.COMMITTING, "the word was good for one checkpoint"
     world.resolver().dead_letter(2)

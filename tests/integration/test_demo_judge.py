@@ -209,9 +209,9 @@ def copied(folder: Path, rows: list[data.Row]) -> Path:
 def test_a_copy_in_files_has_the_rows_of_the_table(
     world: World, tmp_path: Path, delivered: list[data.Row], lie: Callable[[list[data.Row]], list[data.Row]]
 ) -> None:
-    told = lie(delivered)
-    found = judge.judge({**world.settings, "copies": {"files": str(copied(tmp_path / "lake", told))}})
-    assert found.exact == found.copies["files"].exact == (told == delivered)
+    problems = lie(delivered)
+    found = judge.judge({**world.settings, "copies": {"files": str(copied(tmp_path / "lake", problems))}})
+    assert found.exact == found.copies["files"].exact == (problems == delivered)
 
 
 def test_a_copy_in_postgresql_has_the_rows_of_the_table(

@@ -75,7 +75,7 @@ class Shop:
         with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
             return {name: list(shop.execute(f"SELECT * FROM {name} ORDER BY rowid")) for name in ("totals", "large")}
 
-    def stands(self) -> Any:
+    def snapshot(self) -> Any:
         with closing(open_store(self.spec.store or "")) as store:
             return store.pipeline("shop"), store.checkpoints("shop", 100), store.events("shop")
 
@@ -110,18 +110,18 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monk
     ft.run(shop.spec)
     assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12)], "large": [("Ann", 12)]}
     shop.add("Ann", 1)
-    before, sessions = shop.stands(), kept()
+    before, sessions = shop.snapshot(), kept()
     again = ft.dry_run(shop.spec, samples=1)  # with the state that the run has left
     assert again.rows == {"totals": 1, "large": 1} and list(again.samples["totals"]) == [
         {"customer": "Ann", "total": 13}
     ]
     ft.dry_run(shop.spec, columns_only=True)
-    assert shop.stands() == before and shop.left() == {"shop"}
+    assert shop.snapshot() == before and shop.left() == {"shop"}
     assert kept() == sessions and all(each.is_idle() for each in sessions)  # of the run alone, for its next one
     assert ft.run(shop.spec)["rows"] == 2
     assert shop.delivered()["totals"][-1] == ("Ann", 13)
     nothing = ft.dry_run(shop.spec)
-    assert (nothing.checkpoints, nothing.rows) == (0, {}) and "nothing is new" in "\n".join(nothing.told())
+    assert (nothing.checkpoints, nothing.rows) == (0, {}) and "nothing is new" in "\n".join(nothing.lines())
 
 
 def test_what_a_sink_would_refuse_is_told_with_its_remedy(shop: Shop) -> None:
@@ -132,7 +132,7 @@ def test_what_a_sink_would_refuse_is_told_with_its_remedy(shop: Shop) -> None:
         found = ft.dry_run(shop.spec, columns_only=only)
         assert found.would_be_refused and found.checkpoints == (not only)
         assert any("total" in check.text and check.remedy for check in found.problems)
-        assert "PROBLEM" in "\n".join(found.told())
+        assert "PROBLEM" in "\n".join(found.lines())
     assert shop.left() == set()
 
 
@@ -170,7 +170,7 @@ def test_what_an_earlier_run_has_left_is_told_beside_it(shop: Shop) -> None:
     found = ft.dry_run(shop.spec)
     assert found.waiting == {1: {"totals": 1, "large": 0}, 2: {"totals": 1, "large": 1}}
     assert list(found.samples["totals"]) == [{"customer": "Ann", "total": 13}]
-    assert any("checkpoints 1, 2 (rows: large 1, totals 2)" in line for line in found.told())
+    assert any("checkpoints 1, 2 (rows: large 1, totals 2)" in line for line in found.lines())
     ft.run(shop.spec)
     assert shop.delivered() == {"totals": [("Ann", 4), ("Ann", 12), ("Ann", 13)], "large": [("Ann", 12), ("Ann", 13)]}
     assert not ft.dry_run(shop.spec, columns_only=True).waiting
@@ -277,8 +277,8 @@ def test_the_commands_say_what_a_pipeline_that_never_ran_needs(
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         command("dry-run", "orders", "--samples", "1")
-    told = capsys.readouterr()
+    captured = capsys.readouterr()
     assert ended.value.code == 1
     for words in ("1 checkpoint would be delivered", "customer=Ann, amount=4.50", "PROBLEM connection shop: connect"):
-        assert words in told.out, told.out
-    assert "planted" not in told.out + told.err
+        assert words in captured.out, captured.out
+    assert "planted" not in captured.out + captured.err

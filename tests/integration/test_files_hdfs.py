@@ -70,9 +70,9 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     following = world.plan(rows(4))
     vote = world.prepare(following)
     files.write(f"{target.url}/checkpoint=0000000003/mine", b"")
-    with raises(UnfitTargetError, "path_occupied") as told:
+    with raises(UnfitTargetError, "path_occupied") as caught:
         world.commit(following, vote)
-    assert told.error is not None and told.error.fields["path"].endswith("checkpoint=0000000003")
+    assert caught.error is not None and caught.error.fields["path"].endswith("checkpoint=0000000003")
     files.remove_tree(f"{target.url}/checkpoint=0000000003")
     files.remove_tree(f"{target.staged}")
     world.commit(following, vote)
@@ -86,8 +86,10 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
 
 @pytest.mark.release
 @pytest.mark.parametrize("stop", ["kill", "sleep"])
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(hdfs: Hdfs, tmp_path: Path, act: str, stop: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
+def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(
+    hdfs: Hdfs, tmp_path: Path, action: str, stop: str
+) -> None:
     first, both = [0, 1, 2, 3], list(range(8))
     for at in count():
         (tmp_path / str(at)).mkdir()
@@ -95,12 +97,12 @@ def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(hdfs: Hdfs, tmp_p
         world = World(target, tmp_path / str(at))
         world.deliver(world.plan(rows(0)))
         plan = world.plan(rows(4))
-        vote = Vote("", 0, 0, None, {}) if act == "deliver what is lost" else world.prepare(plan)
-        acting = Acting(plan, "prepare" if act == "prepare" else "commit", world.attempt(), vote, at, stop)
-        stood = stop == "sleep" and acting.wait_until_it_stands()
+        vote = Vote("", 0, 0, None, {}) if action == "deliver what is lost" else world.prepare(plan)
+        acting = Acting(plan, "prepare" if action == "prepare" else "commit", world.attempt(), vote, at, stop)
+        stood = stop == "sleep" and acting.wait_until_stopped()
         ended = "" if stood else acting.wait()
-        assert target.ids() in ([first] if act == "prepare" else [first, both]), f"before change {at}"
-        assert world.commit(plan, world.prepare(plan) if act == "prepare" else vote).counts == {SINK: 4}
+        assert target.ids() in ([first] if action == "prepare" else [first, both]), f"before change {at}"
+        assert world.commit(plan, world.prepare(plan) if action == "prepare" else vote).counts == {SINK: 4}
         assert target.ids() == both
         if stood:
             acting.wake()

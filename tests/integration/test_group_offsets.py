@@ -84,16 +84,18 @@ def test_an_id_as_java_writes_it_is_that_of_the_topic(kafka: Kafka, topic_factor
 
 def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1)
-    nobody = f"127.0.0.1:{free_port()}"
+    unreachable = f"127.0.0.1:{free_port()}"
     for source in (KafkaSource(topics=[topic]), KafkaSource(topics=[topic], group_id="g", commit_offsets=False)):
-        group_offsets(nobody, source)(confirmed(topic, {"0": 10}))  # connects to nothing
+        group_offsets(unreachable, source)(confirmed(topic, {"0": 10}))  # connects to nothing
 
 
 def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1)
-    nobody = f"127.0.0.1:{free_port()}"
+    unreachable = f"127.0.0.1:{free_port()}"
     short = {"socket.timeout.ms": 1000, "airflow_ft_timeout": 5}
-    progress = group_offsets(nobody, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **short)
+    progress = group_offsets(
+        unreachable, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **short
+    )
     with pytest.raises((SinkUnavailableError, SinkAccessError)) as caught:
         progress(confirmed(topic, {"0": 10}))
     assert caught.value.participant == "kafka_orders" and "monitor" in caught.value.headline

@@ -83,11 +83,13 @@ def _assert_continuous(rows: list[dict[str, Any]], files: int) -> None:
 
 
 def _restore(pipeline: StageWorld, uri: str) -> None:
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
     worker = Worker("", 1)
-    restored = restore(pipeline.store, uri, nobody, worker, "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN)
+    restored = restore(
+        pipeline.store, uri, no_participant, worker, "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN
+    )
     assert restored.position.location.startswith(str(pipeline.root))
 
 
@@ -267,11 +269,11 @@ def test_a_delivery_into_a_table_and_a_topic_waits_for_the_name_node(
 def test_the_doctor_examines_a_log_on_hdfs(
     hdfs: Hdfs, root: str, monkeypatch: pytest.MonkeyPatch, store: DecisionLog
 ) -> None:
-    def told(where: str) -> dict[str, tuple[Verdict, str]]:
+    def verdicts(where: str) -> dict[str, tuple[Verdict, str]]:
         return {check.name: (check.verdict, check.text) for check in examine_wal(where, open_wal(), [])}
 
     filesystem(root).make_folder(root)
-    found = told(root)
+    found = verdicts(root)
     assert {name: verdict for name, (verdict, _) in found.items()} == {
         "writable": Verdict.OK,
         "room": Verdict.OK,
@@ -279,9 +281,9 @@ def test_the_doctor_examines_a_log_on_hdfs(
     }
     assert filesystem(root).names(root) == []
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.configuration))
-    assert told(f"{root}/later")["durable"][0] is Verdict.OK
-    assert told(f"{root}/later")["place"][0] is Verdict.WARNING
+    assert verdicts(f"{root}/later")["durable"][0] is Verdict.OK
+    assert verdicts(f"{root}/later")["place"][0] is Verdict.WARNING
     hdfs.admin("-setSpaceQuota", "8m", root.removeprefix(hdfs.url))
-    assert told(root)["room"] == (Verdict.WARNING, "8 MB of its quota are free, including replicas")
-    verdict, text = told("hdfs://127.0.0.1:1/wal")["place"]
+    assert verdicts(root)["room"] == (Verdict.WARNING, "8 MB of its quota are free, including replicas")
+    verdict, text = verdicts("hdfs://127.0.0.1:1/wal")["place"]
     assert verdict is Verdict.PROBLEM and "hdfs://127.0.0.1:1/wal cannot be reached" in text

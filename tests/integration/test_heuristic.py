@@ -81,10 +81,10 @@ class XaWorld(RealWorld):
         [found] = [d for d in doubts(self.store, [self.pipeline], self.participants) if d.number == number]
         return found.evidence.finding, found.evidence.text + found.advice
 
-    def delete_by_hand(self, told: str, ids: list[int]) -> None:
+    def delete_by_hand(self, instructions: str, ids: list[int]) -> None:
         """The rows, and with them the markers by the very statement that the message tells."""
-        statement = re.search(r"DELETE FROM .*?;", told)
-        assert statement is not None, told
+        statement = re.search(r"DELETE FROM .*?;", instructions)
+        assert statement is not None, instructions
         with closing(self.server.connect(self.database.name)) as connection, connection.cursor() as cursor:
             connection.begin()
             cursor.execute(f"DELETE FROM orders WHERE id IN ({', '.join(map(str, ids))})")
@@ -152,13 +152,13 @@ def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: Xa
         world.deliver()
     assert "`airflow ft resume" in refused.error.remedy
     assert world.halted is HaltReason.HEURISTIC_COMMIT
-    told = world.store.pipeline(world.pipeline).halt_message
+    message = world.store.pipeline(world.pipeline).halt_message
     with pytest.raises(StateConflictError):
         world.resolver().commit(1)
     world.store.resume(world.pipeline, "ada")
     with pytest.raises(HeuristicCommitError):
         world.deliver()  # resuming alone mends nothing
-    world.delete_by_hand(told, world.ids())
+    world.delete_by_hand(message, world.ids())
     world.store.resume(world.pipeline, "ada")
     world.deliver()
     assert world.ids() == expected([1])

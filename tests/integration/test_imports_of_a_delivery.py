@@ -73,7 +73,7 @@ def deliver_in_a_process(plan: Plan, connection: ConnectionInfo, preload: bool) 
 @pytest.mark.parametrize("strategy", ["local", "xa"])
 def test_into_mysql(any_mysql_database: Database, way: str, strategy: str, preload: bool, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=TABLE).use(strategy)
-    world.go_by(way)
+    world.use_way(way)
     assert deliver_in_a_process(world.plan(orders=ROWS), world.connection(), preload) == ({"orders": 2}, [])
     assert world.count() == 2
 

@@ -105,9 +105,9 @@ def test_rows_wait_for_a_table_that_was_altered_after_the_vote(world: RealWorld)
     world.stage(1)
     world.prepare()
     world.database.sql("ALTER TABLE orders MODIFY name CHAR(4)")
-    for act in (lambda: world.commit("shop"), world.deliver):
+    for action in (lambda: world.commit("shop"), world.deliver):
         with raises(UnfitTargetError, "value_unfit", changed=True):
-            act()
+            action()
         assert world.store.checkpoint(world.pipeline, 1).state is S.PREPARED
         assert world.ids() == records(world) == []
     world.database.sql("ALTER TABLE orders MODIFY name VARCHAR(100)")

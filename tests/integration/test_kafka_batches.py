@@ -18,7 +18,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka.batches import BatchSender
 from airflow_ft.sinks.kafka.readable import await_readable
 from airflow_ft.sinks.kafka.records import RecordColumns
-from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally, merge_ends
+from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError, merge_ends
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.conftest import TopicFactory
@@ -48,7 +48,7 @@ class _Opened:
     def __init__(self, kafka: Kafka, topic: str, group: str, **limits: int) -> None:
         connection = ConnectionInfo("broker", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
         self._clients, self._limits = KafkaClients(KafkaSettings.from_connection(connection)), limits
-        self.slot, self.topic, self.tally = Slot(self._clients, group, 0), topic, Tally(topic)
+        self.slot, self.topic, self.counter = Slot(self._clients, group, 0), topic, AckCounter(topic)
         self.transaction = self.open()
         self.transaction.begin()
         assert self.transaction._batches is not None
@@ -57,12 +57,12 @@ class _Opened:
         return Transaction(self._clients, self.slot, self._limits)
 
     def send(self, records: RecordColumns) -> None:
-        self.transaction.send(self.topic, records, self.tally)
+        self.transaction.send(self.topic, records, self.counter)
 
     def finish(self) -> None:
-        self.transaction.flush([self.tally])
+        self.transaction.flush([self.counter])
         self.transaction._until_done("committing", self.transaction._producer.commit_transaction)
-        await_readable(self._clients, merge_ends([self.tally]), [self.topic])
+        await_readable(self._clients, merge_ends([self.counter]), [self.topic])
 
     @property
     def producer(self) -> Producer:
@@ -113,12 +113,12 @@ def test_every_key_and_value_arrives_and_goes_where_one_by_one_it_went(
         singly.finish()
         for opened in (batches, singly):
             messages = read(kafka.bootstrap, opened.topic)
-            assert len(messages) == len(pairs) == opened.tally.total
+            assert len(messages) == len(pairs) == opened.counter.total
             for partition, found in _by_partition(messages).items():
                 assert partition is not None
-                assert opened.tally.records[partition] == len(found)
+                assert opened.counter.records[partition] == len(found)
                 ends = [message.offset() for message in messages if message.partition() == partition]
-                assert opened.tally.last[partition] == max(end for end in ends if end is not None)
+                assert opened.counter.last[partition] == max(end for end in ends if end is not None)
         places = [
             {message.key(): message.partition() for message in read(kafka.bootstrap, name) if message.key() is not None}
             for name in (topic, other)
@@ -133,7 +133,7 @@ def test_a_buffer_that_is_full_mid_batch_loses_and_repeats_nothing(kafka: Kafka,
         for begin in range(0, len(values), 5_000):
             opened.send(_records(None, values[begin : begin + 5_000]))
         opened.finish()
-        assert opened.tally.total == len(values)
+        assert opened.counter.total == len(values)
     found = _by_partition(read(kafka.bootstrap, topic))
     assert sorted(value or b"" for part in found.values() for value in part) == values
     assert all(part == sorted(part, key=lambda value: value or b"") for part in found.values()), "order stays"
@@ -160,7 +160,7 @@ def test_a_record_that_the_broker_refuses_amid_others_is_told_before_the_commit(
     with _opened(kafka, topic, **{"message.max.bytes": 1_000_000, "batch.size": 2_000}) as opened:
         with pytest.raises(ProducerLostError) as lost:
             opened.send(_records([b"one key"] * 2_000, values))
-            opened.transaction.flush([opened.tally])
+            opened.transaction.flush([opened.counter])
         assert lost.value.error.code() == KafkaError.MSG_SIZE_TOO_LARGE
         with pytest.raises(ProducerLostError):
             opened.transaction._until_done("committing", opened.producer.commit_transaction)
@@ -190,12 +190,12 @@ def test_a_partition_that_is_not_there_ends_the_transaction(kafka: Kafka, topic:
 def test_a_producer_that_is_fenced_amid_its_batches_commits_nothing(kafka: Kafka, topic: str, limit: int) -> None:
     with _opened(kafka, topic, **{"queue.buffering.max.messages": limit}) as opened:
         opened.send(_records(None, _texts(400)))
-        opened.transaction.flush([opened.tally])
+        opened.transaction.flush([opened.counter])
         successor = opened.open()
         with pytest.raises(ProducerLostError) as lost:
             while True:
                 opened.send(_records(None, _texts(2_000)))
-                opened.transaction.flush([opened.tally])
+                opened.transaction.flush([opened.counter])
         assert is_fenced(lost.value.error)
         successor.discard()
     assert read(kafka.bootstrap, topic) == []

@@ -20,7 +20,7 @@ from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
-from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally
+from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
@@ -211,14 +211,14 @@ def test_ending_a_transaction_shuts_out_the_producer_that_filled_it(make: Make, 
     slot, coordinator = Slot(clients, world.pipeline, 0), TransactionCoordinator(clients)
     producer = Transaction(clients, slot, {}, hold={"transaction.timeout.ms": 60_000})
     producer.begin()
-    tally = Tally(topic)
-    producer.send(topic, records(10), tally)
-    producer.flush([tally])
+    counter = AckCounter(topic)
+    producer.send(topic, records(10), counter)
+    producer.flush([counter])
     assert coordinator.end(slot.group, producer.identity(), commit=True) is Ending.DONE
     assert coordinator.end(slot.group, producer.identity(), commit=True) is Ending.DONE, "asked again"
     with pytest.raises(ProducerLostError) as caught:
-        producer.send(topic, records(10), tally)
-        producer.flush([tally])
+        producer.send(topic, records(10), counter)
+        producer.flush([counter])
     assert is_fenced(caught.value.error)
     assert coordinator.end(slot.group, producer.identity(), commit=False) is Ending.GONE, "an abort comes too late"
     producer.discard()

@@ -371,9 +371,9 @@ def test_a_commit_whose_answer_never_comes_is_settled_later(fate: Fate, far: Wor
     far.prepare(plan)
     far.extra["airflow_ft_timeout"] = 10
     proxy.fate = lambda api: fate if api == END_TXN else Fate.DELIVER
-    with pytest.raises(SinkUnavailableError) as told:
+    with pytest.raises(SinkUnavailableError) as caught:
         far.commit(plan)
-    assert "committing transactional id" in told.value.headline
+    assert "committing transactional id" in caught.value.headline
     proxy.fate = lambda api: Fate.DELIVER
     far.extra["airflow_ft_timeout"] = 60
     assert far.commit(plan).detail["attempt"] == far.votes[1].prepared

@@ -241,7 +241,7 @@ def test_a_person_has_the_first_number_sent_whose_transaction_and_token_are_lost
     with pytest.raises(TokenLostError):
         world.steps(world.context(3))
     assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
-    act = Resolver(world.store, PIPELINE, world.context(4).participants, "a test", Worker("", 1), 0.03)
-    assert act.redeliver(number).state is CheckpointState.COMPLETED
+    resolver = Resolver(world.store, PIPELINE, world.context(4).participants, "a test", Worker("", 1), 0.03)
+    assert resolver.redeliver(number).state is CheckpointState.COMPLETED
     worlds.delivered(world, [number])
     worlds.check("held alone")

@@ -35,9 +35,9 @@ def test_a_commit_whose_answer_never_comes_is_settled_by_its_token(fate: Fate, w
     world.prepare(plan)
     world.extra["airflow_ft_timeout"] = 10
     proxy.fate = lambda api: fate if api == END_TXN else Fate.DELIVER
-    with pytest.raises(SinkUnavailableError) as told:
+    with pytest.raises(SinkUnavailableError) as caught:
         world.commit(plan)
-    assert "committing the transaction" in told.value.headline
+    assert "committing the transaction" in caught.value.headline
     assert ("EndTxn", fate) in proxy.lost
     proxy.fate = lambda api: Fate.DELIVER
     world.extra["airflow_ft_timeout"] = 60

@@ -80,11 +80,11 @@ def test_each_lack_is_told_before_it_is_met(guarded: GuardedKafka, world: World,
     required = needed(world.pipeline, CONN_ID, token_topic, [TOPIC])
     lacked = required[lacking]
     guarded.allow(*(grant for grant in grants(world) if grant.name != lacked.name or grant.resource != lacked.resource))
-    told = problems(world)
+    found = problems(world)
     if lacked.resource == "topic":  # Kafka does not say of a hidden topic whether it is there
-        assert any(lacked.name in check.text for check in told), told
+        assert any(lacked.name in check.text for check in found), found
     else:
-        assert [lacked.command() in check.remedy for check in told] == [True], told
+        assert [lacked.command() in check.remedy for check in found] == [True], found
     if lacked.is_prefix:
         [error] = lacks(required_of(world.pipeline, world.plan(1).participants[0], world.connection))
         assert (error.code, error.fields["resource"], error.fields["name"]) == (

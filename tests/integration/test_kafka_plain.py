@@ -21,7 +21,7 @@ from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
-from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally
+from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError, Sender
 from airflow_ft.sinks.kafka.verify import verify
 from airflow_ft.testing.relay import Fate
 from airflow_ft.wal import open_wal
@@ -96,14 +96,14 @@ def test_what_the_brokers_refuse_amid_others_is_never_taken_for_delivered(
     values: list[bytes | None] = [b"%08d" % number for number in range(20_000)]
     values[500] = random.Random(0).randbytes(20_000)
     limits = {"message.max.bytes": 1_000_000, "batch.size": 2_000, "linger.ms": 0}
-    sender, tally = Sender(clients, clients.plain_producer(limits)), Tally(topic)
+    sender, counter = Sender(clients, clients.plain_producer(limits)), AckCounter(topic)
     assert sender._batches is not None
     with pytest.raises(ProducerLostError):
         for begin in range(0, len(values), 1000):
             part = pa.array(values[begin : begin + 1000], pa.large_binary())
-            sender.send(topic, RecordColumns(part, None, None, None, None), tally)
+            sender.send(topic, RecordColumns(part, None, None, None, None), counter)
             time.sleep(0.01)  # the refusal is heard while others are under way
-        sender.flush([tally])
+        sender.flush([counter])
     sender.discard()
     found = [message.value() for message in read(kafka.bootstrap, topic)]
     assert found == values[: len(found)] and len(found) <= 500, "nothing behind the gap"
@@ -141,9 +141,9 @@ def test_a_broker_that_does_not_answer_is_said_and_the_rows_come_when_it_does(
         with opened(world, first) as participant:
             participant.commit(first, world.fence())
             proxy.fate = lambda api: fate if api == PRODUCE else Fate.DELIVER
-            with pytest.raises(SinkUnavailableError) as told:
+            with pytest.raises(SinkUnavailableError) as caught:
                 participant.commit(second, world.fence())
-            assert "delivering without a transaction" in told.value.headline
+            assert "delivering without a transaction" in caught.value.headline
             assert participant.proof(second) is None
             proxy.fate = lambda api: Fate.DELIVER
             participant.commit(second, world.fence())

@@ -201,8 +201,8 @@ def test_the_doctor_tells_of_a_transaction_time_out_that_is_short(make: Make) ->
 
     assert warned() == []
     world.extra["transaction.timeout.ms"] = 5_000
-    [told] = warned()
-    assert "5 s (transaction.timeout.ms) is less than the 60 s" in told
+    [warnings] = warned()
+    assert "5 s (transaction.timeout.ms) is less than the 60 s" in warnings
 
 
 def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(

@@ -88,11 +88,11 @@ def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
     send, done = PlanContent.send, []
 
     def recreating(self: PlanContent, *arguments: Any) -> Any:
-        tallies = send(self, *arguments)
+        counters = send(self, *arguments)
         if not done:
             done.append(True)
             recreate(kafka, topic)
-        return tallies
+        return counters
 
     monkeypatch.setattr(PlanContent, "send", recreating)
     plan = world.checkpoint(1, 50)
@@ -144,12 +144,12 @@ def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(
     other = World(world.root / "other", kafka.bootstrap, world.sinks)
     other.deliver(1, 500)
     sink = world.open(plan)
-    with closing(sink), raises(TokenLostError, "topic_recreated") as told:
+    with closing(sink), raises(TokenLostError, "topic_recreated") as caught:
         sink.proof(plan)
-    assert told.error is not None and f"'{topic}'" in told.error.headline
-    with raises(TokenLostError, "topic_recreated") as told:
+    assert caught.error is not None and f"'{topic}'" in caught.error.headline
+    with raises(TokenLostError, "topic_recreated") as caught:
         world.commit(plan)
-    assert told.error is not None and "--delete-offsets" in told.error.remedy
+    assert caught.error is not None and "--delete-offsets" in caught.error.remedy
 
 
 def test_a_topic_that_is_shorter_than_what_was_acknowledged_proves_nothing(
@@ -240,13 +240,13 @@ def test_a_person_has_rows_sent_again_whose_topic_was_deleted_after_their_delive
     recreate(kafka, topic)
     (doubt,) = [d for d in doubts(mixed.store, [mixed.pipeline], mixed.participants) if d.participant == "cluster"]
     assert doubt.evidence.finding is Finding.CONTRADICTION
-    with raises(TokenLostError, "topic_recreated") as told:
+    with raises(TokenLostError, "topic_recreated") as caught:
         mixed.commit("cluster")
-    assert told.error is not None and "--redeliver" in told.error.remedy
+    assert caught.error is not None and "--redeliver" in caught.error.remedy
     assert mixed.store.pipeline(mixed.pipeline).halt_reason is HaltReason.TOKEN_LOST
     delete_group(kafka.bootstrap, f"airflow_ft.{mixed.pipeline}.cluster.0")
-    act = Resolver(mixed.store, mixed.pipeline, mixed.participants, "a test", Worker(), 0.1)
-    assert act.redeliver(1).state is CheckpointState.COMPLETED
+    resolver = Resolver(mixed.store, mixed.pipeline, mixed.participants, "a test", Worker(), 0.1)
+    assert resolver.redeliver(1).state is CheckpointState.COMPLETED
     assert _names(mixed) == sorted(f"order {i}" for i in expected([1]))
     assert mixed.ids() == expected([1])
 
@@ -261,8 +261,8 @@ def test_a_lost_group_of_a_held_transaction_is_sent_again_by_a_person(mixed: Hel
     with pytest.raises(TokenLostError):
         mixed.commit("cluster")
     assert _names(mixed) == []
-    act = Resolver(mixed.store, mixed.pipeline, mixed.participants, "a test", Worker(), 0.1)
-    assert act.redeliver(1).state is CheckpointState.COMPLETED
+    resolver = Resolver(mixed.store, mixed.pipeline, mixed.participants, "a test", Worker(), 0.1)
+    assert resolver.redeliver(1).state is CheckpointState.COMPLETED
     assert _names(mixed) == sorted(f"order {i}" for i in expected([1]))
 
 

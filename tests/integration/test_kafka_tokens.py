@@ -130,9 +130,9 @@ def test_another_installation_is_stopped_until_it_adopts(world: World, kafka: Ka
     world.installation = str(uuid.uuid4())
     plan = world.checkpoint(2, 5)
     for step in (world.prepare, world.commit):
-        with raises(ForeignOwnerError, "foreign_owner") as told:
+        with raises(ForeignOwnerError, "foreign_owner") as caught:
             step(plan)
-        assert told.error is not None and "airflow ft adopt" in told.error.remedy
+        assert caught.error is not None and "airflow ft adopt" in caught.error.remedy
     part = world.open(plan)
     with pytest.raises(ForeignOwnerError):
         part.abort(plan, world.fence(), {})

@@ -34,14 +34,14 @@ def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
     yield from world(tmp_path, sessions)
 
 
-def told(pipeline: StageWorld) -> list[Lag]:
+def stored_lags(pipeline: StageWorld) -> list[Lag]:
     """Without times and rates."""
     return [replace(each, at=None, rate=None) for each in pipeline.store.lags([PIPELINE]).get(PIPELINE, [])]
 
 
 def shows(pipeline: StageWorld, lags: list[Lag], seconds: float = 60) -> None:
     """Waits for it."""
-    wait_for(lambda: told(pipeline) == lags, seconds, f"{lags}")
+    wait_for(lambda: stored_lags(pipeline) == lags, seconds, f"{lags}")
 
 
 def kafka_request(
@@ -63,10 +63,10 @@ def test_of_topics_what_is_behind_the_newest_checkpoint(
         fill(kafka.bootstrap, topic, [str(n) for n in range(70)])
         shows(pipeline, [Lag("numbers", Unit.RECORDS, 70)])
     assert [each.lag for each in pipeline.store.timings(PIPELINE, 5) if each.rows] == [{"numbers": 70}]
-    assert [each for each in meter.told if each[0] == "lag"][-1] == ("lag", PIPELINE, "numbers", Unit.RECORDS, 70)
+    assert [each for each in meter.calls if each[0] == "lag"][-1] == ("lag", PIPELINE, "numbers", Unit.RECORDS, 70)
     pipeline.deliver()
     assert pipeline.complete(kafka_request(pipeline, kafka, KafkaSource(topics=[topic]))).rows == {"orders": 70}
-    assert told(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=70, expected=70)]
+    assert stored_lags(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=70, expected=70)]
     assert any("source numbers: 0 records behind, 70 of 70 read" in line for line in pipeline.lines[-3:])
 
 
@@ -99,13 +99,13 @@ def test_a_run_says_how_much_it_has_read_while_its_only_micro_batch_takes_long(
         ended = pool.submit(pipeline.complete, request)
 
         def read() -> list[Lag]:
-            return [each for each in told(pipeline) if 0 < each.done < each.expected]
+            return [each for each in stored_lags(pipeline) if 0 < each.done < each.expected]
 
         [found] = wait_for(read, 90, "a part of it is read")
         assert (found.behind, found.expected) == (12_000, 12_000), "nothing is published"
         assert found.done % 1_500 == 0, "a task has ended"
         assert ended.result(90).rows == {"orders": 12_000}
-    assert told(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=12_000, expected=12_000)]
+    assert stored_lags(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=12_000, expected=12_000)]
     assert any(" of 12,000 read, " in line and line.endswith(" s left") for line in pipeline.lines), pipeline.lines
 
 
@@ -118,4 +118,4 @@ def test_of_folders_the_files_that_nobody_has_read(pipeline: StageWorld) -> None
     pipeline.deliver()
     pipeline.add_file("b", [{"id": 7}])
     pipeline.complete(pipeline.request("stage_jobs:Plain", {"numbers": source}))
-    assert told(pipeline) == [Lag("numbers", Unit.FILES, 0, done=4, expected=4)]
+    assert stored_lags(pipeline) == [Lag("numbers", Unit.FILES, 0, done=4, expected=4)]

@@ -35,7 +35,7 @@ def world(any_mysql_database: Database, tmp_path: Path) -> MySqlWorld:
     made = make_world(
         any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100), amount DECIMAL(10,1)"
     )
-    made.go_by("insert")
+    made.use_way("insert")
     made.limits = replace(made.limits, insert_bytes=256)
     return made
 
@@ -146,9 +146,9 @@ def test_what_the_server_refused_goes_before_rows_that_cannot_be_sent(session: S
 def test_nothing_else_is_asked_while_a_statement_is_under_way(session: Session) -> None:
     session.begin()
     session.post(inserts(1)[0])
-    for act in (session.commit, session.begin, lambda: session.row("SELECT 1"), lambda: session.run("SELECT 1")):
+    for action in (session.commit, session.begin, lambda: session.row("SELECT 1"), lambda: session.run("SELECT 1")):
         with pytest.raises(RuntimeError):
-            act()
+            action()
     session.answer()
     session.commit()
 

@@ -283,7 +283,7 @@ class SlowWal:
 
 @each_way
 def test_a_log_that_is_slow_to_read_does_not_cost_the_connection(world: MySqlWorld, way: str) -> None:
-    world.go_by(way)
+    world.use_way(way)
     plan = prepared(world, orders(1, 100))
     limits = replace(world.limits, idle=4)
     participant = open_participant(plan.participants[0], world.connection(), SlowWal(9), limits)

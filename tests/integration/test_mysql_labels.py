@@ -76,7 +76,7 @@ def test_labels_arrive_as_they_are_also_those_that_look_like_numbers(
     values = ["2", "1", "", "it's", "ü", "😀", "a?b", "back\\slash", "com,ma", "(x)", "0"]
     column = "ENUM({})".format(", ".join(f"'{label}'" for label in labels))
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT, v {column}")
-    world.go_by(way)
+    world.use_way(way)
     plan = world.plan(orders=rows(*values, None))
     world.deliver(plan)
     assert [row[0] for row in world.sql("SELECT v FROM orders ORDER BY id")] == [*values, None]
@@ -86,7 +86,7 @@ def test_labels_arrive_as_they_are_also_those_that_look_like_numbers(
 @each_way
 def test_a_set_holds_its_labels_whatever_their_order(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v SET('z','1','2','ä')")
-    world.go_by(way)
+    world.use_way(way)
     plan = world.plan(orders=rows("2", "1,2", "2,1,z", "ä,ä", "", None))
     world.deliver(plan)
     expected = ["2", "1,2", "z,1,2", "ä", "", None]
@@ -101,7 +101,7 @@ def test_labels_that_were_changed_after_the_vote_make_no_number_of_a_text(
     any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, v ENUM('1','2'), version BIGINT")
-    world.go_by(way)
+    world.use_way(way)
     world.use(strategy, **(KEYS if strategy == "upsert" else {}))
     plan = world.plan(orders=rows("1", "2"))
     participant = world.participant(plan)
@@ -119,7 +119,7 @@ def test_texts_that_are_no_labels_any_more_can_be_set_aside(
 ) -> None:
     columns = "id BIGINT PRIMARY KEY, v ENUM('1','new','2'), version BIGINT"
     world = make_world(any_mysql_database, tmp_path, orders=columns)
-    world.go_by(way)
+    world.use_way(way)
     world.use(strategy, **(KEYS if strategy == "upsert" else {}))
     plan = world.plan(orders=rows("1", "new", None, "2"))
     participant = world.participant(plan)
@@ -180,7 +180,7 @@ def test_a_delete_by_an_enum_deletes_the_row_of_that_label(
 ) -> None:
     columns = "id ENUM('2','1','new'), v VARCHAR(9), version BIGINT, PRIMARY KEY (id)"
     world = make_world(any_mysql_database, tmp_path, orders=columns)
-    world.go_by(way)
+    world.use_way(way)
     world.use("upsert", change_column="op", **KEYS)
     first = world.plan(orders=pa.table({"op": ["c", "c", "c"], "id": ["2", "1", "new"], "v": ["a", "b", "c"]}))
     world.deliver(first, 1, 1)

@@ -156,7 +156,7 @@ def test_what_only_the_server_can_refuse_leaves_nothing(
     any_mysql_database.sql("CREATE TABLE parents (id INT PRIMARY KEY) ENGINE=InnoDB")
     any_mysql_database.sql("INSERT INTO parents VALUES (1)")
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT, v {column}")
-    world.go_by(way)
+    world.use_way(way)
     plan = world.plan(orders=pa.table({"id": [1, 2], "v": pa.array(values, kind)}))
     participant = world.participant(plan)
     participant.prepare(plan, world.fence())
@@ -181,7 +181,7 @@ def test_json_that_is_nested_too_deeply_is_refused_before_the_decision(
 @each_way
 def test_a_trigger_may_refuse_a_row_in_its_own_words(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
     world = make_world(any_mysql_database, tmp_path)
-    world.go_by(way)
+    world.use_way(way)
     world.sql(
         "CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW BEGIN IF NEW.id = 2 THEN"
         " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no twos please', MYSQL_ERRNO = 31001; END IF; END"
@@ -313,7 +313,7 @@ def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statemen
             assert world.participant(plan).commit(plan, world.fence()).detail["path"] == way
         assert world.count() == 6
 
-        world.go_by("insert")
+        world.use_way("insert")
         plan = world.plan(orders=orders(7, 3))
         with raises(SinkAccessError, "limit_reached", setting="max_prepared_stmt_count") as refused:
             world.participant(plan).prepare(plan, world.fence())
@@ -327,7 +327,7 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
         plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
         with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet", column="v", bytes=1 << 20):
             world.participant(plan).prepare(plan, world.fence())
-        world.go_by("insert")
+        world.use_way("insert")
         world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
         assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(9, 500_000)]
 
@@ -350,7 +350,7 @@ def test_a_row_that_the_server_refuses_is_named_wherever_it_stands(
     any_mysql_database: Database, tmp_path: Path, way: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v VARCHAR(3), n INT, e TINYINT AS (n) STORED")
-    world.go_by(way)
+    world.use_way(way)
     world.limits = replace(world.limits, insert_bytes=500)
     numbers = pa.array([1] * 76 + [300] + [2] * 23, pa.int32())
     plan = world.plan(orders=pa.table({"id": range(100), "v": ["abc"] * 100, "n": numbers}))

@@ -45,7 +45,7 @@ def test_a_row_that_a_trigger_refuses_is_declined_and_named_whatever_the_number(
     any_mysql_database: Database, tmp_path: Path, way: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path)
-    world.go_by(way)
+    world.use_way(way)
     world.sql("CREATE TABLE two (id INT) ENGINE=InnoDB")
     world.sql("INSERT INTO two VALUES (1), (2)")
     for attempt, (name, body) in enumerate(BODIES.items(), 1):
@@ -67,7 +67,7 @@ def test_a_row_that_a_trigger_refuses_can_be_set_aside_whatever_the_number(
     world = make_world(
         any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100), version BIGINT DEFAULT 0"
     )
-    world.go_by(way)
+    world.use_way(way)
     keys: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
     world.use(strategy, **keys)
     world.sql("CREATE TABLE two (id INT) ENGINE=InnoDB")

@@ -163,7 +163,7 @@ def test_what_is_taken_is_stored_as_python_says(any_mysql_database: Database, tm
     fitting = [(name, kind) for name, kind in pairs if not (name == "YEAR" and kind != "null")]
     columns = ", ".join(f"c{at} {name}" for at, (name, _) in enumerate(fitting))
     world = make_world(any_mysql_database, tmp_path, orders=f"id INT, {columns}, y1 YEAR, y2 YEAR")
-    world.go_by(way)
+    world.use_way(way)
     given = {f"c{at}": pa.array(KINDS[kind][1], KINDS[kind][0]) for at, (_, kind) in enumerate(fitting)}
     years = {"y1": pa.array([2024, None], pa.int64()), "y2": pa.array([D(1999), None], pa.decimal128(10, 0))}
     world.deliver(world.plan(orders=pa.table({"id": pa.array([1, 2], pa.int32()), **given, **years})))
@@ -223,7 +223,7 @@ def test_every_character_that_a_column_has_arrives_and_others_are_refused(
     any_mysql_database: Database, tmp_path: Path, way: str, charset: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET {charset}")
-    world.go_by(way)
+    world.use_way(way)
     texts = pa.array([f"a{chr(point)}b" for point in POINTS])
     with closing(Session(world.connection(), world.limits)) as session:
         found = repertoires(session, [charset]).get(charset)

@@ -200,7 +200,7 @@ CASES = {
 
 
 def deliver(world: MySqlWorld, way: str, table: pa.Table) -> None:
-    world.go_by(way)
+    world.use_way(way)
     plan = world.plan(orders=table)
     world.deliver(plan)
     proof = world.participant(plan).proof(plan)
@@ -317,7 +317,7 @@ def test_segments_of_one_delivery_may_have_other_types_for_the_same_columns(
 ) -> None:
     """A job that has changed since: the server keeps the types of a prepared statement, and must be told."""
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, v DOUBLE, version BIGINT")
-    world.go_by(way)
+    world.use_way(way)
     if strategy == "upsert":
         world.use("upsert", key_columns=("id",), version_column="version")
     kinds = [

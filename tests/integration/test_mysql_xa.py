@@ -159,11 +159,11 @@ def test_what_waits_for_its_turn_costs_a_commit_no_statement_each(
     for name in ("run", "rows"):
         original = getattr(Session, name)
 
-        def told(self: Session, sql: str, *args: Any, _original: Any = original) -> Any:
+        def recorded(self: Session, sql: str, *args: Any, _original: Any = original) -> Any:
             statements.append(sql)
             return _original(self, sql, *args)
 
-        monkeypatch.setattr(Session, name, told)
+        monkeypatch.setattr(Session, name, recorded)
     counts = []
     for number, (plan, notes) in enumerate(zip(plans, votes, strict=True), start=1):
         statements.clear()

@@ -47,9 +47,9 @@ def test_a_log_that_is_away_is_told_and_asked_again(
             for path, tag in tags.items():
                 answer = ask(path, known=tag)
                 assert answer.status_code == 503 and "ETag" not in answer.headers
-                told = answer.json()["detail"]
-                assert "the decision log postgresql://" in told and "cannot be reached" in told
-                assert "Fix: Check that the server runs" in told and postgres.password not in told
+                body = answer.json()["detail"]
+                assert "the decision log postgresql://" in body and "cannot be reached" in body
+                assert "Fix: Check that the server runs" in body and postgres.password not in body
     finally:
         postgres.start()
     for path, tag in tags.items():

@@ -134,9 +134,9 @@ def test_what_commit_refuses_of_decided_rows_is_told_and_delivered_when_that_is_
     database = world.databases["other"]
     database.sql(AT_THE_END)
     world.stage(1)
-    with pytest.raises(SinkUnavailableError) as told:
+    with pytest.raises(SinkUnavailableError) as caught:
         world.steps(world.context())
-    assert "SQLSTATE 23505" in told.value.headline
+    assert "SQLSTATE 23505" in caught.value.headline
     assert world.store.checkpoint(world.pipeline, 1).state is CheckpointState.COMMITTING
     assert world.ids("a") and not world.ids("b")
     database.sql("DROP FUNCTION f CASCADE")

@@ -89,11 +89,11 @@ def test_too_many_fail_the_run_and_nothing_is_published(shop: Shop) -> None:
     with closing(open_store(f"sqlite:///{shop.folder / 'ft.db'}")) as store:
         [checkpoint] = store.checkpoints("shop", 10)
     assert checkpoint.state is CheckpointState.ABORTED and checkpoint.reason is AbortReason.TOO_MANY_DEAD_LETTERS
-    told = ft.dry_run(shop.spec())  # the remedy: it shows them
-    assert [row["raw"] for row in told.samples["rejected"]] == [b"a", b"b", b"c"] and told.rows["orders"] == 1
-    [problem] = told.problems
-    assert (problem.subject, told.would_be_refused) == ("sink rejected", True)
-    assert "3 of 4 rows are dead letters, more than max_share=0.5 allow" in "\n".join(told.told())
+    output = ft.dry_run(shop.spec())  # the remedy: it shows them
+    assert [row["raw"] for row in output.samples["rejected"]] == [b"a", b"b", b"c"] and output.rows["orders"] == 1
+    [problem] = output.problems
+    assert (problem.subject, output.would_be_refused) == ("sink rejected", True)
+    assert "3 of 4 rows are dead letters, more than max_share=0.5 allow" in "\n".join(output.lines())
     assert not ft.dry_run(shop.spec(dead_letters="rejected")).problems
     assert not (shop.folder / "shop.db").exists() or not shop.rows("SELECT 1 FROM sqlite_master WHERE name = 'orders'")
     assert shop.run(dead_letters="rejected")["rows"] == 4  # any number

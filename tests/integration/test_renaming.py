@@ -59,8 +59,8 @@ def test_a_pipeline_goes_on_under_another_name_in_the_same_folder_and_table(tmp_
     assert plain.deliver("orders").returncode == 0
     there = ["--dir", str(tmp_path / "savepoints")]
     [taken] = json.loads(plain.ft("savepoint", "trigger", "orders", *there, "-o", "json"))
-    told = plain.ft("savepoint", "restore", taken["savepoint"], "--pipeline", "shop-orders", "--rename", "--yes")
-    assert "the next run of shop-orders continues from checkpoint 1 of orders" in told
+    output = plain.ft("savepoint", "restore", taken["savepoint"], "--pipeline", "shop-orders", "--rename", "--yes")
+    assert "the next run of shop-orders continues from checkpoint 1 of orders" in output
     plain.again("more")
     refused = plain.deliver("orders")
     assert refused.returncode != 0 and "[pipeline_renamed]" in refused.stderr and "shop-orders" in refused.stderr

@@ -121,16 +121,16 @@ def lead(world: RealWorld, moment: int) -> None:
     """From the moment before to this one."""
     number, step = divmod(moment - 1, 4)
     world.run = RunKey("dag", f"run-{number + 1}")
-    acts: list[Callable[[], Any]] = [
+    actions: list[Callable[[], Any]] = [
         lambda: world.stage(1),
         world.prepare,
         lambda: world.commit("shop"),
         world.deliver,
     ]
-    acts[step]()
+    actions[step]()
 
 
-def go_on(world: RealWorld, run: str, rows: int = 21) -> HaltReason | None:
+def run_again(world: RealWorld, run: str, rows: int = 21) -> HaltReason | None:
     """A run with this log, tried again as Airflow would; the reason when the pipeline was halted."""
     world.run = RunKey("dag", run)
     world.store.register(world.pipeline)
@@ -191,7 +191,7 @@ def lose_history(
     before = contents(world)
     log.restore("early")
     with opened():
-        reason = go_on(world, "after")
+        reason = run_again(world, "after")
         halted = world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED
         assert halted is (reason is not None)
         if halted:
@@ -207,7 +207,7 @@ def lose_history(
         for _ in range(4):
             if world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED:
                 world.store.resume(world.pipeline, "a test")
-            if go_on(world, "found") is None:
+            if run_again(world, "found") is None:
                 break
         else:
             pytest.fail(f"does not go on: {world.store.pipeline(world.pipeline).halt_message}")

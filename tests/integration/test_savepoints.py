@@ -61,10 +61,10 @@ def _delivered(pipeline: StageWorld, by: str, n: int, **more: Any) -> set[int]:
 
 
 def _restore(world: StageWorld, uri: str, **more: Any) -> Restored:
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    return restore(world.store, uri, nobody, Worker("", 1), "a test", lease_seconds=0.0, **more)
+    return restore(world.store, uri, no_participant, Worker("", 1), "a test", lease_seconds=0.0, **more)
 
 
 def _moved(uri: str, to: Path) -> str:

@@ -125,9 +125,9 @@ def all_there_is(world: RealWorld, caught: Sequence[BaseException], caplog: pyte
     yield repr(world.connections("shop")) + repr(world.connections("cluster"))
 
 
-def fails(act: Callable[[], Any]) -> BaseException:
+def fails(action: Callable[[], Any]) -> BaseException:
     with pytest.raises(AirflowFtError) as caught:
-        act()
+        action()
     return caught.value
 
 

@@ -74,8 +74,8 @@ def test_a_topic_that_was_recreated_is_data_loss_before_anything_is_read(
 
     recreate(kafka.bootstrap, topic, _numbers("new", written))
     for _ in range(2):
-        told = {"source": "numbers", "topics": [topic], "participant": "kafka_default"}
-        with raises(DataLossError, "topic_recreated", **told) as caught:
+        fields = {"source": "numbers", "topics": [topic], "participant": "kafka_default"}
+        with raises(DataLossError, "topic_recreated", **fields) as caught:
             pipeline.stage(_request(pipeline, kafka, strict))
     assert caught.error and "fail_on_data_loss=False" in caught.error.remedy
     assert old in caught.error.what and '{"0":100}' in caught.error.what

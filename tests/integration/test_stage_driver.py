@@ -147,7 +147,7 @@ def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message
     with raises(JobError, "job_failed", pipeline=PIPELINE) as caught:
         pipeline.stage(request)
     assert caught.error and re.search(f"(?s){message}", caught.error.what), "in the words of Python and Spark"
-    [failed, (ended, checkpoint, events)] = [each for each in meter.told if each[0] != "lag"]
+    [failed, (ended, checkpoint, events)] = [each for each in meter.calls if each[0] != "lag"]
     assert failed == ("failed", PIPELINE, AbortReason.JOB_FAILED), "the driver has none, so its task counts"
     assert (ended, checkpoint.reason, events[0].kind) == ("ended", AbortReason.JOB_FAILED, "ABORTED")
     assert pipeline.published() == []
@@ -161,10 +161,10 @@ def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
 
 def test_malformed_input_fails_the_job_instead_of_becoming_null(pipeline: StageWorld) -> None:
     (pipeline.input / "x.json").write_text('{"k": "a", "n": "not a number"}\n')
-    with raises(JobError, "file_malformed") as told:
+    with raises(JobError, "file_malformed") as caught:
         pipeline.stage(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline)))
-    assert told.error and told.error.fields["path"].endswith("/x.json") and "MALFORMED" in told.error.what
-    assert "PERMISSIVE" in told.error.remedy and "\n" not in told.error.headline
+    assert caught.error and caught.error.fields["path"].endswith("/x.json") and "MALFORMED" in caught.error.what
+    assert "PERMISSIVE" in caught.error.remedy and "\n" not in caught.error.headline
 
 
 def test_a_master_that_cannot_be_is_named(pipeline: StageWorld) -> None:

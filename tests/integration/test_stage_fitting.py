@@ -116,8 +116,8 @@ def test_a_split_that_cannot_do_without_rows_is_no_obstacle(
     assert [row["call"] for row in pipeline.all_rows()] == [1, 1]
     said = "asks for isEmpty" if how == "looks" else "COLUMNS_NOT_JUDGED: .*longer than 10 s"
     assert len([line for line in pipeline.lines if re.search(said, line)]) == 1
-    told = pipeline.store.warnings([PIPELINE]).get(PIPELINE, ())
-    assert [warning.code for warning in told] == ([] if how == "looks" else ["COLUMNS_NOT_JUDGED"])
+    warnings = pipeline.store.warnings([PIPELINE]).get(PIPELINE, ())
+    assert [warning.code for warning in warnings] == ([] if how == "looks" else ["COLUMNS_NOT_JUDGED"])
 
 
 def test_rows_are_staged_while_sinks_are_away(

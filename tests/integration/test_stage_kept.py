@@ -101,14 +101,14 @@ def _workers(jvm: int) -> list[int]:
     return [child.pid for child in children if not has_ended(child.pid)]
 
 
-def _while_at_work(pipeline: StageWorld, act: Callable[[Driver], None]) -> Callable[[Driver], None]:
+def _while_at_work(pipeline: StageWorld, action: Callable[[Driver], None]) -> Callable[[Driver], None]:
     """For `_run`: acts as soon as a checkpoint is computed, in a thread."""
 
     def watch(driver: Driver) -> None:
         def later() -> None:
             at_work = CheckpointState.TRIGGERED
             wait_for(lambda: any(c.state is at_work for c in pipeline.checkpoints()), 240, "it computes")
-            act(driver)
+            action(driver)
 
         threading.Thread(target=later).start()
 

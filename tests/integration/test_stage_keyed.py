@@ -156,7 +156,7 @@ def _following(pipeline: StageWorld, silent: int) -> Iterator[Callable[[Callable
         running.result()
 
 
-def _told(pipeline: StageWorld) -> list[tuple[object, ...]]:
+def _stored(pipeline: StageWorld) -> list[tuple[object, ...]]:
     """Over all checkpoints."""
     return [row for found in _rows(pipeline) for row in found]
 
@@ -166,9 +166,9 @@ def test_a_stream_fires_timers_when_nothing_comes_and_most_intervals_are_no_chec
     pipeline.complete(_reminders(pipeline))
     assert _rows(pipeline) == [[]]
     with _following(pipeline, silent=10_000) as wait:
-        wait(lambda: _told(pipeline) == [("later", 2)], "the timer that was due has fired at the beginning")
+        wait(lambda: _stored(pipeline) == [("later", 2)], "the timer that was due has fired at the beginning")
         _remind(pipeline, "f2", soon=300)
-        wait(lambda: _told(pipeline) == [("later", 2), ("soon", 2)], "a timer has fired while nothing came")
+        wait(lambda: _stored(pipeline) == [("later", 2), ("soon", 2)], "a timer has fired while nothing came")
         published = [each.number for each in pipeline.published()]
         now = pipeline.store.now()
         read = pipeline.store.read_as_of
@@ -182,4 +182,4 @@ def test_a_stream_fires_timers_when_nothing_comes_and_most_intervals_are_no_chec
 
     _remind(pipeline, "f3", soon=1)
     pipeline.complete(_reminders(pipeline))
-    assert _told(pipeline) == [("later", 2), ("soon", 2), ("soon", 2)], "each fired once"
+    assert _stored(pipeline) == [("later", 2), ("soon", 2), ("soon", 2)], "each fired once"

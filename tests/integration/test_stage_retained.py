@@ -96,7 +96,7 @@ class Retaining:
         """Those whose rows are not pruned, ascending."""
         return list(self.pipeline.store.prunable(PIPELINE, 0, 100))
 
-    def go_on_from(self, retained: Checkpoint) -> Checkpoint:
+    def restore_savepoint(self, retained: Checkpoint) -> Checkpoint:
         """What the job publishes in a copy of that checkpoint's location, of all that came after it."""
         store = self.pipeline.store
         self.pipeline.complete(self.request(base=retained.position, base_is_clean=False))
@@ -141,17 +141,17 @@ def test_the_job_goes_on_from_each_retained_checkpoint_with_its_very_state(
     job.add()
     for checkpoint in retained:
         assert job.counts(checkpoint) == dict.fromkeys("ab", 2 * checkpoint.number)
-        found = job.go_on_from(checkpoint)
+        found = job.restore_savepoint(checkpoint)
         assert found.positions["numbers"]["start"] == checkpoint.positions["numbers"]["end"]
         assert job.counts(found) == dict.fromkeys("ab", 2 * job.files)
         if checkpoint is retained[0]:
             shutil.rmtree(local_path(locations[0]))  # the others need nothing of it
 
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
     oldest, _ = kept[0]
-    restore(pipeline.store, oldest, nobody, Worker("", 1), "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN)
+    restore(pipeline.store, oldest, no_participant, Worker("", 1), "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN)
     pipeline.complete(job.request())
     found = pipeline.published()[-1]
     assert found.number > retained[-1].number

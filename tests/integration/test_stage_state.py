@@ -78,7 +78,7 @@ def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(
         for version in changes:  # from here on the snapshot counts
             if version <= snapshots[-1]:
                 (partition / f"{version}.changelog").unlink()
-    ((what, _, changed, snapshot, replayed),) = [each for each in meter.told if each[0] != "lag"]
+    ((what, _, changed, snapshot, replayed),) = [each for each in meter.calls if each[0] != "lag"]
     assert what == "state" and changed > 0 and snapshot > 1000 and 1 <= replayed <= 2
     newest = pipeline.checkpoints()[-1]
     assert newest.state_sizes == StateSizes(changed, snapshot, replayed)

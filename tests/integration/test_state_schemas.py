@@ -41,15 +41,15 @@ def _run(pipeline: StageWorld, n: int, fields: str, *, job: str = "Grown", **mor
     pipeline.complete(pipeline.request(f"stage_jobs:{job}", sources, job_arguments=arguments, **more))
     pipeline.deliver()
     [row] = pipeline.rows(pipeline.published()[-1]).to_pylist()
-    told: list[Any] = json.loads(row["told"]) if job == "Grown" else []
-    return told
+    data: list[Any] = json.loads(row["items"]) if job == "Grown" else []
+    return data
 
 
 def test_fields_are_added_and_widened_from_a_savepoint_and_not_lost(pipeline: StageWorld, tmp_path: Path) -> None:
     assert _run(pipeline, 0, "rows int, other int", conf=AVRO) == [None, [], []]
     uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert len(taken.operators) == 1
-    restore(pipeline.store, uri, _nobody, Worker("", 1), "a test", lease_seconds=0.0)
+    restore(pipeline.store, uri, no_participant, Worker("", 1), "a test", lease_seconds=0.0)
     shutil.rmtree(local_path(uri))
 
     pipeline.add_file("refused", [])
@@ -100,5 +100,5 @@ def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld)
         _run(pipeline, 0, "count", job="Counts", conf=AVRO)
 
 
-def _nobody(_: Any) -> Any:
+def no_participant(_: Any) -> Any:
     raise AssertionError("no sink is asked")

@@ -27,7 +27,7 @@ from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
 from tests.store.test_adoption import TestAdoption
 from tests.store.test_barriers import TestInjection, TestWhatANumberCovers
 from tests.store.test_concurrency import TestRaces
-from tests.store.test_conditions import TestActs, TestExplained, TestFailed, TestNotRunning
+from tests.store.test_conditions import TestActions, TestExplained, TestFailed, TestNotRunning
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_history import TestHistory
@@ -38,7 +38,7 @@ from tests.store.test_renaming import TestRenames
 from tests.store.test_reports import TestProblems, TestWarnings
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
-from tests.store.test_summary import TestStanding, TestToldByTheDriver
+from tests.store.test_summary import TestReportedByTheDriver, TestSummary
 from tests.store.test_summary_walks import TestLookingMeanwhile, TestWalks
 from tests.store.test_upgrade import NEXT, TestUpgrade, newer
 from tools.servers import Postgres
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.sampled
 
 __all__ = [
     "TestAborts",
-    "TestActs",
+    "TestActions",
     "TestAdoption",
     "TestDecisions",
     "TestEpochs",
@@ -69,12 +69,12 @@ __all__ = [
     "TestRaces",
     "TestReading",
     "TestRenames",
+    "TestReportedByTheDriver",
     "TestRewinds",
     "TestRollbacks",
     "TestRuns",
     "TestStaging",
-    "TestStanding",
-    "TestToldByTheDriver",
+    "TestSummary",
     "TestTurns",
     "TestUpgrade",
     "TestVotes",
@@ -234,9 +234,9 @@ class TestConnections:
 
     def test_tables_of_another_program_are_left_alone(self, postgres: Postgres, schema: str) -> None:
         postgres.sql(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.pipeline (id int)")
-        with raises(ConfigurationError, "schema_unusable") as told:
+        with raises(ConfigurationError, "schema_unusable") as caught:
             PostgresStore(dsn_of(postgres, schema))
-        assert "?schema=" in told.error.remedy
+        assert "?schema=" in caught.error.remedy
 
     def test_a_user_for_whom_triggers_are_passed_over_is_refused(self, postgres: Postgres, schema: str) -> None:
         user = f"u_{uuid.uuid4().hex[:8]}"

@@ -616,10 +616,10 @@ def test_savepoints_are_taken_of_a_stream_that_is_killed_and_stopped_and_its_cou
     elsewhere = shutil.move(local_path(found[2]), world.folder / "elsewhere")
     shutil.rmtree(folder)
 
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    restore(world.store, str(elsewhere), nobody, Worker("", 1), "a test", lease_seconds=1.0)
+    restore(world.store, str(elsewhere), no_participant, Worker("", 1), "a test", lease_seconds=1.0)
     with world.task(world.stream("Totals", run="run-2", **stream)):
         world.send(70)
         world.until(lambda: len(world.database.sql("SELECT n FROM totals")) >= world.sent)

@@ -86,9 +86,9 @@ def test_a_token_of_a_later_release_is_refused_before_anything_is_sent(world: Re
     change_token(world, of_format(FORMAT + 1))
     first, second = world.delivery.names
     world.commit(first)  # carries the commit point: it is decided
-    with raises(NewerReleaseError, "newer_release", pipeline=world.pipeline, participant="cluster") as told:
+    with raises(NewerReleaseError, "newer_release", pipeline=world.pipeline, participant="cluster") as caught:
         world.commit(second)
-    assert f"format {FORMAT + 1}" in told.error.headline
+    assert f"format {FORMAT + 1}" in caught.error.headline
     assert (world.ids(), copies(world)) == (expected([1, 2]), expected([1]))
     change_token(world, of_format(FORMAT))
     world.commit(second)

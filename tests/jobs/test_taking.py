@@ -220,10 +220,10 @@ def test_several_sinks_without_a_split_are_refused_where_they_are_declared(
     PipelineSpec(**{**DECLARED, "job": found})
     PipelineSpec(**several, dead_letters="refunds")
     if is_refused:
-        with pytest.raises(ConfigurationError) as told:
+        with pytest.raises(ConfigurationError) as caught:
             PipelineSpec(**several)
-        assert told.value.pipeline == "orders" and "orders, refunds" in told.value.what
-        assert "split(self, batch)" in told.value.remedy
+        assert caught.value.pipeline == "orders" and "orders, refunds" in caught.value.what
+        assert "split(self, batch)" in caught.value.remedy
     else:
         PipelineSpec(**several)
 
@@ -330,7 +330,7 @@ def _function(arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "told"),
+    ("text", "given", "named"),
     [
         (_function("spark, sources"), {}, ()),
         (_function("spark, sources"), {"limit": 1}, ("limit",)),
@@ -353,14 +353,14 @@ def _function(arguments: str) -> str:
     ],
 )
 def test_job_args_are_compared_with_what_the_job_takes(
-    tmp_path: Path, text: str, given: dict[str, Any], told: tuple[str, ...]
+    tmp_path: Path, text: str, given: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     name = "Orders" if "Orders" in text else "transform"
     job = getattr(imported(tmp_path / "orders.py", HEAD + text), name)
-    if not told:
+    if not named:
         PipelineSpec(**DECLARED, job=job, job_args=given)
         return
     with pytest.raises(ConfigurationError) as caught:
         PipelineSpec(**DECLARED, job=job, job_args=given)
     assert "job_args" in caught.value.remedy and caught.value.pipeline == "orders"
-    assert all(name in caught.value.what for name in told)
+    assert all(name in caught.value.what for name in named)

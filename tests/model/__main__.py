@@ -20,10 +20,10 @@ def main() -> int:
     parser.add_argument("--story", metavar="RULE", choices=[rule.name for rule in RULES])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="airflow-ft-model-") as folder:
-        return _tell(given.story, Path(folder)) if given.story else _check(given.calls, Path(folder))
+        return _report(given.story, Path(folder)) if given.story else _check(given.calls, Path(folder))
 
 
-def _tell(name: str, folder: Path) -> int:
+def _report(name: str, folder: Path) -> int:
     verifier = verifier_without(next(rule for rule in RULES if rule.name == name), folder)
     result = verifier.search()
     print(verifier.story())

@@ -149,16 +149,16 @@ class Verifier:
 
     def search(self) -> Result:
         """Visits all states, or stops at the first error."""
-        told = _run(self._folder, "./pan", *self._options, f"-m{DEPTH}", f"-w{self._hash_bits}")
-        error = re.search(r"^pan:\d+: (.*) \(at depth \d+\)$", told, re.MULTILINE)
-        errors = int(_number(r"errors: (\d+)", told))
+        output = _run(self._folder, "./pan", *self._options, f"-m{DEPTH}", f"-w{self._hash_bits}")
+        error = re.search(r"^pan:\d+: (.*) \(at depth \d+\)$", output, re.MULTILINE)
+        errors = int(_number(r"errors: (\d+)", output))
         if (errors == 0) != (error is None):
-            raise AssertionError(f"Spin said something unexpected:\n{told}")
+            raise AssertionError(f"Spin said something unexpected:\n{output}")
         return Result(
             error=error.group(1) if error else "",
-            states=int(_number(r"^\s*(\d+) states, stored", told)),
-            seconds=float(_number(r"elapsed time ([\d.]+) seconds", told)),
-            complete=errors == 0 and "Search not completed" not in told and "too small" not in told,
+            states=int(_number(r"^\s*(\d+) states, stored", output)),
+            seconds=float(_number(r"elapsed time ([\d.]+) seconds", output)),
+            complete=errors == 0 and "Search not completed" not in output and "too small" not in output,
         )
 
     def story(self) -> str:

@@ -47,7 +47,7 @@ class Chat(BaseNotifier):
         SENT.append(self.text)
 
 
-def heard(problem: Problem) -> None:
+def receive(problem: Problem) -> None:
     SENT.append(problem.text)
 
 
@@ -71,13 +71,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DecisionL
         yield opened
 
 
-def told(notifier: ProblemNotifier, **context: Any) -> list[str]:
+def received(notifier: ProblemNotifier, **context: Any) -> list[str]:
     notifier(context)
     return SENT
 
 
 def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
-    halted, kept, late = told(ProblemNotifier(heard))
+    halted, kept, late = received(ProblemNotifier(receive))
     for text, headline, cause, command in (
         (halted, "pipeline broken is HALTED: ", "(TOKEN_LOST): it is gone.", "`airflow ft resume broken`"),
         (kept, "pipeline kept is QUARANTINED: ", "the table is locked.", "`airflow ft in-doubt --pipeline kept`"),
@@ -90,38 +90,38 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
 def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }} ({{ run_id }})")
     for _ in range(2):
-        told(ProblemNotifier(chat, conditions=["halted", "late"]), run_id="r")
+        received(ProblemNotifier(chat, conditions=["halted", "late"]), run_id="r")
     assert SENT == ["pipeline broken is HALTED (r)", "pipeline slow is LATE (r)"] * 2
 
 
 def test_a_task_of_a_pipeline_tells_of_its_own(store: DecisionLog) -> None:
     for name in ("well", "kept", "nowhere"):
-        told(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=SimpleNamespace(pipeline=name))
+        received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=SimpleNamespace(pipeline=name))
     assert SENT == ["kept"]
 
 
 def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:
-    some: dict[str, Any] = {"pipelines": ["well"], "to": heard}
-    assert told(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
-    assert len(told(ProblemNotifier(**some, late_after=0))) == 1
+    some: dict[str, Any] = {"pipelines": ["well"], "to": receive}
+    assert received(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
+    assert len(received(ProblemNotifier(**some, late_after=0))) == 1
     SENT.clear()
     Scene(store, "well").stage(made_with={"late_after": 3600})
-    assert told(ProblemNotifier(**some, late_after=0)) == [], "its own bound counts"
+    assert received(ProblemNotifier(**some, late_after=0)) == [], "its own bound counts"
     Scene(store, "well").stage()
-    [waiting] = told(ProblemNotifier(**some, patience=0))
+    [waiting] = received(ProblemNotifier(**some, patience=0))
     assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting
 
 
 def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: DecisionLog) -> None:
     with pytest.raises(ConnectionError):
-        told(ProblemNotifier(Chat("{{ problem.pipeline }}")))
+        received(ProblemNotifier(Chat("{{ problem.pipeline }}")))
     assert SENT == ["kept", "slow"]
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"to": f"{__name__}.heard"},
+        {"to": f"{__name__}.receive"},
         {"to": f"{__name__}.Chat", "arguments": {"text": "{{ problem.text }}"}},
     ],
 )
@@ -172,19 +172,21 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
     database = store._database  # type: ignore[attr-defined]
     with database.write() as tx:
         tx.change("UPDATE lease SET renewed_at = 1 WHERE pipeline = 'dead'")
-    found = told(ProblemNotifier(heard, pipelines=["well", "stopped", "dead"]))
+    found = received(ProblemNotifier(receive, pipelines=["well", "stopped", "dead"]))
     assert [each.split(": ")[0] for each in found] == ["pipeline dead is NOT_RUNNING", "pipeline well is FAILED"]
     assert "the job raised" in found[1] and "Fix: correct it." in found[1] and "task stage" in found[1]
     SENT.clear()
-    assert not told(ProblemNotifier(heard, pipelines=["well"], conditions=["HALTED"]))
+    assert not received(ProblemNotifier(receive, pipelines=["well"], conditions=["HALTED"]))
     stopped.complete(1)
     store.retire("well", "ada")
-    assert not told(ProblemNotifier(heard, pipelines=["well", "stopped"], late_after=0)), "both are silent on purpose"
+    assert not received(ProblemNotifier(receive, pipelines=["well", "stopped"], late_after=0)), (
+        "both are silent on purpose"
+    )
 
 
 def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: DecisionLog) -> None:
     store.enter_turn("well", RUN, None)
     store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
-    notifier = ProblemNotifier(heard, pipelines=["well"])
-    assert not told(notifier, ti=SimpleNamespace(run_id="another"))
-    assert len(told(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1
+    notifier = ProblemNotifier(receive, pipelines=["well"])
+    assert not received(notifier, ti=SimpleNamespace(run_id="another"))
+    assert len(received(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1

@@ -101,8 +101,8 @@ def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture
     error = JobError("the job raised.", remedy="mend it.", pipeline="orders")
     with pytest.raises(AirflowFailException):
         fail(logging.getLogger("task"), error)
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told == ["JobError [job_failed]: pipeline 'orders': the job raised.", "Fix: mend it."]
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert messages == ["JobError [job_failed]: pipeline 'orders': the job raised.", "Fix: mend it."]
     assert [record.exc_info is not None for record in caplog.records] == [False, False, True], "the rest is for DEBUG"
 
 
@@ -165,11 +165,11 @@ def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.
         steps.commit_step(run, name)
     operator = ConfirmOperator(task_id="t", spec=spec(PIPELINE))
     context = airflow_context()
-    told = {"numbers": [1, 2], "count": 2, "first": 1, "last": 2, "rows": 40, "recovered": [], "recovered_rows": 0}
-    told |= {"set_aside": {}}
-    assert do(operator, run, context) == {**told, "latest": 2}
+    expected = {"numbers": [1, 2], "count": 2, "first": 1, "last": 2, "rows": 40, "recovered": [], "recovered_rows": 0}
+    expected |= {"set_aside": {}}
+    assert do(operator, run, context) == {**expected, "latest": 2}
     [extra] = [event.extra for event in context["outlet_events"].values()]
-    assert extra == {"pipeline": PIPELINE, "number": 2, **told}
+    assert extra == {"pipeline": PIPELINE, "number": 2, **expected}
     assert operator.outlets
 
 
@@ -207,7 +207,7 @@ def ends(error: BaseException) -> Ends:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "stored"),
     [
         (JobError("the job raised.", remedy="Correct it."), ("JobError", "job_failed", "JOB_FAILED")),
         (SinkUnavailableError("db is away."), ("SinkUnavailableError", "sink_unavailable", "")),
@@ -216,7 +216,7 @@ def ends(error: BaseException) -> Ends:
     ],
 )
 def test_what_ends_a_task_is_stored_for_the_page(
-    tmp_path: Path, error: BaseException, told: tuple[str, str, str]
+    tmp_path: Path, error: BaseException, stored: tuple[str, str, str]
 ) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
@@ -224,7 +224,7 @@ def test_what_ends_a_task_is_stored_for_the_page(
     with pytest.raises(BaseException):  # noqa: B017 - as the task ends
         do(ends(error), run)
     failure = world.store.overview(PIPELINE).failure
-    assert failure is not None and (failure.kind, failure.code, failure.reason) == told
+    assert failure is not None and (failure.kind, failure.code, failure.reason) == stored
     assert (failure.task_id, failure.try_number) == ("orders.step", 3) and "hunter2" not in failure.text
 
 

@@ -68,8 +68,8 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
 
     monkeypatch.setattr("airflow_ft.pipeline.dry_run.rehearse", rehearsed)
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
-    told = execute(stage)
-    assert told["rows"] == {"orders": 1} and "samples" not in told
+    printed = execute(stage)
+    assert printed["rows"] == {"orders": 1} and "samples" not in printed
     with raises(AirflowFailException) as refused:
         execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
     assert isinstance(refused.error, FoundProblemsError) and "no such table" in refused.error.headline
@@ -97,10 +97,10 @@ def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_waits_is_told_with_its_numbers_and_rows() -> None:
     waits = replace(found(), waiting={3: {"orders": 2, "more": 1}, 4: {"orders": 1_000}})
-    assert "checkpoints 3, 4 (rows: orders 1,002, more 1)" in "\n".join(waits.told())
+    assert "checkpoints 3, 4 (rows: orders 1,002, more 1)" in "\n".join(waits.lines())
     assert waits.to_json()["waiting"]["numbers"] == [3, 4]
-    told = list(replace(waits, checkpoints=0, waiting={7: {"orders": 1}}).told())
-    assert told[0] == "orders: nothing is new" and "checkpoint 7 (rows: orders 1)" in told[1]
+    lines = list(replace(waits, checkpoints=0, waiting={7: {"orders": 1}}).lines())
+    assert lines[0] == "orders: nothing is new" and "checkpoint 7 (rows: orders 1)" in lines[1]
 
 
 def test_a_parameter_of_the_run_says_it() -> None:

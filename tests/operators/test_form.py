@@ -34,7 +34,7 @@ SOURCES = {
 }
 
 
-def rendered(told: dict[str, Any], task: str = "stage", **changes: Any) -> PipelineSpec:
+def rendered(values: dict[str, Any], task: str = "stage", **changes: Any) -> PipelineSpec:
     """The specification of a task in a run that was told this."""
     declared = {**ft.pipeline_params(), "mine": Param(3, type="integer")}
     with DAG("d", schedule=None, params=declared):
@@ -42,7 +42,7 @@ def rendered(told: dict[str, Any], task: str = "stage", **changes: Any) -> Pipel
     found: Any = pipeline.children[f"orders.{task}"]
     operator = found.prepare_for_execution()
     params = {name: param.value if isinstance(param, Param) else param for name, param in declared.items()}
-    operator.render_template_fields({"params": {**params, **told}})
+    operator.render_template_fields({"params": {**params, **values}})
     result: PipelineSpec = operator.rendered()
     return result
 
@@ -56,8 +56,12 @@ def test_a_form_that_says_nothing_changes_nothing() -> None:
 
 
 def test_what_the_form_says_goes_before_what_the_author_says() -> None:
-    told = {"max_offsets_per_trigger": 50, "max_files_per_trigger": 4, "starting_offsets": "2026-11-24T00:00:00+00:00"}
-    found: dict[str, Any] = dict(rendered(told).sources)
+    params = {
+        "max_offsets_per_trigger": 50,
+        "max_files_per_trigger": 4,
+        "starting_offsets": "2026-11-24T00:00:00+00:00",
+    }
+    found: dict[str, Any] = dict(rendered(params).sources)
     assert {name: getattr(source, "max_offsets_per_trigger", None) for name, source in found.items()} == {
         "plain": 50, "bound": 50, "timed": 50, "exact": 50, "own": 3, "files": None, "bytes": None,
     }  # fmt: skip
@@ -71,12 +75,12 @@ def test_what_the_form_says_goes_before_what_the_author_says() -> None:
         {"a": {0: 5}},
     ]
     assert rendered({"dry_run": True}).is_dry_run
-    told = {"rewind": True, "savepoint": "/mnt/s", "savepoint_later": "continue"}
-    recover = rendered(told, "recover")
+    params = {"rewind": True, "savepoint": "/mnt/s", "savepoint_later": "continue"}
+    recover = rendered(params, "recover")
     assert recover.is_rewind and recover.savepoint is not None
     assert (recover.savepoint.path, recover.savepoint.later) == ("/mnt/s", "continue")
-    anew = rendered({"full_refresh": True}, "recover").savepoint
-    assert anew is not None and anew.is_beginning and anew.later == "refuse"
+    full_refresh = rendered({"full_refresh": True}, "recover").savepoint
+    assert full_refresh is not None and full_refresh.is_beginning and full_refresh.later == "refuse"
 
 
 def test_what_cannot_be_is_refused_before_anything_is_read() -> None:

@@ -66,8 +66,8 @@ def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
     apps = CheckpointsPlugin.react_apps
     assert len({app["name"] for app in apps}) == 1 and len({app["url_route"] for app in apps}) == len(apps) == 4
     [bundle] = {str(app["bundle_url"]) for app in apps}
-    told = api.create_app().openapi()["paths"]
-    routes = [f"airflow-ft{re.sub('{[^}]*}', '1', path)}" for path, methods in told.items() if "get" in methods]
+    paths = api.create_app().openapi()["paths"]
+    routes = [f"airflow-ft{re.sub('{[^}]*}', '1', path)}" for path, methods in paths.items() if "get" in methods]
     assert len(routes) > 10
     scripts = [f"airflow-ft/{path.name}" for path in (ROOT / "plugins").glob("*.js")]
     there = (bundle, documentation(), *routes, *scripts)
@@ -98,9 +98,9 @@ def test_every_page_of_the_documentation_is_served() -> None:
         answer = get(f"/docs/{page.name}")
         assert answer.status_code == 200 and "<h1 id=" in answer.text, page.name
         [style] = re.findall("<style>(.*?)</style>", answer.text)
-        told = b64encode(sha256(style.encode()).digest()).decode()
+        digest = b64encode(sha256(style.encode()).digest()).decode()
         policy = answer.headers["Content-Security-Policy"]
-        assert f"'sha256-{told}'" in policy and "default-src 'none'" in policy
+        assert f"'sha256-{digest}'" in policy and "default-src 'none'" in policy
         assert not re.search(r"<script|<[^>]* (style|on\w+)=|javascript:", answer.text), page.name
         for link, heading in re.findall(r'(?:href|src)="([^":#]*)(?:#([^"]*))?"', answer.text):
             there = get(f"/docs/{link}") if link else answer

@@ -55,12 +55,12 @@ class Task:
     run_id: str = "manual__1"
     try_number: int = 1
     dag_id = "airflow_ft_maintenance"
-    task_id = "act"
+    task_id = "action"
     map_index: int = -1
 
 
 @dataclass
-class Told:
+class Triggered:
     """What came of a run: its result, and the lines of its log."""
 
     result: Any
@@ -70,11 +70,11 @@ class Told:
         return any(words in line for line in self.log)
 
 
-def trigger(action: str, **said: Any) -> Told:
+def trigger(action: str, **said: Any) -> Triggered:
     """What comes of a `run`."""
     with capture_logs() as lines:
         result = run(action, **said)
-    return Told(result, [str(line["event"]) for line in lines])
+    return Triggered(result, [str(line["event"]) for line in lines])
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
     dag = dag or maintenance_dag()
     params = copy.deepcopy(dag.params)
     params.update({"pipeline": PIPELINE, "action": action, **conf})
-    task: Any = copy.copy(dag.get_task("act"))
+    task: Any = copy.copy(dag.get_task("action"))
     context = {"ti": Task(run_id, tries), "dag_run": Run(user), "dag": dag, "task": task, "params": params.validate()}
     task.render_template_fields(context)
     return task.execute(context)
@@ -137,14 +137,14 @@ def decided(world: World) -> None:
 def test_the_example_dag_has_every_act_and_does_none_by_default() -> None:
     from airflow_ft.example_dags.airflow_ft_maintenance import dag
 
-    assert dag.dag_id == "airflow_ft_maintenance" and dag.schedule is None and dag.task_ids == ["act"]
+    assert dag.dag_id == "airflow_ft_maintenance" and dag.schedule is None and dag.task_ids == ["action"]
     action = dag.params.get_param("action")
     assert action.schema["enum"] == list(ACTIONS) and action.value is None
     assert set(action.schema["values_display"]) == set(ACTIONS)
     assert set(dag.params) >= {"pipeline", "checkpoint", "rewind", "reason", "folder", "allow_repeated", "full"}
     with pytest.raises(ParamValidationError):
         copy.deepcopy(dag.params).validate()
-    task = dag.get_task("act")
+    task = dag.get_task("action")
     assert task.retries == 0 and dag.doc_md is not None and "maintenance_dag(" in dag.doc_md
 
 
@@ -154,7 +154,7 @@ def test_a_dag_has_the_acts_that_it_was_given_and_arguments_of_its_own() -> None
     )
     assert dag.params.get_param("action").schema["enum"] == ["verify", "doctor"]
     assert dag.params["folder"] == "/mnt" and dag.params.get_param("full").value is False
-    task = dag.get_task("act")
+    task = dag.get_task("action")
     assert (task.retries, task.owner) == (0, "ops"), "what a person has asked for once is not tried again"
     with pytest.raises(ParamValidationError):
         trigger("resume", dag=dag)
@@ -223,13 +223,13 @@ def test_a_mapped_task_acts_on_each_pipeline(world: World) -> None:
     world.store.register("payments")
     with DAG("d", schedule=None):
         mapped = MaintenanceOperator.partial(task_id="t", action="recover").expand(pipeline=[PIPELINE, "payments"])
-    told = []
+    events = []
     for index, name in enumerate((PIPELINE, "payments")):
         task: Any = mapped.unmap({"pipeline": name})
         with capture_logs() as lines:
             task.execute({"ti": Task(map_index=index), "dag_run": Run()})
-        told += [line["event"] for line in lines]
-    assert "checkpoint 1 was in doubt and is now COMPLETED" in told and "nothing is in doubt" in told
+        events += [line["event"] for line in lines]
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in events and "nothing is in doubt" in events
 
 
 # --- what an act lacks, or would pass over ---------------------------------------------------------------------------
@@ -261,10 +261,10 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
         ("recover", {"allow_repeated": True}),
         ("rewind", {"savepoint": "/a/savepoint"}),
     ]
-    for action, told in passed_over:
-        name = list(told)[-1]
+    for action, given in passed_over:
+        name = list(given)[-1]
         with raises(AirflowFailException) as caught:
-            trigger(action, **told)
+            trigger(action, **given)
         assert caught.error is not None and name in caught.error.headline and action in caught.error.headline
     for action in ("restore", "dispose"):
         with raises(AirflowFailException) as caught:
@@ -304,11 +304,11 @@ def test_a_checkpoint_in_doubt_is_settled_once_in_the_name_of_who_has_asked(
     world: World, action: str, state: CheckpointState
 ) -> None:
     world.prepared()
-    told = trigger(action, checkpoint=1, reason="a test")
+    result = trigger(action, checkpoint=1, reason="a test")
     assert world.store.checkpoint(PIPELINE, 1).state is state
-    assert "db: its newest is 0" in told or "db: it has no marker" in told, told.log
-    assert "Checkpoint 1 (PREPARED, 20 rows): " in told and f"checkpoint 1 is {state}" in told
-    assert f"`{action} 1` by ada (airflow_ft_maintenance/manual__1/act): a test" in signed(world)
+    assert "db: its newest is 0" in result or "db: it has no marker" in result, result.log
+    assert "Checkpoint 1 (PREPARED, 20 rows): " in result and f"checkpoint 1 is {state}" in result
+    assert f"`{action} 1` by ada (airflow_ft_maintenance/manual__1/action): a test" in signed(world)
     before = world.store.checkpoint(PIPELINE, 1), {name: list(system.rows) for name, system in world.systems.items()}
     if action == "quarantine":
         assert "checkpoint 1 is QUARANTINED" in trigger(action, checkpoint=1, run_id="manual__2")
@@ -340,8 +340,8 @@ def test_what_is_in_quarantine_is_released_by_a_decision(world: World, action: s
 def test_refused_rows_are_set_aside_when_a_person_says_so(world: World) -> None:
     decided(world)
     world.systems["log"].declines_in_commit = True
-    told = trigger("dead_letter", checkpoint=1, reason="unwanted")
-    assert "checkpoint 1 is COMPLETED, 1 row set aside" in told and "file:///dead/1" in told
+    result = trigger("dead_letter", checkpoint=1, reason="unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 row set aside" in result and "file:///dead/1" in result
     assert "unwanted" in signed(world)
     with raises(AirflowException) as caught:
         trigger("dead_letter", checkpoint=1)
@@ -354,8 +354,8 @@ def test_a_lost_token_is_set_and_the_rows_delivered_once(world: World) -> None:
     with raises(AirflowException, "token_lost"):
         trigger("recover")
     assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
-    told = trigger("redeliver", checkpoint=1)
-    assert "are you sure that its rows are not there?" in told and "checkpoint 1 is COMPLETED" in told
+    result = trigger("redeliver", checkpoint=1)
+    assert "are you sure that its rows are not there?" in result and "checkpoint 1 is COMPLETED" in result
     assert world.systems["log"].rows == [1] and world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
     with raises(AirflowException) as caught:
         trigger("redeliver", checkpoint=1)
@@ -377,7 +377,7 @@ def test_rewind_gives_up_what_is_not_delivered_and_nothing_the_second_time(world
     world.prepared(2)
     assert "the next run starts from the beginning" in trigger("rewind", reason="wrong prices")
     assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (1, 2)] == [AfterAbort.REWOUND] * 2
-    assert "`rewind` by ada (airflow_ft_maintenance/manual__1/act): wrong prices" in signed(world)
+    assert "`rewind` by ada (airflow_ft_maintenance/manual__1/action): wrong prices" in signed(world)
     assert "the next run starts from the beginning" in trigger("rewind", run_id="manual__2")
     assert not any(system.rows for system in world.systems.values())
 
@@ -385,11 +385,11 @@ def test_rewind_gives_up_what_is_not_delivered_and_nothing_the_second_time(world
 def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_asked(world: World) -> None:
     world.store.register(PIPELINE)
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
-    told = trigger("resume", reason="it is back")
-    assert "orders is HALTED (TOKEN_LOST): the token is gone" in told and "orders is ACTIVE" in told
+    result = trigger("resume", reason="it is back")
+    assert "orders is HALTED (TOKEN_LOST): the token is gone" in result and "orders is ACTIVE" in result
     [event] = world.store.events(PIPELINE, limit=1)
     assert event.message.endswith(
-        "RESUMED: by ada (airflow_ft_maintenance/manual__1/act): it is back, after TOKEN_LOST"
+        "RESUMED: by ada (airflow_ft_maintenance/manual__1/action): it is back, after TOKEN_LOST"
     )
     assert "orders is not halted" in trigger("resume", run_id="manual__2")
 
@@ -399,7 +399,7 @@ def test_a_run_that_nobody_has_triggered_is_named_itself(world: World) -> None:
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
     trigger("resume", user=None, run_id="scheduled__1")
     [event] = world.store.events(PIPELINE, limit=1)
-    assert event.message.endswith("RESUMED: by airflow_ft_maintenance/scheduled__1/act, after TOKEN_LOST")
+    assert event.message.endswith("RESUMED: by airflow_ft_maintenance/scheduled__1/action, after TOKEN_LOST")
 
 
 def test_state_is_dropped_once(scene: Scene) -> None:
@@ -408,10 +408,10 @@ def test_state_is_dropped_once(scene: Scene) -> None:
     begun = Path(before.location.removeprefix("file://"), "sources/0/0")  # where Spark first stood in the topic
     begun.parent.mkdir(parents=True)
     begun.write_text('\0v1\n{"orders":{"0":3}}')
-    told = trigger("reset_state", reason="a new key")
+    result = trigger("reset_state", reason="a new key")
     after = scene.store.pipeline(PIPELINE).base
-    assert after != before and "the next run reads from where the last one ended, without state" in told
-    assert "`reset_state` by ada (airflow_ft_maintenance/manual__1/act): a new key" in signed(scene)
+    assert after != before and "the next run reads from where the last one ended, without state" in result
+    assert "`reset_state` by ada (airflow_ft_maintenance/manual__1/action): a new key" in signed(scene)
     assert "orders has no state to drop" in trigger("reset_state", run_id="manual__2")
     assert scene.store.pipeline(PIPELINE).base == after
 
@@ -419,8 +419,8 @@ def test_state_is_dropped_once(scene: Scene) -> None:
 def test_doctor_fails_with_what_it_has_found(world: World) -> None:
     world.stage(1)
     world.steps(world.context())
-    told = trigger("doctor", tries=2)
-    assert "checkpoint 1 was confirmed last" in told and "pipeline orders" in told.log
+    result = trigger("doctor", tries=2)
+    assert "checkpoint 1 was confirmed last" in result and "pipeline orders" in result.log
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
     events = signed(world)
     with raises(AirflowFailException) as caught:
@@ -480,13 +480,13 @@ class SqliteWorld(RealWorld):
 
 
 def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path) -> None:
-    told = trigger("savepoint", checkpoint=1, folder=str(tmp_path / "elsewhere"))
-    uri = told.result
-    assert "savepoint of checkpoint 1 of orders" in told and str(tmp_path / "elsewhere") in uri
-    assert read_metadata(uri).taken_by == "`savepoint 1` by ada (airflow_ft_maintenance/manual__1/act)"
+    result = trigger("savepoint", checkpoint=1, folder=str(tmp_path / "elsewhere"))
+    uri = result.result
+    assert "savepoint of checkpoint 1 of orders" in result and str(tmp_path / "elsewhere") in uri
+    assert read_metadata(uri).taken_by == "`savepoint 1` by ada (airflow_ft_maintenance/manual__1/action)"
     before = scene.store.pipeline(PIPELINE).base
-    told = trigger("restore", savepoint=uri, reason="back to yesterday")
-    assert told.result == {"checkpoint": 1, "later": []} and "continues from checkpoint 1 of orders" in told
+    result = trigger("restore", savepoint=uri, reason="back to yesterday")
+    assert result.result == {"checkpoint": 1, "later": []} and "continues from checkpoint 1 of orders" in result
     base = scene.store.pipeline(PIPELINE).base
     assert base != before and "`restore` by ada" in signed(scene) and "back to yesterday" in signed(scene)
     assert trigger("restore", savepoint=uri).result == {}, "the same run once more"
@@ -512,14 +512,14 @@ def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
     scene: Scene, action: str, arguments: dict[str, Any]
 ) -> None:
     dag = maintenance_dag()
-    dag.get_task("act").wait = 0.01
+    dag.get_task("action").wait = 0.01
     folder = {"folder": arguments["savepoint"]} if "savepoint" in arguments else {}
     with new_epoch(scene.store, PIPELINE, Worker("t"), "a test", 1):
         with raises(AirflowException, "stop_timeout", pipeline=PIPELINE, seconds=0.01):
             trigger(action, dag=dag, reason="the end of the month", **folder)
         [asked] = scene.store.open_requests(PIPELINE)
     assert dict(asked.arguments) == arguments
-    assert f"`{action}` by ada (airflow_ft_maintenance/manual__1/act): the end of the month" in signed(scene)
+    assert f"`{action}` by ada (airflow_ft_maintenance/manual__1/action): the end of the month" in signed(scene)
 
 
 def test_a_stream_that_nobody_runs_is_kept_as_it_stands_or_cannot_be_drained(scene: Scene) -> None:

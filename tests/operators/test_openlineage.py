@@ -27,8 +27,8 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from airflow_ft import FileSource, KafkaSink, KafkaSource, MySqlSink, PipelineSpec
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import ConfirmOperator
-from airflow_ft.operators.openlineage import FACET, tell_running
-from airflow_ft.operators.reporting import ReportingCounters, tell_lineage
+from airflow_ft.operators.openlineage import FACET, emit_running
+from airflow_ft.operators.reporting import ReportingCounters, report_lineage
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -160,14 +160,14 @@ def emitted(operator: CheckpointOperator, folder: Path) -> dict[str, Any]:
     ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1, task_id=operator.task_id, task=operator)
     run = SimpleNamespace(run_id=RUN.run_id)
     manager: Any = ExtractorManager()  # type: ignore[no-untyped-call]
-    told = manager.extract_metadata(run, operator, TaskInstanceState.SUCCESS, ti)
+    metadata = manager.extract_metadata(run, operator, TaskInstanceState.SUCCESS, ti)
     file = folder / f"{uuid.uuid4().hex}.json"
     client = OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=str(file), append=True)))
     OpenLineageAdapter(client=client).complete_task(
         run_id=str(uuid.uuid4()),
         job_name=f"dag.{operator.task_id}",
         end_time=datetime.now(UTC).isoformat(),
-        task=told,
+        task=metadata,
         nominal_start_time=None,
         nominal_end_time=None,
         owners=[],
@@ -195,7 +195,7 @@ def names(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def made_of(facet: dict[str, Any]) -> dict[str, list[tuple[str, str, str, list[str]]]]:
     """By column; what decides on rows as "". It has to be as OpenLineage demands."""
     jsonschema.Draft202012Validator(COLUMN_LINEAGE).validate(facet)
-    fields = {name: told["inputFields"] for name, told in facet["fields"].items()} | {"": facet["dataset"]}
+    fields = {name: expected["inputFields"] for name, expected in facet["fields"].items()} | {"": facet["dataset"]}
     return {
         name: [
             (
@@ -303,12 +303,12 @@ def test_the_manifest_keeps_what_columns_are_made_of(shop: Shop) -> None:
 
 def running(shop: Shop, monkeypatch: pytest.MonkeyPatch, number: int) -> dict[str, Any]:
     """What Airflow's provider is given for the event of a stream that goes on."""
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr("airflow_ft.operators.openlineage.emit_dataset_lineage", lambda **given: told.append(given))
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr("airflow_ft.operators.openlineage.emit_dataset_lineage", lambda **given: events.append(given))
     operator = StreamingPipelineOperator(task_id="t", spec=spec(streaming=True))
     ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1)
-    tell_running(operator, ti, number)
-    [given] = told
+    emit_running(operator, ti, number)
+    [given] = events
     assert given["task_instance"] is ti
     return given
 
@@ -316,7 +316,7 @@ def running(shop: Shop, monkeypatch: pytest.MonkeyPatch, number: int) -> dict[st
 def test_a_stream_that_goes_on_tells_its_newest_confirmed_checkpoint(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [one, two] = shop.stage(2, made_with={"job": "shop"}, goes_on=True)
+    [one, two] = shop.stage(2, made_with={"job": "shop"}, continues=True)
     shop.complete(one)
     given = running(shop, monkeypatch, one)
     assert [(each.namespace, each.name) for each in given["inputs"]] == INPUTS
@@ -344,30 +344,30 @@ def test_a_catalog_that_is_away_does_not_end_a_stream(
 
     monkeypatch.setattr("airflow_ft.operators.openlineage.emit_dataset_lineage", away)
     operator = StreamingPipelineOperator(task_id="t", spec=spec(streaming=True))
-    tell_running(operator, SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1), one)
+    emit_running(operator, SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1), one)
     assert "could not report checkpoint 1 to OpenLineage: ConnectionError: nobody answers" in caplog.text
 
 
 def test_it_is_told_of_the_first_checkpoint_and_of_one_a_minute(shop: Shop) -> None:
-    told: Queue[int] = Queue()
+    numbers: Queue[int] = Queue()
     now = [1000.0]
     may_end = Event()
 
-    def tell(number: int) -> None:
-        told.put(number)
+    def add(number: int) -> None:
+        numbers.put(number)
         if number == 4:
             may_end.wait(30)
 
-    shop.store.meter = heard = ReportingCounters(tell, clock=lambda: now[0])
+    shop.store.meter = counters = ReportingCounters(add, clock=lambda: now[0])
 
     def confirmed_after(seconds: float) -> None:
         now[0] += seconds
-        [number] = shop.stage(goes_on=True)
+        [number] = shop.stage(continues=True)
         shop.complete(number)
 
     def idle() -> None:
-        assert heard.telling is not None
-        heard.telling.result(30)
+        assert counters.reporting is not None
+        counters.reporting.result(30)
 
     confirmed_after(0)
     idle()
@@ -379,7 +379,7 @@ def test_it_is_told_of_the_first_checkpoint_and_of_one_a_minute(shop: Shop) -> N
     idle()
     confirmed_after(1)
     idle()
-    assert [told.get_nowait() for _ in range(told.qsize())] == [1, 4, 6]
+    assert [numbers.get_nowait() for _ in range(numbers.qsize())] == [1, 4, 6]
 
 
 @pytest.mark.parametrize("is_active", [True, False])
@@ -388,7 +388,7 @@ def test_a_stream_is_heard_where_the_provider_is_set_up(
 ) -> None:
     monkeypatch.setattr("airflow.providers.openlineage.api.is_openlineage_active", lambda: is_active)
     before = shop.store.meter
-    tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
+    report_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
     assert isinstance(shop.store.meter, ReportingCounters) if is_active else shop.store.meter is before
 
 
@@ -396,9 +396,9 @@ def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", "no JSON")
-    tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
+    report_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.api", None)  # as an older one has none
-    tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
+    report_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         "could not report this stream to OpenLineage"
     ] * 2

@@ -370,7 +370,7 @@ def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
 
 
 def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> None:
-    told: list[Any] = []
+    called: list[Any] = []
     common = {
         "retries": 7,
         "retry_delay": timedelta(seconds=3),
@@ -381,14 +381,14 @@ def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> N
         "priority_weight": 9,
         "owner": "shop",
         "depends_on_past": True,
-        "on_failure_callback": told.append,
+        "on_failure_callback": called.append,
         "executor_config": {"a": 1},
         "run_as_user": "spark",
     }
     group = pipeline(dag, default_args={"retries": 1, "wait_for_downstream": True}, **common)
     for task in dag.tasks:
         found = {name: getattr(task, name) for name in common}
-        assert found == {**common, "on_failure_callback": [told.append]}, task.task_id
+        assert found == {**common, "on_failure_callback": [called.append]}, task.task_id
     assert group.default_args["wait_for_downstream"] is True
     stream = pipeline(DAG("s", schedule=None), streaming=True, pool="streams", retries=2)
     assert isinstance(stream.confirmed, BaseOperator)
@@ -432,5 +432,5 @@ def test_one_pipeline_twice_in_a_dag_is_named_whatever_the_groups_are_called(dag
 def test_remedies_name_the_pipeline_and_its_dag_file(dag: DAG) -> None:
     pipeline(dag)
     error = together([UnfitTargetError("no table a.", remedy=PROPOSED), UnfitTargetError("no b.", remedy=PROPOSED)])
-    told = str(error.located(pipeline="orders").filled("orders", dag.get_task("orders.stage").dag_file))  # type: ignore[attr-defined]
-    assert told.count(f"`airflow ft setup orders --dag {__file__} --print --tables`") == 2
+    message = str(error.located(pipeline="orders").filled("orders", dag.get_task("orders.stage").dag_file))  # type: ignore[attr-defined]
+    assert message.count(f"`airflow ft setup orders --dag {__file__} --print --tables`") == 2

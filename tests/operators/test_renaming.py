@@ -39,11 +39,11 @@ def signed(pipelines: Pipelines, name: str, kind: str) -> str:
 def test_an_act_renames_a_pipeline_once(pipelines: Pipelines) -> None:
     uri = pipelines.savepoint()
     asked = {"pipeline": NEW, "savepoint": uri, "savepoint_rename": True, "reason": "it is the shop's"}
-    told = trigger("restore", **asked)
-    assert told.result == {"checkpoint": 1, "later": []}
-    assert "the next run of shop-orders continues from checkpoint 1 of orders" in told
-    assert "orders is RENAMED: " in told
-    by = "`restore` by ada (airflow_ft_maintenance/manual__1/act): it is the shop's"
+    result = trigger("restore", **asked)
+    assert result.result == {"checkpoint": 1, "later": []}
+    assert "the next run of shop-orders continues from checkpoint 1 of orders" in result
+    assert "orders is RENAMED: " in result
+    by = "`restore` by ada (airflow_ft_maintenance/manual__1/action): it is the shop's"
     assert by in signed(pipelines, OLD, "RENAMED") and by in signed(pipelines, NEW, "RESTORED")
     pipelines.run(NEW, 2)
     assert trigger("restore", **asked).result == {}, "the same run once more"
@@ -66,8 +66,8 @@ def test_an_act_that_is_refused_leaves_no_new_name(pipelines: Pipelines) -> None
 
 
 def test_an_operator_renames_too(pipelines: Pipelines) -> None:
-    told = FromSavepoint(pipelines.savepoint(), rename=True)
-    operator = RestoreSavepointOperator(task_id="r", pipeline=NEW, savepoint=told, store=pipelines.url)
+    from_savepoint = FromSavepoint(pipelines.savepoint(), rename=True)
+    operator = RestoreSavepointOperator(task_id="r", pipeline=NEW, savepoint=from_savepoint, store=pipelines.url)
     assert operator.execute({"ti": Task(), "dag_run": None}) == {"checkpoint": 1, "later": []}  # type: ignore[typeddict-item]
     assert pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED
     pipelines.run(NEW, 2)

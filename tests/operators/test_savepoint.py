@@ -60,10 +60,10 @@ def _execute(operator: Any) -> Any:
     return operator.execute({"ti": _Task()})
 
 
-def _rendered(told: FromSavepoint, params: dict[str, Any]) -> FromSavepoint | None:
+def _rendered(from_savepoint: FromSavepoint, params: dict[str, Any]) -> FromSavepoint | None:
     environment = jinja2.Environment()
     return FromSavepoint.of(
-        {n: environment.from_string(str(v)).render(params=params) for n, v in told.to_json().items()}
+        {n: environment.from_string(str(v)).render(params=params) for n, v in from_savepoint.to_json().items()}
     )
 
 
@@ -102,19 +102,19 @@ def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, t
         TriggerSavepointOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, savepoint_dir=str(tmp_path))
     )
 
-    def go_on(run: RunKey) -> Any:
+    def next_run(run: RunKey) -> Any:
         worker = Worker("", 1)
         return restore_once(
-            scene.store, FromSavepoint(uri), PIPELINE, run, _nobody, worker, wal_root="", lease_seconds=0.0
+            scene.store, FromSavepoint(uri), PIPELINE, run, no_participant, worker, wal_root="", lease_seconds=0.0
         )
 
-    first = go_on(RUN)
+    first = next_run(RUN)
     scene.take()
     scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
     scene.store.release_lease(PIPELINE, "worker")
     assert first.position == scene.store.pipeline(PIPELINE).base
-    assert go_on(RUN) is None
-    assert go_on(RunKey("d", "manual__2")).position != first.position
+    assert next_run(RUN) is None
+    assert next_run(RunKey("d", "manual__2")).position != first.position
 
 
 def test_a_run_that_reads_everything_anew_has_done_so_though_nothing_was_read_before(tmp_path: Path) -> None:
@@ -122,38 +122,45 @@ def test_a_run_that_reads_everything_anew_has_done_so_though_nothing_was_read_be
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         scene = Scene(store)
 
-        def go_on() -> Any:
-            told, worker = FromSavepoint(BEGINNING), Worker("", 1)
-            return restore_once(store, told, PIPELINE, RUN, _nobody, worker, wal_root="", lease_seconds=0.0)
+        def next_run() -> Any:
+            from_savepoint, worker = FromSavepoint(BEGINNING), Worker("", 1)
+            return restore_once(
+                store, from_savepoint, PIPELINE, RUN, no_participant, worker, wal_root="", lease_seconds=0.0
+            )
 
-        first = go_on()
+        first = next_run()
         assert first is not None and first.position is None and store.pipeline(PIPELINE).base is None
         scene.take()
         scene.complete(scene.stage(1)[0])
         store.release_lease(PIPELINE, "worker")
-        assert go_on() is None
+        assert next_run() is None
 
 
 def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path: Path) -> None:
     params = savepoint_params()
     defaults = {name: param.value for name, param in params.items()}
-    told = _rendered(FromSavepoint.from_params(), defaults)
-    assert told is not None and not told.is_given and not told.may_leave_state
-    told = _rendered(FromSavepoint.from_params(), {})
-    assert told is not None and not told.is_given, "a DAG without the params"
+    from_savepoint = _rendered(FromSavepoint.from_params(), defaults)
+    assert from_savepoint is not None and not from_savepoint.is_given and not from_savepoint.may_leave_state
+    from_savepoint = _rendered(FromSavepoint.from_params(), {})
+    assert from_savepoint is not None and not from_savepoint.is_given, "a DAG without the params"
     form = {"savepoint": "/s", "savepoint_later": "write-again", "savepoint_claim_mode": "CLAIM"}
-    told = _rendered(FromSavepoint.from_params(), {**form, "allow_non_restored_state": True})
-    assert told is not None and told.is_given and told.may_leave_state and not told.renames
-    told = _rendered(FromSavepoint.from_params(), {**form, "savepoint_rename": True})
-    assert told is not None and told.renames and not told.may_leave_state
-    told = _rendered(FromSavepoint.from_params(), {**form, "allow_changed_state": True})
-    assert told is not None and told.may_change_state and not told.may_leave_state
-    assert (told.path, told.later, told.claim_mode) == ("/s", "write-again", "CLAIM")
+    from_savepoint = _rendered(FromSavepoint.from_params(), {**form, "allow_non_restored_state": True})
+    assert (
+        from_savepoint is not None
+        and from_savepoint.is_given
+        and from_savepoint.may_leave_state
+        and not from_savepoint.renames
+    )
+    from_savepoint = _rendered(FromSavepoint.from_params(), {**form, "savepoint_rename": True})
+    assert from_savepoint is not None and from_savepoint.renames and not from_savepoint.may_leave_state
+    from_savepoint = _rendered(FromSavepoint.from_params(), {**form, "allow_changed_state": True})
+    assert from_savepoint is not None and from_savepoint.may_change_state and not from_savepoint.may_leave_state
+    assert (from_savepoint.path, from_savepoint.later, from_savepoint.claim_mode) == ("/s", "write-again", "CLAIM")
     assert json.dumps([param.dump() for param in params.values()])
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("given", "name"),
     [
         ({"path": "/s", "later": "perhaps"}, "'perhaps'"),
         ({"path": "/s", "claim_mode": "LEGACY"}, "LEGACY"),
@@ -164,9 +171,9 @@ def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path:
         (17, "from_savepoint"),
     ],
 )
-def test_what_is_no_savepoint_is_refused_when_the_dag_is_parsed(told: Any, name: str) -> None:
+def test_what_is_no_savepoint_is_refused_when_the_dag_is_parsed(given: Any, name: str) -> None:
     with DAG("d", schedule=None), pytest.raises(ConfigurationError) as caught:
-        CheckpointedPipeline(spec(from_savepoint=told))
+        CheckpointedPipeline(spec(from_savepoint=given))
     assert name in caught.value.headline
 
 
@@ -186,11 +193,11 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
     assert task.task_id == ("orders.stream" if streaming else "orders.recover")
     assert "from_savepoint" in task.template_fields
     task.render_template_fields({"params": {"savepoint": "/s"}, "dag": dag, "ti": _Task(), "task": task})
-    told = task.rendered()
-    assert told.savepoint == FromSavepoint(
+    rendered = task.rendered()
+    assert rendered.savepoint == FromSavepoint(
         "/s", allow_non_restored_state="False", rename="False", allow_changed_state="False"
     )
-    assert "from_savepoint" not in told.to_json()
+    assert "from_savepoint" not in rendered.to_json()
     seen: list[Any] = []
     monkeypatch.setattr("airflow_ft.spark.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))
 
@@ -198,20 +205,20 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
         store = pipeline = run = participants = worker = None
         lease_seconds = 1.0
 
-    def go_on(declared: Any) -> None:
-        pipeline_steps.go_on_from(Run(), declared.savepoint, declared.sources, "/wal")  # type: ignore[arg-type]
+    def next_run(declared: Any) -> None:
+        pipeline_steps.restore_savepoint(Run(), declared.savepoint, declared.sources, "/wal")  # type: ignore[arg-type]
 
-    go_on(told)
-    assert seen == [told.savepoint]
-    go_on(spec())
+    next_run(rendered)
+    assert seen == [rendered.savepoint]
+    next_run(spec())
     assert len(seen) == 1
     for start in ("latest", "group_offsets"):
         sources = {"orders": KafkaSource(topics=["orders"], starting_offsets=start, group_id="shop")}
         refused = spec(sources=sources, from_savepoint=BEGINNING)
         with pytest.raises(ConfigurationError) as caught:
-            go_on(refused)
+            next_run(refused)
         assert "'orders'" in caught.value.headline and f"'{start}'" in caught.value.headline
-    go_on(spec(from_savepoint=BEGINNING))
+    next_run(spec(from_savepoint=BEGINNING))
     assert seen[1:] == [FromSavepoint(BEGINNING)]
 
 
@@ -257,5 +264,5 @@ def test_what_an_act_would_take_for_another_wish_is_refused(kind: Any, given: di
     TriggerSavepointOperator(task_id="s", pipeline=PIPELINE, checkpoint="{{ params.checkpoint }}")
 
 
-def _nobody(_: Any) -> Any:
+def no_participant(_: Any) -> Any:
     raise AssertionError("no sink is asked")

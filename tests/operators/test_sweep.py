@@ -82,8 +82,8 @@ def test_what_is_late_by_its_own_bound_needs_a_person(world: World, gauges: dict
     Scene(world.store, "shop").stage(2, made_with={"late_after": 1e-5})
     with raises(AirflowFailException, "problems_found", pipelines=["shop"]):
         run(patience=None)
-    told = {name: gauges[f"airflow_ft.{name}.shop"] for name in ("late", "halted", "quarantined", "undelivered")}
-    assert told == {"late": 1, "halted": 0, "quarantined": 0, "undelivered": 2}
+    sent = {name: gauges[f"airflow_ft.{name}.shop"] for name in ("late", "halted", "quarantined", "undelivered")}
+    assert sent == {"late": 1, "halted": 0, "quarantined": 0, "undelivered": 2}
     segments = [each.segment for each in world.store.open_checkpoints("shop")]
     assert gauges["airflow_ft.undelivered_bytes.shop"] == sum(each.bytes for each in segments if each) > 0
 

@@ -22,7 +22,7 @@ from airflow_ft import (
     SqliteSink,
     pipeline_asset,
 )
-from airflow_ft.pipeline.assets import sink_assets, source_assets, tell_sinks
+from airflow_ft.pipeline.assets import emit_sink_events, sink_assets, source_assets
 from airflow_ft.pipeline.lineage import Delivered, delivered
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -97,10 +97,10 @@ def test_places_are_aliases() -> None:
     }
     topics = [AssetAlias("kafka:kafka_default/orders"), AssetAlias("kafka:kafka_default/alerts")]
     assert source_assets(a_spec()) == [*topics, AssetAlias("files:/data/in")]
-    [told] = source_assets(
+    [alias] = source_assets(
         PipelineSpec(**COPIES, sources={"a": FileSource(path="/data/Auftr\u00e4ge x", format="text")})
     )
-    assert told.name == "files:/data/Auftr%C3%A4ge%20x", "MySQL below Airflow takes ASCII alone"
+    assert alias.name == "files:/data/Auftr%C3%A4ge%20x", "MySQL below Airflow takes ASCII alone"
 
 
 def test_the_graph_connects_who_writes_a_topic_with_who_reads_it() -> None:
@@ -142,8 +142,8 @@ def found(confirmed: Confirmed, **settings: Mapping[str, Any]) -> dict[str, Deli
 
 
 def test_each_is_called_as_openlineage_and_the_providers_call_it() -> None:
-    told = {name: each.dataset for name, each in found(Confirmed(Numbers.of([1]))).items()}
-    assert told == {
+    datasets = {name: each.dataset for name, each in found(Confirmed(Numbers.of([1]))).items()}
+    assert datasets == {
         "orders": Dataset("mysql://db.example:3306", "shop.orders", "mysql://db.example:3306/shop/orders"),
         "daily": Dataset(
             "mysql://db.example:3306", "other.orders_20260101", "mysql://db.example:3306/other/orders_20260101"
@@ -157,8 +157,8 @@ def test_each_is_called_as_openlineage_and_the_providers_call_it() -> None:
         "small": Dataset("sqlite:///data/small.db", "orders", "sqlite:///data/small.db/orders"),
         "lake": Dataset("file", "/lake/orders", "file:///lake/orders"),
     }
-    told.pop("small")  # Airflow writes one slash where no server is named
-    for dataset in told.values():
+    datasets.pop("small")  # Airflow writes one slash where no server is named
+    for dataset in datasets.values():
         assert Asset(dataset.uri).uri == dataset.uri, "Airflow and its providers take it as it is"
 
 
@@ -185,10 +185,10 @@ def test_a_sink_is_told_with_its_rows_and_one_without_rows_is_not() -> None:
         ),  # of another run, whose rows were delivered with these
     }
     confirmed = Confirmed(Numbers.of([1, 2]), rows, aside)
-    told = list(found(confirmed, lake={"table": "/lake/before"}).values())
+    emitted = list(found(confirmed, lake={"table": "/lake/before"}).values())
     declared = sink_assets(a_spec())
     events = events_of(declared)
-    silent = tell_sinks(declared, told, "orders", confirmed, events)
+    silent = emit_sink_events(declared, emitted, "orders", confirmed, events)
     extra = {"pipeline": "orders", "number": 2, "numbers": [1, 2], "count": 2, "first": 1, "last": 2}
     assert events[declared["orders"]].added == [
         (Asset("mysql://db.example:3306/shop/orders"), {**extra, "sink": "orders", "rows": 7})
@@ -206,8 +206,8 @@ def test_a_connection_that_is_gone_keeps_no_rows_from_being_confirmed(caplog: py
         return CONNECTIONS[conn_id]
 
     log: Any = Log()
-    told = delivered(log, "orders", Confirmed(Numbers.of([2])), gone)
-    assert {each.sink for each in told} == set(SINKS) - {"orders", "daily"}
+    found = delivered(log, "orders", Confirmed(Numbers.of([2])), gone)
+    assert {each.sink for each in found} == set(SINKS) - {"orders", "daily"}
     assert "lineage does not tell of shop: " in caplog.text and "not defined" in caplog.text
 
 
@@ -234,12 +234,14 @@ def dataset(sink: Any, connection: ConnectionInfo) -> Dataset:
 def test_an_asset_that_airflow_refuses_costs_the_event_alone(caplog: pytest.LogCaptureFixture) -> None:
     """The rows are confirmed: a task that fails by this would fail for ever."""
     declared = sink_assets(a_spec())
-    told = [
+    warnings = [
         Delivered("orders", Dataset("mysql://a", "b", "airflow-ft://No_Such/"), 1),
         Delivered("alerts", Dataset("kafka://a", "b", "kafka://a:1/b"), 1),
     ]
     events = events_of(declared)
-    silent = tell_sinks(declared, told, "orders", Confirmed(Numbers.of([1]), {"orders": 1, "alerts": 1}), events)
+    silent = emit_sink_events(
+        declared, warnings, "orders", Confirmed(Numbers.of([1]), {"orders": 1, "alerts": 1}), events
+    )
     assert declared["orders"] in silent and declared["alerts"] not in silent
     assert "of sink orders is not updated: " in caplog.text
 
@@ -250,6 +252,6 @@ def test_a_part_of_another_distribution_that_raises_costs_the_event_alone(
     lineage: Any = system("mysql").part("lineage")
     monkeypatch.setattr(lineage, "dataset", lambda *_: 1 / 0)
     log: Any = Log()
-    told = delivered(log, "orders", Confirmed(Numbers.of([2])), CONNECTIONS.__getitem__)
-    assert {each.sink for each in told} == set(SINKS) - {"orders", "daily"}
+    found = delivered(log, "orders", Confirmed(Numbers.of([2])), CONNECTIONS.__getitem__)
+    assert {each.sink for each in found} == set(SINKS) - {"orders", "daily"}
     assert "lineage does not tell of shop: division by zero" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, standing
+from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, gate_status
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.store import open_store
@@ -153,7 +153,7 @@ class TestInjected:
             scene.stage(1)
             scene.complete(1)
         assert gate.is_open(store) is None
-        first, second = gate.standings(store)
+        first, second = gate.statuses(store)
         assert first.covered and not second.covered and second.barrier is None
         assert (second.pipeline, second.number) == ("payments", 1)
         assert [each.pipeline for each in store.barrier("closing")] == ["orders"], "a look changes nothing"
@@ -192,7 +192,7 @@ class TestUnaligned:
         gate = BarrierGate(("orders", "order"), at=LONG_AGO, alignment=Alignment.UNALIGNED, opens_at=LONG_AGO)
         opened = gate.is_open(store)
         assert numbers(opened) == {"orders": (0, False), "order": (0, False)}
-        texts = [str(each) for each in gate.standings(store)]
+        texts = [str(each) for each in gate.statuses(store)]
         assert texts[0] == "orders is behind the barrier: it has confirmed no checkpoint"
         assert "its name is mistyped" in texts[1]
 
@@ -200,16 +200,16 @@ class TestUnaligned:
         orders.stage(4)
         orders.complete(1)
         orders.complete(3)  # out of order, as `allow_out_of_order` would
-        assert standing(store, "orders", store.now()).number == 1
+        assert gate_status(store, "orders", store.now()).number == 1
         orders.complete(2)
-        assert standing(store, "orders", store.now()).number == 3
+        assert gate_status(store, "orders", store.now()).number == 3
 
 
 class _Meddling:
     """Passes every call on to a store, and acts before the `at`-th one."""
 
-    def __init__(self, store: DecisionLog, at: int, act: Callable[[], None]) -> None:
-        self._store, self._left, self._act = store, at, act
+    def __init__(self, store: DecisionLog, at: int, meddle: Callable[[], None]) -> None:
+        self._store, self._left, self._meddle = store, at, meddle
         self.acted = False
 
     def __getattr__(self, name: str) -> Any:
@@ -219,7 +219,7 @@ class _Meddling:
             self._left -= 1
             if self._left == 0:
                 self.acted = True
-                self._act()
+                self._meddle()
             return method(*args, **named)
 
         return call

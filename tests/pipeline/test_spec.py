@@ -42,9 +42,9 @@ def rendered(declared: PipelineSpec, **values: Any) -> PipelineSpec:
 
 
 def test_the_default_of_each_field_is_as_it_is_kept() -> None:
-    told = spec().to_json()
-    found = {name: value for name, value in defaults().items() if name in told and name != "checkpointing"}
-    assert found == {name: told[name] for name in found} and {"overlap", "packages", "job_args"} < set(found)
+    data = spec().to_json()
+    found = {name: value for name, value in defaults().items() if name in data and name != "checkpointing"}
+    assert found == {name: data[name] for name in found} and {"overlap", "packages", "job_args"} < set(found)
     with raises(ConfigurationError, "argument_unknown", argument="configured"):
         take_spec({"configured": ("wal_root",)}, ())
 
@@ -164,10 +164,10 @@ def test_what_is_missing_is_named(missing: str) -> None:
 
 
 def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
-    for argument, told in (("wal_rot", ("wal_root",)), ("zzzzzzzz", ("pipeline", "tooltip"))):
+    for argument, expected in (("wal_rot", ("wal_root",)), ("zzzzzzzz", ("pipeline", "tooltip"))):
         with raises(ConfigurationError, "argument_unknown", argument=argument) as caught:
             take_spec({argument: "/wal"}, ("tooltip",))
-        assert caught.error and all(name in caught.error.remedy for name in told)
+        assert caught.error and all(name in caught.error.remedy for name in expected)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +182,10 @@ def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
     ],
 )
 def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, argument: str, value: str) -> None:
-    with raises(ConfigurationError, "argument_invalid", pipeline="orders", argument=argument, value=value) as told:
+    with raises(ConfigurationError, "argument_invalid", pipeline="orders", argument=argument, value=value) as caught:
         spec(job_args=given)
-    assert "planted" not in f"{told.value} {vars(told.value)}"
-    assert told.error and "str(path)" in told.error.remedy and "isoformat" in told.error.remedy
+    assert "planted" not in f"{caught.value} {vars(caught.value)}"
+    assert caught.error and "str(path)" in caught.error.remedy and "isoformat" in caught.error.remedy
     declared = spec(job_args={"of a task": Output(), "many": (1, 2.5, None, True), "by": {1: "one"}})
     with raises(ConfigurationError, "argument_invalid", argument=argument, value=value):
         rendered(declared, job_args=given)

@@ -69,9 +69,9 @@ def test_what_rendering_made_invalid_is_refused_by_name() -> None:
 )
 def test_what_jinja_makes_of_nothing_is_refused(spec: Any, name: str, given: Any) -> None:
     """A table called None is nobody's wish, and rows that lie in it are not looked for there."""
-    with raises(ConfigurationError, "template_without_value", sink="orders", argument=name) as told:
+    with raises(ConfigurationError, "template_without_value", sink="orders", argument=name) as caught:
         rebuild({"orders": spec}, {"orders": {**plain(spec), name: given}})
-    assert told.error and "None" in told.error.fields["value"] and told.error.remedy
+    assert caught.error and "None" in caught.error.fields["value"] and caught.error.remedy
 
 
 def test_what_need_not_be_given_may_be_nothing() -> None:
@@ -84,10 +84,10 @@ def test_what_need_not_be_given_may_be_nothing() -> None:
 
 def test_a_source_is_told_as_one() -> None:
     declared = {"orders": KafkaSource(topics=["t"], starting_offsets="{{ x }}")}
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         rebuild(declared, {"orders": {**plain(declared["orders"]), "starting_offsets": "yesterday"}}, kind="source")
-    assert told.value.fields["source"] == "orders" and not told.value.sink
-    assert told.value.headline.startswith("source 'orders': ") and "'yesterday'" in told.value.headline
+    assert caught.value.fields["source"] == "orders" and not caught.value.sink
+    assert caught.value.headline.startswith("source 'orders': ") and "'yesterday'" in caught.value.headline
 
 
 def test_a_nested_template_that_was_not_rendered_is_found() -> None:

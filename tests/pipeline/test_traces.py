@@ -130,8 +130,8 @@ def test_the_times_are_those_of_the_log_and_a_try_without_an_outcome_has_failed(
     deliver(scene, number)
     checkpoint, events = spread_out(scene, number)
     traces.ended(checkpoint, events)
-    told = [(path, *seconds(span, checkpoint.triggered_at), failure(span)) for path, span in paths(spans)]
-    assert told == [
+    timed = [(path, *seconds(span, checkpoint.triggered_at), failure(span)) for path, span in paths(spans)]
+    assert timed == [
         ("checkpoint", 0, 14, None),
         ("checkpoint/stage", 0, 1, None),
         ("checkpoint/prepare", 1, 7, None),
@@ -150,7 +150,7 @@ def test_the_times_are_those_of_the_log_and_a_try_without_an_outcome_has_failed(
 
 def test_what_the_driver_has_measured_is_below_the_stage(scene: Scene, spans: InMemorySpanExporter) -> None:
     scene.store.meter = Metered()
-    [before] = scene.stage(goes_on=True)
+    [before] = scene.stage(continues=True)
     number = scene.trigger()
     parts = {"compute": 0.25, "seal": 0.5}
     scene.store.publish(PIPELINE, 1, number, before, a_segment(number), a_position(2), {}, parts=parts)
@@ -159,8 +159,8 @@ def test_what_the_driver_has_measured_is_below_the_stage(scene: Scene, spans: In
     checkpoint, events = spread_out(scene, number)
     traces.ended(checkpoint, events)
     assert {span.name.removeprefix("airflow_ft.") for _, span in paths(spans)} == PAGE
-    told = {path: seconds(span, checkpoint.triggered_at) for path, span in paths(spans) if "stage/" in path}
-    assert told == {
+    timed = {path: seconds(span, checkpoint.triggered_at) for path, span in paths(spans) if "stage/" in path}
+    assert timed == {
         "checkpoint/stage/compute": (0, 0.25),
         "checkpoint/stage/seal": (0.25, 0.75),
         "checkpoint/stage/publish": (0.75, 1),
@@ -168,7 +168,7 @@ def test_what_the_driver_has_measured_is_below_the_stage(scene: Scene, spans: In
 
 
 def test_an_aborted_checkpoint_says_why_and_where(scene: Scene, spans: InMemorySpanExporter) -> None:
-    first, second, third = scene.stage(3, goes_on=True)
+    first, second, third = scene.stage(3, continues=True)
     scene.prepare(first)
     scene.abort(first)  # PREPARED
     scene.plan(second)
@@ -221,12 +221,12 @@ def test_nothing_is_looked_up_where_nothing_is_traced(scene: Scene) -> None:
     scene.complete(numbers[0])
     scene.store.meter = meter = Metered(traces=True)
     scene.complete(numbers[1])
-    told = [each for each in meter.told if each[0] == "ended"]
+    calls = [each for each in meter.calls if each[0] == "ended"]
     expected = scene.store.events(PIPELINE, numbers[1], MOST_EVENTS)
     completed = next(index for index, event in enumerate(expected) if event.kind == "COMPLETED")
-    assert told == [("ended", replace(told[0][1], finalised=False), expected[completed:])]
-    assert told[0][1].number == numbers[1] and told[0][1].is_confirmed
-    assert "ended" not in [each[0] for each in silent.told]
+    assert calls == [("ended", replace(calls[0][1], finalised=False), expected[completed:])]
+    assert calls[0][1].number == numbers[1] and calls[0][1].is_confirmed
+    assert "ended" not in [each[0] for each in silent.calls]
 
 
 def test_a_trace_that_cannot_be_read_fails_nothing(scene: Scene, spans: InMemorySpanExporter) -> None:

@@ -80,7 +80,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.api_fastapi.core_api import security
     from airflow.models.dag import DagModel
-    from airflow_ft.plugins import access, acts, api, state
+    from airflow_ft.plugins import access, actions, api, state
     from fastapi.testclient import TestClient
 
     from airflow_ft.admin import dag_runs
@@ -112,7 +112,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
     # tests/browser ask Airflow's database.
     monkeypatch.setattr(
-        acts, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
+        actions, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
     )
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: () if manager.ended else EVERY)
     monkeypatch.setattr(dag_runs, "paused", lambda dag_ids: manager.paused)

@@ -16,13 +16,13 @@ FREE = {"/v1/openapi.json", "/v1/pipelines/{name}/checkpoints/{number}/spec"}
 
 
 def test_every_answer_is_described(scene: Pipeline, ask: Asking) -> None:
-    told: dict[str, Any] = ask.at("/v1/openapi.json").json()
+    answer: dict[str, Any] = ask.at("/v1/openapi.json").json()
     described = {
         path: operation["responses"]["200"]["content"]["application/json"]["schema"].get("$ref", "")
-        for path, operations in told["paths"].items()
+        for path, operations in answer["paths"].items()
         for operation in operations.values()
     }
     assert {path for path, name in described.items() if not name} == FREE
-    pipeline = told["components"]["schemas"]["Pipeline"]
-    assert set(pipeline["required"]) == set(pipeline["properties"]) >= {"condition", "acts", "hindered", "open"}
-    assert told["components"]["schemas"]["Condition"]["enum"][:2] == ["HALTED", "QUARANTINED"]
+    pipeline = answer["components"]["schemas"]["Pipeline"]
+    assert set(pipeline["required"]) == set(pipeline["properties"]) >= {"condition", "actions", "hindered", "open"}
+    assert answer["components"]["schemas"]["Condition"]["enum"][:2] == ["HALTED", "QUARANTINED"]

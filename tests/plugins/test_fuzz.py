@@ -95,8 +95,8 @@ def test_every_answer_is_the_apis_own(ask: Any) -> None:
         assert "Traceback" not in answer.text
         assert answer.status_code != 200 or who[0] is not None, "somebody without a role was answered"
         if "json" in answer.headers.get("Content-Type", "") and method != "head":
-            told = answer.json()
-            assert answer.status_code < 400 or told["detail"], "an error says what is wrong"
+            page = answer.json()
+            assert answer.status_code < 400 or page["detail"], "an error says what is wrong"
 
     look()
     assert {200, 403, 404, 405, 422} <= statuses, "the questions lead nowhere"

@@ -27,27 +27,27 @@ def numbers(ask: Asking, question: str = "") -> list[int]:
 
 def test_it_says_how_it_stands(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
-    told = ask("another").json()
-    assert (told["condition"], told["triggered"], told["confirmed"], told["open"]) == ("IDLE", 0, 0, [])
-    assert told["completed"] is told["failed"] is told["savepoint"] is told["restored"] is None
+    answer = ask("another").json()
+    assert (answer["condition"], answer["triggered"], answer["confirmed"], answer["open"]) == ("IDLE", 0, 0, [])
+    assert answer["completed"] is answer["failed"] is answer["savepoint"] is answer["restored"] is None
     other.stage(4)
     other.complete(1)
     other.complete(2)
     other.abort(3)
     other.store.note_savepoint("another", 2, "taken", {"uri": "file:///there"})
-    told = ask("another").json()
-    assert (told["condition"], told["triggered"], told["confirmed"], told["waiting"]) == ("WAITING", 4, 2, 2)
-    assert [(each["number"], each["state"]) for each in told["open"]] == [(4, "STAGED"), (3, "ABORTED")]
-    assert (told["completed"]["number"], told["completed"]["rows"]) == (2, 11)
-    assert sum(told["completed"]["steps"].values()) == pytest.approx(told["completed"]["seconds"])
-    failed = told["failed"]
+    answer = ask("another").json()
+    assert (answer["condition"], answer["triggered"], answer["confirmed"], answer["waiting"]) == ("WAITING", 4, 2, 2)
+    assert [(each["number"], each["state"]) for each in answer["open"]] == [(4, "STAGED"), (3, "ABORTED")]
+    assert (answer["completed"]["number"], answer["completed"]["rows"]) == (2, 11)
+    assert sum(answer["completed"]["steps"].values()) == pytest.approx(answer["completed"]["seconds"])
+    failed = answer["failed"]
     assert (failed["number"], failed["reason"]) == (3, other.checkpoint(3).reason)
     assert failed["cause"] and failed["fate"] and failed["remedy"]
-    assert told["savepoint"]["number"] == 2 and "taken" in told["savepoint"]["message"]
-    assert told["dags"] == [RUN.dag_id]
+    assert answer["savepoint"]["number"] == 2 and "taken" in answer["savepoint"]["message"]
+    assert answer["dags"] == [RUN.dag_id]
     other.store.halt("another", HaltReason.TOKEN_LOST, "it is gone")
-    told = ask("another").json()
-    assert (told["condition"], told["told"]) == ("HALTED", "TOKEN_LOST: it is gone")
+    answer = ask("another").json()
+    assert (answer["condition"], answer["description"]) == ("HALTED", "TOKEN_LOST: it is gone")
 
 
 def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, ask: Asking) -> None:
@@ -55,7 +55,7 @@ def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, 
     other.take()
     other.store.enter_turn("another", RUN, None)
     made_with = {"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}
-    [number] = other.stage(made_with=made_with, goes_on=True)
+    [number] = other.stage(made_with=made_with, continues=True)
     held, staged = ask("another").json()["held_back"], other.checkpoint(number).staged_at
     assert staged is not None and (held["reason"], held["since"]) == ("TOO_MANY_QUEUED", staged.isoformat())
     assert "max_concurrent" in held["cause"] and "airflow ft in-doubt" in held["remedy"]
@@ -113,19 +113,19 @@ def test_a_checkpoint_tells_the_marker_of_each_sink_and_who_has_staged_it(scene:
         other.publish(other.trigger())
     attempt = other.plan(1) and other.attempt(1, "db")
     other.store.vote("another", other.epoch, 1, "db", attempt, {"xid": "ft-1"})
-    told = ask("another/checkpoints/1").json()
-    assert told["task"] == "group.stage" and told["finalised_at"] == ""
-    db, log = told["markers"]
+    answer = ask("another/checkpoints/1").json()
+    assert answer["task"] == "group.stage" and answer["finalised_at"] == ""
+    db, log = answer["markers"]
     assert db == {"participant": "db", "digest": "", "epoch": 0, "notes": {"xid": "ft-1"}, "detail": {}}
     other.vote(1, "log")
     other.decide(1)
     for name in ("db", "log"):
         other.prove(1, name)
     other.store.finalise("another", 1)
-    told = ask("another/checkpoints/1").json()
-    db, log = told["markers"]
-    assert (db["digest"], db["epoch"], db["notes"]) == (told["plan"], other.epoch, {"xid": "ft-1"})
-    assert log["detail"] == {"connection": 7} and told["finalised_at"] >= told["completed_at"] > ""
+    answer = ask("another/checkpoints/1").json()
+    db, log = answer["markers"]
+    assert (db["digest"], db["epoch"], db["notes"]) == (answer["plan"], other.epoch, {"xid": "ft-1"})
+    assert log["detail"] == {"connection": 7} and answer["finalised_at"] >= answer["completed_at"] > ""
     other.stage(1, RunKey("python:another", "monday"))
     assert ask("another/checkpoints/3").json()["task"] == ""
 
@@ -139,12 +139,12 @@ def test_a_checkpoint_leads_to_spark_where_that_is_configured(
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "https://spark/{pipeline}/{run_id}?n={number}")
     assert ask("another/checkpoints/1").json()["spark"] == "https://spark/another/manual%20%26%20more?n=1"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "https://spark/history/{application_id}")
-    told = ask("another/checkpoints/1").json()
-    assert (told["application"], told["spark"]) == ("", ""), "it is not known which one it was"
+    body = ask("another/checkpoints/1").json()
+    assert (body["application"], body["spark"]) == ("", ""), "it is not known which one it was"
     other.store.trigger("another", other.epoch, RunKey(RUN.dag_id, "next"), "application_17_0004")
-    told = ask("another/checkpoints/2").json()
-    assert told["application"] == "application_17_0004"
-    assert told["spark"] == "https://spark/history/application_17_0004"
+    body = ask("another/checkpoints/2").json()
+    assert body["application"] == "application_17_0004"
+    assert body["spark"] == "https://spark/history/application_17_0004"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "javascript:alert(1)")
     answer = ask("another/checkpoints/1")
     assert answer.status_code == 503 and "[airflow_ft] spark_history_url" in answer.json()["detail"]
@@ -161,16 +161,16 @@ def test_every_setting_is_told_as_it_counts_with_where_it_comes_from(scene: Pipe
         "configured": ["checkpointing.timeout", "spark_conf.spark.a"],
     }
     other.stage(1, made_with=made_with)
-    told = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
-    assert told["checkpointing.timeout"] == (60, "[airflow_ft]")
-    assert told["checkpointing.num_retained"] == (9, "the pipeline")
-    assert told["checkpointing.mode"] == ("EXACTLY_ONCE", "default")
-    assert told["spark_conf.spark.a"] == ("1", "[airflow_ft]")
-    assert (told["overlap"], told["streaming"]) == ((True, "the pipeline"), (False, "default"))
-    assert "checkpointing.interval" not in told, "it says nothing to a scheduled pipeline"
+    answer = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
+    assert answer["checkpointing.timeout"] == (60, "[airflow_ft]")
+    assert answer["checkpointing.num_retained"] == (9, "the pipeline")
+    assert answer["checkpointing.mode"] == ("EXACTLY_ONCE", "default")
+    assert answer["spark_conf.spark.a"] == ("1", "[airflow_ft]")
+    assert (answer["overlap"], answer["streaming"]) == ((True, "the pipeline"), (False, "default"))
+    assert "checkpointing.interval" not in answer, "it says nothing to a scheduled pipeline"
     other.stage(1, made_with={**made_with, "streaming": True, "checkpointing": {"unaligned": True}})
-    told = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
-    assert told["checkpointing.interval"] == (10, "default") and told["checkpointing.max_concurrent"][0] == 1
+    answer = {each["name"]: (each["value"], each["origin"]) for each in ask("another/job").json()["settings"]}
+    assert answer["checkpointing.interval"] == (10, "default") and answer["checkpointing.max_concurrent"][0] == 1
     other.stage(1, made_with={"checkpointing": {"of_another_version": 1}})
     [setting] = ask("another/job").json()["settings"]
     assert (setting["name"], setting["value"]) == ("checkpointing.of_another_version", 1)
@@ -194,13 +194,13 @@ def test_a_checkpoint_tells_its_plan_votes_proofs_and_events(scene: Pipeline, as
     other = another(scene)
     other.stage(2)
     other.complete(1)
-    told = ask("another/checkpoints/1").json()
-    assert (told["state"], told["dag_id"], told["run_id"]) == ("COMPLETED", RUN.dag_id, RUN.run_id)
-    assert told["log"] == other.checkpoint(1).segment.location  # type: ignore[union-attr]
-    assert list(told["steps"]) == ["stage", "prepare", "decide", "commit"]
-    outcomes = {each["name"]: (each["proof"], each["outcome"]) for each in told["participants"]}
+    answer = ask("another/checkpoints/1").json()
+    assert (answer["state"], answer["dag_id"], answer["run_id"]) == ("COMPLETED", RUN.dag_id, RUN.run_id)
+    assert answer["log"] == other.checkpoint(1).segment.location  # type: ignore[union-attr]
+    assert list(answer["steps"]) == ["stage", "prepare", "decide", "commit"]
+    outcomes = {each["name"]: (each["proof"], each["outcome"]) for each in answer["participants"]}
     assert outcomes == dict.fromkeys(("db", "log"), (True, "committed"))
-    kinds = [each["kind"] for each in told["events"]]
+    kinds = [each["kind"] for each in answer["events"]]
     assert kinds[0] == "TRIGGERED" and kinds.index("PREPARED") < kinds.index("COMPLETED")
     assert ask("another/checkpoints/3").status_code == 404
     assert ask("another/checkpoints/3").json()["code"] == "checkpoint_unknown"
@@ -213,17 +213,17 @@ def test_how_long_the_newest_took_is_summed_up(scene: Pipeline, ask: Asking) -> 
     other.complete(1)
     other.complete(2)
     other.abort(3)
-    told = ask("another/timings").json()
-    assert told["states"] == {"STAGED": 1, "ABORTED": 1, "COMPLETED": 2}
-    assert told["reasons"] == {other.checkpoint(3).reason: 1}
-    assert [each["number"] for each in told["checkpoints"]] == [1, 2, 3, 4]
-    rows = told["summary"]["rows"]
+    answer = ask("another/timings").json()
+    assert answer["states"] == {"STAGED": 1, "ABORTED": 1, "COMPLETED": 2}
+    assert answer["reasons"] == {other.checkpoint(3).reason: 1}
+    assert [each["number"] for each in answer["checkpoints"]] == [1, 2, 3, 4]
+    rows = answer["summary"]["rows"]
     assert (rows["minimum"], rows["mean"], rows["maximum"], rows["p50"], rows["p95"]) == (11, 11, 11, 11, 11)
-    seconds = told["summary"]["seconds"]
+    seconds = answer["summary"]["seconds"]
     assert 0 < seconds["minimum"] <= seconds["p50"] <= seconds["p95"] <= seconds["p99"] <= seconds["maximum"]
-    assert set(told["summary"]) == {"seconds", "stage", "prepare", "decide", "commit", "rows", "bytes"}
+    assert set(answer["summary"]) == {"seconds", "stage", "prepare", "decide", "commit", "rows", "bytes"}
     short = ask("another/timings?each=false").json()
-    assert short == {**told, "checkpoints": []}
+    assert short == {**answer, "checkpoints": []}
     assert [each["number"] for each in ask("another/timings?limit=1").json()["checkpoints"]] == [4]
     for wrong in ("limit=0", "limit=1001"):
         assert ask(f"another/timings?{wrong}").status_code == 422, wrong
@@ -237,8 +237,8 @@ def test_the_sizes_of_the_state_are_told_beside_those_of_the_log(scene: Pipeline
     sizes = {"changes": 120, "snapshot": 4000, "replayed": 3}
     other.store.record_state_sizes("another", other.epoch, 2, StateSizes(**sizes))
     for path in ("timings", "checkpoints"):
-        told = {each["number"]: each["state_sizes"] for each in ask(f"another/{path}").json()["checkpoints"]}
-        assert told == {1: None, 2: sizes}, path
+        answer = {each["number"]: each["state_sizes"] for each in ask(f"another/{path}").json()["checkpoints"]}
+        assert answer == {1: None, 2: sizes}, path
     assert ask("another/checkpoints/2").json()["state_sizes"] == sizes
     summary = ask("another/timings?each=false").json()["summary"]
     assert summary["bytes"]["mean"] == 4_100_000
@@ -251,9 +251,9 @@ def test_the_job_is_that_of_the_newest_checkpoint_that_says_so(scene: Pipeline, 
     made_with: dict[str, Any] = {"job": "shop.orders", "streaming": True, "overlap": False, "packages": [], "sinks": {}}
     other.stage(2, made_with=made_with)
     other.complete(1)
-    told = ask("another/job").json()
-    assert told["checkpoint"] == 2 and told["spec"] == made_with and told["defaults"] == ["overlap", "packages"]
-    assert told["confirmed"]["checkpoint"] == 1 and told["read"]["checkpoint"] == 2
+    answer = ask("another/job").json()
+    assert answer["checkpoint"] == 2 and answer["spec"] == made_with and answer["defaults"] == ["overlap", "packages"]
+    assert answer["confirmed"]["checkpoint"] == 1 and answer["read"]["checkpoint"] == 2
     assert ask("another").json()["streaming"] is True
     assert ask("another/checkpoints/2/spec").json() == made_with
     assert ask("another/checkpoints/9/spec").status_code == 404

@@ -44,14 +44,14 @@ def test_it_says_who_is_at_work_and_how_far_a_long_delivery_has_come(scene: Pipe
     scene.store.renew_lease(PIPELINE, 1, "worker", "checkpoint 2: db has taken 5 of 8 rows of orders")
     [row] = ask("").json()["pipelines"]
     one = ask(PIPELINE).json()
-    for told in (row, one):
-        assert (told["at_work"], told["doing"]) == (str(RUN), ["checkpoint 2: db has taken 5 of 8 rows of orders"])
+    for answer in (row, one):
+        assert (answer["at_work"], answer["doing"]) == (str(RUN), ["checkpoint 2: db has taken 5 of 8 rows of orders"])
     assert row["condition"] == "RUNNING" and row["alive_at"] == ""
     with scene.store._database.write() as tx:  # type: ignore[attr-defined]
         tx.change("UPDATE lease SET renewed_at = renewed_at - 31000000")
-    for told in (ask("").json()["pipelines"][0], ask(PIPELINE).json()):
-        assert (told["condition"], told["at_work"], told["doing"]) == ("FAILED", "", [])
-        assert f"since {told['alive_at'][:19].replace('T', ' ')} UTC" in told["told"]
+    for answer in (ask("").json()["pipelines"][0], ask(PIPELINE).json()):
+        assert (answer["condition"], answer["at_work"], answer["doing"]) == ("FAILED", "", [])
+        assert f"since {answer['alive_at'][:19].replace('T', ' ')} UTC" in answer["description"]
 
 
 def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: Asking) -> None:
@@ -66,10 +66,10 @@ def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: As
     quarantined.quarantine(1)
     store.halt("z", HaltReason.TOKEN_LOST, "the token is gone")
     assert listed(ask) == ["z", "b", "c", "a", PIPELINE]
-    told = ask("").json()
-    assert told["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "IN_DOUBT": 1, "WAITING": 1, "IDLE": 1}
-    assert told["pipelines"][0]["told"] == "TOKEN_LOST: the token is gone"
-    assert [each["waiting"] for each in told["pipelines"]] == [1, 1, 1, 1, 0]
+    answer = ask("").json()
+    assert answer["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "IN_DOUBT": 1, "WAITING": 1, "IDLE": 1}
+    assert answer["pipelines"][0]["description"] == "TOKEN_LOST: the token is gone"
+    assert [each["waiting"] for each in answer["pipelines"]] == [1, 1, 1, 1, 0]
     store.enter_turn("c", RunKey("dag", "again"), None)
     assert listed(ask) == ["z", "b", "a", "c", PIPELINE], "somebody is at work"
     only = ask("?condition=HALTED").json()
@@ -91,9 +91,9 @@ def test_a_run_that_was_killed_with_the_turn_is_not_at_work_for_ever(scene: Pipe
     assert ask("").json()["conditions"] == {"RUNNING": 3}
     ask.end_runs()
     store.renew_lease("a", doubtful.epoch, "worker", "it writes")
-    told = {each["name"]: (each["condition"], each["at_work"], each["doing"]) for each in ask("").json()["pipelines"]}
-    assert told["a"] == ("IN_DOUBT", "", []) and told["b"] == ("FAILED", "", [])
-    assert told[PIPELINE][0] == "RUNNING"
+    answer = {each["name"]: (each["condition"], each["at_work"], each["doing"]) for each in ask("").json()["pipelines"]}
+    assert answer["a"] == ("IN_DOUBT", "", []) and answer["b"] == ("FAILED", "", [])
+    assert answer[PIPELINE][0] == "RUNNING"
     assert [ask(name).json()["condition"] for name in ("a", "b", PIPELINE)] == ["IN_DOUBT", "FAILED", "RUNNING"]
 
 
@@ -104,24 +104,28 @@ def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(s
     store.record_failure(PIPELINE, RUN, BROKEN)
     store.leave_turn(PIPELINE, RUN)
     [row], one = ask("").json()["pipelines"], ask(PIPELINE).json()
-    for told in (row, one):
-        assert told["condition"] == "FAILED" and "the job raised" in told["told"] and "correct it" in told["told"]
+    for answer in (row, one):
+        assert (
+            answer["condition"] == "FAILED"
+            and "the job raised" in answer["description"]
+            and "correct it" in answer["description"]
+        )
     failure = one["failure"]
     assert (failure["kind"], failure["code"], failure["dag_id"]) == ("JobError", "job_failed", RUN.dag_id)
     assert (failure["run_id"], failure["task_id"], failure["try_number"]) == (RUN.run_id, "stage", 3)
     assert "retire" in one["fitting"] and failure["at"][:2] == "20"
     ask.pause(RUN.dag_id)
     paused = ask(PIPELINE).json()
-    assert paused["condition"] == "FAILED" and "paused" in paused["told"]
+    assert paused["condition"] == "FAILED" and "paused" in paused["description"]
 
 
 def test_an_error_of_a_dag_that_one_may_not_see_is_not_told(scene: Pipeline, ask: Asking) -> None:
     new = another(scene, "new")
     for run in (RunKey("secret", "run"), RUN):
         scene.store.record_failure("new", run, replace(BROKEN, message="of a secret table."))
-        told = ask("new")
-        assert told.json()["condition"] == "FAILED"
-        assert ("secret" in told.text) is (run == RUN), "its message names the secret table"
+        answer = ask("new")
+        assert answer.json()["condition"] == "FAILED"
+        assert ("secret" in answer.text) is (run == RUN), "its message names the secret table"
     new.stage(made_with={"streaming": True})
     scene.store.enter_turn("new", RunKey("secret", "run"), None)
     ask.end_runs()
@@ -134,12 +138,16 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
     doubtful.stage()
     doubtful.prepare(1)
     doubtful.decide(1)
-    told = ask("a").json()
-    assert told["condition"] == "IN_DOUBT" and told["told"].endswith("delivers it.")
+    answer = ask("a").json()
+    assert answer["condition"] == "IN_DOUBT" and answer["description"].endswith("delivers it.")
     scene.store.record_problem("a", doubtful.epoch, 1, "db", Failure("UnfitTargetError", "", "no column x.", "add x."))
-    [row, _], told = ask("").json()["pipelines"], ask("a").json()
-    assert row["told"] == told["told"] and "no column x" in row["told"] and "fails until" in row["told"]
-    [checkpoint] = told["open"]
+    [row, _], answer = ask("").json()["pipelines"], ask("a").json()
+    assert (
+        row["description"] == answer["description"]
+        and "no column x" in row["description"]
+        and "fails until" in row["description"]
+    )
+    [checkpoint] = answer["open"]
     problems = {each["name"]: each["problem"] for each in checkpoint["participants"]}
     assert problems["log"] is None and (problems["db"]["kind"], problems["db"]["remedy"]) == (
         "UnfitTargetError",
@@ -171,11 +179,11 @@ def test_it_says_how_far_a_pipeline_is_behind_its_sources(scene: Pipeline, ask: 
     assert ask("").json()["pipelines"][0]["lag"] == [] == ask(PIPELINE).json()["lag"]
     reading = Lag("orders", Unit.RECORDS, 800, 100.0, 200, 1000)
     scene.store.record_lags(PIPELINE, scene.epoch, 2, [Lag("files", Unit.FILES, 3), reading])
-    told = ask("").json()["pipelines"][0]["lag"]
-    assert told == ask(PIPELINE).json()["lag"]
-    assert [each.pop("at")[:2] for each in told] == ["20", "20"]
+    answer = ask("").json()["pipelines"][0]["lag"]
+    assert answer == ask(PIPELINE).json()["lag"]
+    assert [each.pop("at")[:2] for each in answer] == ["20", "20"]
     nothing = {"rate": None, "done": 0, "expected": 0, "seconds_left": None}
-    assert told == [
+    assert answer == [
         {"source": "files", "unit": "files", "behind": 3, **nothing},
         {
             "source": "orders",
@@ -202,13 +210,13 @@ def test_what_is_late_comes_before_what_runs(scene: Pipeline, ask: Asking) -> No
         one.stage(made_with={"late_after": after})
         one.complete(1)
         scene.store.enter_turn(name, RUN, None)
-    told = ask("").json()
-    assert [(each["name"], each["condition"]) for each in told["pipelines"]] == [
+    answer = ask("").json()
+    assert [(each["name"], each["condition"]) for each in answer["pipelines"]] == [
         ("tardy", "LATE"),
         ("in-time", "RUNNING"),
         (PIPELINE, "IDLE"),
     ]
-    assert told["pipelines"][0]["told"].startswith("Nothing was confirmed for longer than its late_after")
+    assert answer["pipelines"][0]["description"].startswith("Nothing was confirmed for longer than its late_after")
     assert listed(ask, "condition=LATE") == ["tardy"]
     tag = ask("").headers["ETag"]
     assert ask("", known=tag).status_code == 304, "for how long is not told: it would be another answer each time"
@@ -270,9 +278,9 @@ def test_a_dag_that_one_may_not_see_is_named_nowhere(scene: Pipeline, ask: Askin
     assert (row["dags"], row["condition"], row["at_work"]) == ([RUN.dag_id], "RUNNING", "")
     assert listed(ask, "search=secret") == [] and listed(ask, "dag=secret") == []
     assert ask.at("/v1/runs?dag=secret&run=run").json()["pipelines"] == []
-    told = ask("taken-over/checkpoints?limit=100")
-    assert [each["number"] for each in told.json()["checkpoints"]] == list(range(17, 0, -1))
-    assert "secret" not in told.text and told.json()["checkpoints"][1]["dag_id"] == RUN.dag_id
+    answer = ask("taken-over/checkpoints?limit=100")
+    assert [each["number"] for each in answer.json()["checkpoints"]] == list(range(17, 0, -1))
+    assert "secret" not in answer.text and answer.json()["checkpoints"][1]["dag_id"] == RUN.dag_id
 
 
 def test_what_a_program_has_run_is_seen_by_all(scene: Pipeline, ask: Asking) -> None:
@@ -303,11 +311,11 @@ def test_a_run_shows_its_checkpoints_of_each_pipeline(scene: Pipeline, ask: Aski
     other.stage(1, RunKey(RUN.dag_id, RUN.run_id, 1))
     other.stage(1, RunKey(RUN.dag_id, "later"))
     asked = f"/v1/runs?dag={RUN.dag_id}&run={RUN.run_id}"
-    told = [
+    listed = [
         (each["name"], each["map_index"], [one["number"] for one in each["checkpoints"]])
         for each in ask.at(asked).json()["pipelines"]
     ]
-    assert told == [("another", -1, [2, 1]), ("another", 1, [3])]
+    assert listed == [("another", -1, [2, 1]), ("another", 1, [3])]
     assert ask.at(asked, team="another").json()["pipelines"] == []
     assert ask.at(f"/v1/runs?dag={RUN.dag_id}&run=nothing").json()["pipelines"] == []
 
@@ -331,16 +339,16 @@ def test_a_task_shows_what_it_has_settled_of_earlier_runs(scene: Pipeline, ask: 
     asked = f"/v1/runs?dag={later.dag_id}&run={later.run_id}"
     for task, settled in (("another.recover", [1]), ("another", []), ("recover", [])):
         [made] = ask.at(f"{asked}&task={task}").json()["pipelines"]
-        told = [event["message"] for event in made["settled"]]
-        assert len(told) == len(settled), task
-        assert all(f"checkpoint {n} COMPLETED" in text for n, text in zip(settled, told, strict=True)), task
+        messages = [event["message"] for event in made["settled"]]
+        assert len(messages) == len(settled), task
+        assert all(f"checkpoint {n} COMPLETED" in text for n, text in zip(settled, messages, strict=True)), task
     assert ask.at(asked).json()["pipelines"][0]["settled"] == []
 
 
 def test_the_api_describes_itself(ask: Asking) -> None:
-    told = ask.at("/v1/openapi.json").json()
-    assert set(told["paths"]) >= {"/v1/pipelines", "/v1/pipelines/{name}/checkpoints", "/v1/runs"}
-    for path, methods in told["paths"].items():
+    answer = ask.at("/v1/openapi.json").json()
+    assert set(answer["paths"]) >= {"/v1/pipelines", "/v1/pipelines/{name}/checkpoints", "/v1/runs"}
+    for path, methods in answer["paths"].items():
         assert path.startswith("/v1/") and all(each["description"] for each in methods.values()), path
 
 
@@ -360,9 +368,13 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(scene: Pipeline
     assert listed(ask) == ["a", "z", PIPELINE]
     halted, other, _ = ask("").json()["pipelines"]
     assert (halted["condition"], other["lag"][0]["unit"]) == ("HALTED", "partitions")
-    assert halted["told"].startswith("SINK_MOVED: see the sink (A newer airflow-ft has written this")
+    assert halted["description"].startswith("SINK_MOVED: see the sink (A newer airflow-ft has written this")
     one = ask("a").json()
-    assert (one["condition"], one["halted"], one["told"]) == ("HALTED", halted["told"], halted["told"])
+    assert (one["condition"], one["halted"], one["description"]) == (
+        "HALTED",
+        halted["description"],
+        halted["description"],
+    )
     runs = ask.at(f"/v1/runs?dag={RUN.dag_id}&run={RUN.run_id}").json()["pipelines"]
     assert {each["name"]: len(each["checkpoints"]) for each in runs} == {"a": 1, "z": 0}
     with closing(sqlite3.connect(tmp_path / "ft.db")) as db:

@@ -104,8 +104,8 @@ def test_a_whole_answer_costs_a_row_of_each_pipeline_and_what_the_page_shows(
         for number in many[0].stage(more):
             many[0].complete(number)
         cost.begin()
-        told = {each["name"]: len(each["recent"]) for each in ask("").json()["pipelines"]}
-        assert (told["many-000"], told["many-001"]) == (20, 2)
+        answer = {each["name"]: len(each["recent"]) for each in ask("").json()["pipelines"]}
+        assert (answer["many-000"], answer["many-001"]) == (20, 2)
         steps.append(cost.steps)
         rows.append(cost.rows)
     assert rows[0] == rows[1] and steps[1] < 1.05 * steps[0], "whatever the length of the history"
@@ -136,9 +136,9 @@ def test_whatever_is_written_is_in_the_next_answer(
         answer = ask(path, known=tag)
         assert len(cost.statements) > 2, "it was looked at anew"
         assert answer.status_code == 304 or answer.headers["ETag"] != tag
-        told = ask(path)
+        response = ask(path)
         cost.begin()
-        assert ask(path, known=told.headers["ETag"]).status_code == 304 and len(cost.statements) <= 2
+        assert ask(path, known=response.headers["ETag"]).status_code == 304 and len(cost.statements) <= 2
 
 
 def test_what_becomes_late_is_told_though_nothing_was_written(
@@ -149,13 +149,13 @@ def test_what_becomes_late_is_told_though_nothing_was_written(
     other.complete(1)
     store = scene.store
     now = store.now()
-    told: list[Any] = []
+    answers: list[Any] = []
     for after in (timedelta(seconds=1), timedelta(minutes=59, seconds=30), timedelta(minutes=60, seconds=5)):
         monkeypatch.setattr(SqliteDatabase, "now", lambda _, at=now + after: from_time(at))
-        tag = told[-1].headers["ETag"] if told else ""
-        assert ask("", known=tag).status_code == (304 if len(told) == 1 else 200)
-        told.append(ask(""))
-    assert [each.json()["pipelines"][0]["condition"] for each in told] == ["IDLE", "IDLE", "LATE"]
+        tag = answers[-1].headers["ETag"] if answers else ""
+        assert ask("", known=tag).status_code == (304 if len(answers) == 1 else 200)
+        answers.append(ask(""))
+    assert [each.json()["pipelines"][0]["condition"] for each in answers] == ["IDLE", "IDLE", "LATE"]
 
 
 def test_what_is_known_of_one_question_or_user_is_no_answer_to_another(many: list[Scene], ask: Asking) -> None:

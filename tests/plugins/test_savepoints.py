@@ -26,7 +26,7 @@ def _taken(scene: Pipeline, folder: Path) -> Path:
     return local_path(take(scene.store, PIPELINE, str(folder), "a test")[0])
 
 
-def _told(ask: Asking) -> dict[str, Any]:
+def _savepoints(ask: Asking) -> dict[str, Any]:
     answer = ask(f"{PIPELINE}/savepoints")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -35,20 +35,20 @@ def _told(ask: Asking) -> dict[str, Any]:
 
 def test_savepoints_are_listed_and_shown(scene: Pipeline, ask: Asking, folder: Path) -> None:
     scene.confirmed({"a": 1})
-    told = _told(ask)
-    assert (told["folder"], told["savepoints"]) == (folder.as_uri(), [])
+    answer = _savepoints(ask)
+    assert (answer["folder"], answer["savepoints"]) == (folder.as_uri(), [])
     older = _taken(scene, folder)
     scene.confirmed({"a": 2})
     scene.published({"a": 3})
     newer = _taken(scene, folder)
     newer = newer.rename(folder / "before the great change")  # by a person: found all the same
-    told = _told(ask)
-    assert [each["number"] for each in told["checkpoints"]] == [2, 1]
-    assert [(each["name"], each["checkpoint"], each["problem"]) for each in told["savepoints"]] == [
+    answer = _savepoints(ask)
+    assert [each["number"] for each in answer["checkpoints"]] == [2, 1]
+    assert [(each["name"], each["checkpoint"], each["problem"]) for each in answer["savepoints"]] == [
         ("before the great change", 2, ""),
         (older.name, 1, ""),
     ]
-    assert told["savepoints"][0]["uri"] == newer.as_uri() and told["savepoints"][0]["taken_by"] == "a test"
+    assert answer["savepoints"][0]["uri"] == newer.as_uri() and answer["savepoints"][0]["taken_by"] == "a test"
     shown = ask(f"{PIPELINE}/savepoints/{newer.name}").json()
     assert (shown["checkpoint"], shown["batch"], shown["backend"]) == (2, 1, "HDFSBackedStateStoreProvider")
     [operator] = shown["operators"]
@@ -62,7 +62,7 @@ def test_damaged_and_unfinished_ones_are_told_as_such(scene: Pipeline, ask: Aski
     whole, cut, unfinished = (_taken(scene, folder) for _ in range(3))
     (cut / METADATA).write_bytes(b"{")
     (unfinished / METADATA).unlink()
-    found = {each["name"]: each for each in _told(ask)["savepoints"]}
+    found = {each["name"]: each for each in _savepoints(ask)["savepoints"]}
     assert set(found) == {whole.name, cut.name, unfinished.name}
     assert found[whole.name]["readable"] and not found[cut.name]["readable"]
     assert "cannot be read" in found[cut.name]["problem"] and "not finished" in found[unfinished.name]["problem"]
@@ -88,7 +88,7 @@ def test_those_of_others_are_neither_listed_nor_shown(
     (folder / "savepoint-orders-of-others-3-0a1b2c3d").mkdir()
     (folder / "notes").mkdir()
     (folder / "notes" / "secret.txt").write_text("no savepoint")
-    assert _told(ask)["savepoints"] == []
+    assert _savepoints(ask)["savepoints"] == []
     for name in (foreign.name, "nothing", "..%2Fft.db", "%2e%2e"):
         answer = ask(f"{PIPELINE}/savepoints/{name}")
         assert answer.status_code == 404, (name, answer.text)
@@ -101,12 +101,12 @@ def test_a_folder_that_is_not_mounted_is_told(
     scene.confirmed({"a": 1})
     _taken(scene, folder)
     shutil.rmtree(folder)
-    told = ask(f"{PIPELINE}/savepoints")
-    assert told.status_code == 503 and folder.as_uri() in told.json()["detail"]
-    assert told.json()["code"] == "wrong_disk"
+    answer = ask(f"{PIPELINE}/savepoints")
+    assert answer.status_code == 503 and folder.as_uri() in answer.json()["detail"]
+    assert answer.json()["code"] == "wrong_disk"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", "s3://bucket/savepoints")
-    told = ask(f"{PIPELINE}/savepoints")
-    assert told.status_code == 503 and "s3://bucket/savepoints" in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/savepoints")
+    assert answer.status_code == 503 and "s3://bucket/savepoints" in answer.json()["detail"]
 
 
 def test_no_more_are_looked_at_than_a_hundred(
@@ -118,5 +118,5 @@ def test_no_more_are_looked_at_than_a_hundred(
     for _ in range(2):
         _taken(scene, folder)
     monkeypatch.setattr(api_savepoints, "MOST", 2)
-    told = _told(ask)
-    assert [each["checkpoint"] for each in told["savepoints"]] == [2, 2] and told["left_out"] == 1
+    answer = _savepoints(ask)
+    assert [each["checkpoint"] for each in answer["savepoints"]] == [2, 2] and answer["left_out"] == 1

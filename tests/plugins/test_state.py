@@ -29,9 +29,9 @@ def test_a_key_is_looked_up_as_of_the_newest_confirmed_checkpoint(scene: Pipelin
     scene.confirmed({"a": 1})
     scene.confirmed({"a": 2, "b": 1, "null": 5})
     scene.published({"a": 3})
-    told = ask(f"{PIPELINE}/state").json()
-    [operator] = told["operators"]
-    assert (told["checkpoint"], told["checkpoints"], told["may_look_up"]) == (2, [2, 1], True)
+    answer = ask(f"{PIPELINE}/state").json()
+    [operator] = answer["operators"]
+    assert (answer["checkpoint"], answer["checkpoints"], answer["may_look_up"]) == (2, [2, 1], True)
     assert (operator["id"], operator["name"], operator["partitions"]) == (0, "stateStoreSave", 1)
     assert operator["bytes"] > 0 and operator["problem"] == ""
     assert operator["states"] == [
@@ -66,18 +66,18 @@ def test_a_key_is_looked_up_as_of_the_newest_confirmed_checkpoint(scene: Pipelin
 
 def test_what_is_asked_wrongly_is_told(scene: Pipeline, ask: Asking) -> None:
     scene.published({"a": 1})
-    told = ask(f"{PIPELINE}/state")
-    assert told.status_code == 400 and PIPELINE in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state")
+    assert answer.status_code == 400 and PIPELINE in answer.json()["detail"]
     scene.complete(1)
     for question, code in (
         ({"operator": "1", "key": ["a"]}, "operator_unknown"),
         ({"operator": "0", "key": []}, "key_invalid"),
         ({"operator": "0", "key": ["a"], "state": "visits"}, "argument_invalid"),
     ):
-        told = ask(f"{PIPELINE}/state", **question)
-        assert (told.status_code, told.json()["code"]) == (400, code), (question, told.text)
-    told = ask(f"{PIPELINE}/state", operator="0", key=["a"], at=7)
-    assert told.status_code == 400 and "checkpoint 7" in told.json()["detail"]
+        answer = ask(f"{PIPELINE}/state", **question)
+        assert (answer.status_code, answer.json()["code"]) == (400, code), (question, answer.text)
+    answer = ask(f"{PIPELINE}/state", operator="0", key=["a"], at=7)
+    assert answer.status_code == 400 and "checkpoint 7" in answer.json()["detail"]
     assert ask(f"{PIPELINE}/state", operator="0").status_code == 422
 
 
@@ -92,18 +92,18 @@ def test_who_may_not_see_the_dag_is_told_nothing(scene: Pipeline, ask: Asking) -
     scene.confirmed({"a": 1})
     assert ask("", team=None).json()["pipelines"] == []
     for path in ("state", "savepoints", "savepoints/x"):
-        told = ask(f"{PIPELINE}/{path}", team=None)
+        answer = ask(f"{PIPELINE}/{path}", team=None)
         unknown = ask(f"other/{path}")
-        assert told.status_code == unknown.status_code == 404
-        assert told.text.replace(PIPELINE, "other") == unknown.text, "it cannot be told from one that there is not"
+        assert answer.status_code == unknown.status_code == 404
+        assert answer.text.replace(PIPELINE, "other") == unknown.text, "it cannot be told from one that there is not"
     assert ask(f"{PIPELINE}/state", team=None, operator="0", key=["a"]).status_code == 404
 
 
 def test_values_are_for_those_who_may_read_xcoms(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     ask.keep_from_xcoms()
-    told = ask(f"{PIPELINE}/state").json()
-    assert told["may_look_up"] is False and told["operators"], "its shape is no value"
+    answer = ask(f"{PIPELINE}/state").json()
+    assert answer["may_look_up"] is False and answer["operators"], "its shape is no value"
     refused = ask(f"{PIPELINE}/state", operator="0", key=["a"])
     assert refused.status_code == 403 and refused.json()["code"] == "permission_missing"
     assert "XComs of dag" in refused.json()["detail"]
@@ -114,16 +114,16 @@ def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
 ) -> None:
     scene.confirmed({"a": 1})
     shutil.rmtree(scene.counts.path)
-    told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert (told.status_code, told.json()["code"]) == (503, "state_files_missing")
-    assert scene.counts.path.as_uri() in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state", operator="0", key=["a"])
+    assert (answer.status_code, answer.json()["code"]) == (503, "state_files_missing")
+    assert scene.counts.path.as_uri() in answer.json()["detail"]
     shutil.rmtree(scene.root)
-    told = ask(f"{PIPELINE}/state")
-    assert (told.status_code, told.json()["code"]) == (503, "storage_unavailable")
-    assert "\nFix: " in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state")
+    assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+    assert "\nFix: " in answer.json()["detail"]
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db/below-a-file/ft.db")
-    told = ask(f"{PIPELINE}/state")
-    assert told.status_code == 503 and "below-a-file" in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state")
+    assert answer.status_code == 503 and "below-a-file" in answer.json()["detail"]
 
 
 def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
@@ -133,13 +133,13 @@ def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
     with monkeypatch.context() as patch:
         refused = PermissionError(13, "Permission denied", "/wal/x")
         patch.setattr("airflow_ft.wal.local.LocalFileSystem.names", _raising(refused))
-        told = ask(f"{PIPELINE}/state")
-        assert (told.status_code, told.json()["code"]) == (503, "storage_unavailable")
-        assert "Permission denied: '/wal/x'" in told.json()["detail"] and "\nFix: " in told.json()["detail"]
+        answer = ask(f"{PIPELINE}/state")
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+        assert "Permission denied: '/wal/x'" in answer.json()["detail"] and "\nFix: " in answer.json()["detail"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert (told.status_code, told.json()["code"]) == (503, "package_missing")
-    assert "pyarrow" in told.json()["detail"] and "\nFix: " in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state", operator="0", key=["a"])
+    assert (answer.status_code, answer.json()["code"]) == (503, "package_missing")
+    assert "pyarrow" in answer.json()["detail"] and "\nFix: " in answer.json()["detail"]
 
 
 def _raising(error: Exception) -> Any:
@@ -232,9 +232,9 @@ def test_large_state_and_large_answers_are_refused(
 ) -> None:
     scene.confirmed({"a": 1})
     monkeypatch.setattr(api_state, "MOST_BYTES", 50)
-    told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert (told.status_code, told.json()["code"]) == (413, "state_too_large")
-    assert "airflow ft state get" in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state", operator="0", key=["a"])
+    assert (answer.status_code, answer.json()["code"]) == (413, "state_too_large")
+    assert "airflow ft state get" in answer.json()["detail"]
     monkeypatch.undo()
 
 
@@ -244,9 +244,9 @@ def test_state_that_would_fill_the_memory_is_refused(
     scene.confirmed({"a": 1})
     size = scene.counts.file(0).stat().st_size
     monkeypatch.setattr(handles_module, "BYTES", size - 1)
-    told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert (told.status_code, told.json()["code"]) == (400, "state_too_large")
-    assert f"{size} bytes" in told.json()["detail"]
+    answer = ask(f"{PIPELINE}/state", operator="0", key=["a"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "state_too_large")
+    assert f"{size} bytes" in answer.json()["detail"]
 
 
 def test_no_more_requests_read_files_than_may(scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_no_more_requests_read_files_than_may(scene: Pipeline, ask: Asking, monk
 
 
 def test_numbers_that_a_browser_would_change_are_texts(tmp_path: Path) -> None:
-    told = api_state._json(
+    encoded = api_state._json(
         {"id": (1 << 53) + 1, "n": 1 << 53, "x": float("nan"), "in": [float("inf"), True, None, 1.5]}
     )
-    assert told == {"id": "9007199254740993", "n": 1 << 53, "x": "nan", "in": ["inf", True, None, 1.5]}
+    assert encoded == {"id": "9007199254740993", "n": 1 << 53, "x": "nan", "in": ["inf", True, None, 1.5]}

@@ -60,7 +60,7 @@ def english(script: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "texts"),
     [
         ('h(Text, null, "Rows")', ["Rows", "Rows"]),
         ("h(Text, null, `${count(n)} rows`)", [" rows"]),
@@ -71,8 +71,8 @@ def english(script: str) -> list[str]:
         ('path.replace(/ an "English expression/, "x")', []),
     ],
 )
-def test_english_is_told_from_code(script: str, told: list[str]) -> None:
-    assert english(script) == told
+def test_english_is_told_from_code(script: str, texts: list[str]) -> None:
+    assert english(script) == texts
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

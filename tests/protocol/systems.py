@@ -235,32 +235,32 @@ class Metered:
     """A meter that remembers."""
 
     def __init__(self, *, traces: bool = False) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.traces = traces
 
-    def ended(self, *told: Any) -> None:
-        self.told.append(("ended", *told))
+    def ended(self, *args: Any) -> None:
+        self.calls.append(("ended", *args))
 
-    def failed(self, *told: Any) -> None:
-        self.told.append(("failed", *told))
+    def failed(self, *args: Any) -> None:
+        self.calls.append(("failed", *args))
 
-    def confirmed(self, *told: Any) -> None:
-        self.told.append(("confirmed", *told))
+    def confirmed(self, *args: Any) -> None:
+        self.calls.append(("confirmed", *args))
 
-    def completed(self, *told: Any) -> None:
-        self.told.append(("completed", *told))
+    def completed(self, *args: Any) -> None:
+        self.calls.append(("completed", *args))
 
-    def dead_letters(self, *told: Any) -> None:
-        self.told.append(("dead_letters", *told))
+    def dead_letters(self, *args: Any) -> None:
+        self.calls.append(("dead_letters", *args))
 
-    def waited(self, *told: Any) -> None:
-        self.told.append(("waited", *told))
+    def waited(self, *args: Any) -> None:
+        self.calls.append(("waited", *args))
 
-    def state(self, *told: Any) -> None:
-        self.told.append(("state", *told))
+    def state(self, *args: Any) -> None:
+        self.calls.append(("state", *args))
 
-    def taken(self, *told: Any) -> None:
-        self.told.append(("taken", *told))
+    def taken(self, *args: Any) -> None:
+        self.calls.append(("taken", *args))
 
-    def lag(self, *told: Any) -> None:
-        self.told.append(("lag", *told))
+    def lag(self, *args: Any) -> None:
+        self.calls.append(("lag", *args))

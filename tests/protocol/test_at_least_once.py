@@ -80,7 +80,7 @@ def test_a_sink_does_not_wait_for_another_that_is_away(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_death_at_any_call_loses_nothing(tmp_path: Path, when: str) -> None:
-    quiet, fault = a_world(tmp_path), Fault(at=0, when="before", act=crash)
+    quiet, fault = a_world(tmp_path), Fault(at=0, when="before", action=crash)
     quiet.stage(2)
     quiet.steps(quiet.context(fault=fault))
     twice = 0

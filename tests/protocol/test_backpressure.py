@@ -30,14 +30,14 @@ def stream(store: SqliteStore, streaming: bool = True, **config: Any) -> Scene:
     store.enter_turn(PIPELINE, RUN, None)
     checkpointing = CheckpointConfig(**config).to_json()
     made_with = {"streaming": streaming, "checkpointing": checkpointing, "sources": {"orders": {"kind": "kafka"}}}
-    scene.stage(made_with=made_with, goes_on=True)
+    scene.stage(made_with=made_with, continues=True)
     return scene
 
 
 def test_a_stream_waits_for_its_sinks_since_the_newest_checkpoint_was_staged(store: SqliteStore) -> None:
     scene = stream(store, max_concurrent=2)
     assert held_back(store, PIPELINE) is None, "one more may be triggered"
-    [second] = scene.stage(goes_on=True)
+    [second] = scene.stage(continues=True)
     since = scene.checkpoint(second).staged_at
     assert since is not None and held_back(store, PIPELINE) == Wait(WaitReason.TOO_MANY_QUEUED, since)
     assert str(held_back(store, PIPELINE)) == f"TOO_MANY_QUEUED since {since:%Y-%m-%d %H:%M:%S}"
@@ -85,7 +85,7 @@ def test_a_scheduled_run_is_never_held_back(store: SqliteStore) -> None:
 
 def test_as_many_wait_as_spark_keeps_state_for(store: SqliteStore) -> None:
     unaligned = CheckpointConfig(unaligned=True)
-    stream(store, unaligned=True).stage(3, goes_on=True)
+    stream(store, unaligned=True).stage(3, continues=True)
     assert capacity(store, PIPELINE, unaligned, 7) == 1
     assert isinstance(capacity(store, PIPELINE, unaligned, 6), Wait)
     assert [retained_batches(unaligned, streaming=True), retained_batches(unaligned, streaming=False)] == [1000, 1000]

@@ -463,9 +463,9 @@ def test_what_a_sink_of_somebody_else_raises_when_it_is_to_forget_fails_nothing(
 
         patch.setattr(ModelParticipant, "forget", forget)
         deliver_one_by_one(world, range(4))
-        told = next(each for each in caplog.records if "cannot delete its markers" in each.getMessage())
-        assert re.match(r"sink db of orders .* up to 1 \(the next .*: KeyError: 'markers of it'", told.getMessage())
-        assert told.exc_info and told.exc_info[2], "with its traceback"
+        messages = next(each for each in caplog.records if "cannot delete its markers" in each.getMessage())
+        assert re.match(r"sink db of orders .* up to 1 \(the next .*: KeyError: 'markers of it'", messages.getMessage())
+        assert messages.exc_info and messages.exc_info[2], "with its traceback"
     assert sorted(world.systems["db"].markers) == [1, 2, 3, 4]
     assert world.systems["log"].renewed > 0
     assert [c.number for c in world.store.prunable(PIPELINE, 0, 9)] == [2, 3, 4]
@@ -488,15 +488,15 @@ def test_sinks_are_told_to_forget_only_now_and_then(world: World, lost: int) -> 
                 world.store.trigger(PIPELINE, epoch, run)
         deliver_one_by_one(world, range(index, index + 1))
         floors.append(world.systems["db"].floor)
-    told = list(range(MARKERS_TOGETHER - step, 2 * MARKERS_TOGETHER * step, MARKERS_TOGETHER))
-    assert sorted(set(floors)) == [0, *told]
-    assert sorted(world.systems["db"].markers) == [n for n in range(step, runs * step + 1, step) if n > told[-1]]
+    expected = list(range(MARKERS_TOGETHER - step, 2 * MARKERS_TOGETHER * step, MARKERS_TOGETHER))
+    assert sorted(set(floors)) == [0, *expected]
+    assert sorted(world.systems["db"].markers) == [n for n in range(step, runs * step + 1, step) if n > expected[-1]]
 
 
 def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World) -> None:
     numbers = world.stage(3)
     world.steps(world.context())
-    told: list[int] = []
+    reported: list[int] = []
     for number in numbers:
         assert world.store.checkpoint(PIPELINE, number).finalised
     world.stage(2, run=RunKey("dag", "run-2"))
@@ -511,9 +511,9 @@ def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World)
 
     confirm_step(context, world.config, NoArchive(), away)  # type: ignore[arg-type]
     assert not world.store.checkpoint(PIPELINE, 5).finalised  # so that the next run does it again
-    confirm_step(context, world.config, NoArchive(), lambda c: told.append(c.number))  # type: ignore[arg-type]
-    confirm_step(context, world.config, NoArchive(), lambda c: told.append(c.number))  # type: ignore[arg-type]
-    assert told == [5]
+    confirm_step(context, world.config, NoArchive(), lambda c: reported.append(c.number))  # type: ignore[arg-type]
+    confirm_step(context, world.config, NoArchive(), lambda c: reported.append(c.number))  # type: ignore[arg-type]
+    assert reported == [5]
     assert world.store.checkpoint(PIPELINE, 4).finalised and world.store.checkpoint(PIPELINE, 5).finalised
 
 

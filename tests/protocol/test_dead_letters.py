@@ -12,12 +12,14 @@ from tests.raising import raises
 
 
 def test_a_name_alone_allows_any_number() -> None:
-    letters = DeadLetters.of("rejected")
+    dead_letters = DeadLetters.of("rejected")
     assert (
-        letters == DeadLetters(sink="rejected") and DeadLetters.of(None) is None and DeadLetters.of(letters) is letters
+        dead_letters == DeadLetters(sink="rejected")
+        and DeadLetters.of(None) is None
+        and DeadLetters.of(dead_letters) is dead_letters
     )
-    assert letters is not None
-    letters.check("orders", 1, 10, 10)
+    assert dead_letters is not None
+    dead_letters.check("orders", 1, 10, 10)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,12 @@ def test_a_name_alone_allows_any_number() -> None:
     ],
 )
 def test_as_many_as_are_allowed_pass_and_one_more_fails(limits: dict[str, Any], most: int, rows: int) -> None:
-    letters = DeadLetters(sink="rejected", **limits)
-    letters.check("orders", 7, most, rows)
+    dead_letters = DeadLetters(sink="rejected", **limits)
+    dead_letters.check("orders", 7, most, rows)
     if most < rows:
         where = {"sink": "rejected", "checkpoint": 7}
         with raises(DeadLettersError, "too_many_dead_letters", dead=most + 1, rows=rows, **where) as caught:
-            letters.check("orders", 7, most + 1, rows)
+            dead_letters.check("orders", 7, most + 1, rows)
         assert isinstance(caught.error, TerminalError)
 
 

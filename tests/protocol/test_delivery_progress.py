@@ -22,11 +22,11 @@ def test_what_was_told_last_counts_for_half_a_minute() -> None:
     now = [0.0]
     headway = DeliveryProgress(lambda: now[0])
     assert headway.now(PIPELINE) == []
-    headway.tell(Taken(PIPELINE, 7, "shop", "orders", 1, 10))
-    headway.tell(ORDERS)
-    headway.tell(Taken("another", 3, "shop", "bills", 1, 10))
+    headway.report(Taken(PIPELINE, 7, "shop", "orders", 1, 10))
+    headway.report(ORDERS)
+    headway.report(Taken("another", 3, "shop", "bills", 1, 10))
     now[0] = 20.0
-    headway.tell(COPIES)
+    headway.report(COPIES)
     assert headway.now(PIPELINE) == [COPIES, ORDERS]
     now[0] = FRESH_SECONDS + 1
     assert headway.now(PIPELINE) == [COPIES]
@@ -41,16 +41,16 @@ def test_a_lease_tells_how_far_its_holder_has_come(tmp_path: Path, monkeypatch: 
         with new_epoch(store, PIPELINE, Worker("dag/commit_shop"), "test", lease_seconds=0.3):
             [mine] = store.leases(PIPELINE)
             assert mine.doing == ""
-            headway.tell(ORDERS)
+            headway.report(ORDERS)
             text = "checkpoint 7: shop has taken 3,400,000 of 10,000,000 rows of orders"
             wait_for(lambda: store.leases(PIPELINE)[0].doing == text, 20, "it is renewed")
-        assert ("taken", PIPELINE, ORDERS) in meter.told
-        assert meter.told[-1] == ("taken", PIPELINE, replace(ORDERS, rows=0, of=0)), "it is over"
+        assert ("taken", PIPELINE, ORDERS) in meter.calls
+        assert meter.calls[-1] == ("taken", PIPELINE, replace(ORDERS, rows=0, of=0)), "it is over"
 
 
 def test_a_lease_is_renewed_though_metrics_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     headway = DeliveryProgress()
-    headway.tell(ORDERS)
+    headway.report(ORDERS)
     monkeypatch.setattr(lease, "DELIVERY_PROGRESS", headway)
     with SqliteStore(tmp_path / "ft.db") as store:
         Scene(store)

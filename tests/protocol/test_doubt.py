@@ -73,7 +73,7 @@ def state(world: World, number: int) -> CheckpointState:
     return world.store.checkpoint(PIPELINE, number).state
 
 
-def told(world: World, number: int | None = None) -> str:
+def event_text(world: World, number: int | None = None) -> str:
     return "\n".join(event.message for event in world.store.events(PIPELINE, number, 1000))
 
 
@@ -170,7 +170,7 @@ def test_commit_delivers_under_the_same_marker(world: World, how: Callable[[Worl
     numbers = how(world)
     assert resolver(world).commit(1).state is S.COMPLETED
     world.check_exactly_once(numbers)
-    assert "a test by ada" in told(world)
+    assert "a test by ada" in event_text(world)
 
 
 def test_commit_keeps_the_order(world: World) -> None:
@@ -184,15 +184,15 @@ def test_commit_keeps_the_order(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason, act", [(HaltReason.HEURISTIC_COMMIT, Resolver.commit), (HaltReason.TOKEN_LOST, Resolver.redeliver)]
+    "reason, action", [(HaltReason.HEURISTIC_COMMIT, Resolver.commit), (HaltReason.TOKEN_LOST, Resolver.redeliver)]
 )
 def test_what_is_refused_for_its_order_leaves_the_pipeline_halted(
-    world: World, reason: HaltReason, act: Callable[[Resolver, int], object]
+    world: World, reason: HaltReason, action: Callable[[Resolver, int], object]
 ) -> None:
     decided(world, 2)
     world.store.halt(PIPELINE, reason, "a test.")
     with raises(StateConflictError, "earlier_first", checkpoint=2, earlier=1):
-        act(resolver(world), 2)
+        action(resolver(world), 2)
     assert world.store.pipeline(PIPELINE).halt_reason is reason
 
 
@@ -250,9 +250,9 @@ def test_settled_numbers_are_refused_with_the_reason(world: World) -> None:
     with raises(StateConflictError, "action_refused", checkpoint=1, state="STAGED"):
         resolver(world).commit(1)
     world.steps(world.context())
-    for act in (resolver(world).commit, resolver(world).quarantine, resolver(world).redeliver):
+    for action in (resolver(world).commit, resolver(world).quarantine, resolver(world).redeliver):
         with raises(StateConflictError, "action_refused", checkpoint=1, state="COMPLETED"):
-            act(1)
+            action(1)
 
 
 # --- quarantine ---------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_a_lost_token_of_a_decided_number_is_set_on_a_persons_word_only(world: W
     assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
     assert resolver(world).redeliver(2).state is S.COMPLETED
     assert log.rows == world.systems["db"].rows == [1, 2]
-    assert "RESUMED: by a test by ada" in told(world)
+    assert "RESUMED: by a test by ada" in event_text(world)
 
 
 def test_what_does_not_go_by_itself_is_not_set_anew(world: World) -> None:
@@ -387,15 +387,15 @@ def test_nothing_undecided_is_redelivered(world: World) -> None:
 def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
     numbers = decided(world, 2)
     world.systems["log"].declines_in_commit = True
-    for act in (resolver(world).commit, resolver(world).redeliver):
+    for action in (resolver(world).commit, resolver(world).redeliver):
         with raises(SinkUnavailableError, "refused_after_decision", checkpoint=1, participant="log") as caught:
-            act(1)
+            action(1)
         assert caught.error and "--pipeline orders --dead-letter 1`" in caught.error.remedy
     assert state(world, 1) is S.COMMITTING
     found = resolver(world).dead_letter(1)
     assert found.state is S.COMPLETED
     assert of_checkpoint(found)["copies"].rows == 1 and "rows" not in of_checkpoint(found)
-    assert "a test by ada" in told(world) and "1 row of copies was refused and set aside" in told(world)
+    assert "a test by ada" in event_text(world) and "1 row of copies was refused and set aside" in event_text(world)
     assert state(world, 2) is S.COMMITTING
     with pytest.raises(SinkUnavailableError):
         resolver(world).commit(2)

@@ -24,17 +24,17 @@ S = CheckpointState
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
+@pytest.mark.parametrize("action", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
 @pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])
 def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
-    tmp_path: Path, lead: str, act: str, when: str
+    tmp_path: Path, lead: str, action: str, when: str
 ) -> None:
     for at in range(1, 60):
         world = World(tmp_path / f"{at}")
         numbers = decided(world, 2) if "decided" in lead else world.prepared(2)
         if "quarantined" in lead:
             resolver(world).quarantine(1)
-        world.systems["log"].declines_in_commit = act == "dead_letter"
+        world.systems["log"].declines_in_commit = action == "dead_letter"
         fault = Fault(at, when, crash)
         dying: Any = Resolver(
             Through(world.store, fault, "store"),  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
             lease_seconds=0.03,
         )
         try:
-            dying.abort(1, AfterAbort.CARRIED) if act == "abort" else getattr(dying, act)(1)
+            dying.abort(1, AfterAbort.CARRIED) if action == "abort" else getattr(dying, action)(1)
         except Crash:
             pass
         except StateConflictError:
@@ -54,7 +54,7 @@ def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
             world.store.close()
             assert at > 1
             return
-        if act == "dead_letter" and state(world, 1) in (S.COMMITTING, S.QUARANTINED):
+        if action == "dead_letter" and state(world, 1) in (S.COMMITTING, S.QUARANTINED):
             with suppress(StateConflictError):  # it is not decided
                 resolver(world).dead_letter(1)
         world.systems["log"].declines_in_commit = False

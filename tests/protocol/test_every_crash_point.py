@@ -34,7 +34,7 @@ def calls_of_a_quiet_run(folder: Path, mix: str = "atomic and redo") -> int:
     """How many calls a run without faults makes."""
     world = World(folder, systems=systems(mix))
     world.stage(2)
-    fault = Fault(at=0, when="before", act=crash)
+    fault = Fault(at=0, when="before", action=crash)
     world.steps(world.context(fault=fault))
     return fault.calls
 

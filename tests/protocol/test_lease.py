@@ -61,14 +61,14 @@ def test_a_renewal_that_is_refused_for_good_is_told(store: DecisionLog) -> None:
             PIPELINE, epoch, {each.holder: each.counter for each in store.leases(PIPELINE)}, other, "another owner"
         )
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             try:
                 keeper.check()
             except FencedError:
                 return True
             return False
 
-        wait_for(is_told, 20.0, "the keeper has heard of it")
+        wait_for(is_reported, 20.0, "the keeper has heard of it")
 
 
 @pytest.mark.parametrize("error", ERRORS)

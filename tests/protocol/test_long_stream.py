@@ -24,7 +24,7 @@ from tests.protocol.world import PIPELINE, RUN, World
 
 pytestmark = pytest.mark.slow
 
-TOLD = 100
+KEPT_EVENTS = 100
 
 
 class Counted:
@@ -70,16 +70,16 @@ class Stream:
         store._database = Counted(store._database, self.counts)
         self.root = world.folder / "wal"
         self.attempt = self.root / PIPELINE / f"{epoch}-1"
-        self.told: list[int] = []
-        self.is_told = True
-        self.config = replace(world.config, num_retained_events=TOLD)
+        self.progress: list[int] = []
+        self.accepts_progress = True
+        self.config = replace(world.config, num_retained_events=KEPT_EVENTS)
         self.archive = WalArchive(str(self.root))
         self.overlap = Overlap(world.context(), epoch, world.delivery, self.config, self._progress, self.archive)
 
     def _progress(self, checkpoint: Checkpoint) -> None:
-        if not self.is_told:
+        if not self.accepts_progress:
             raise SinkUnavailableError("the source's cluster is away.")
-        self.told.append(checkpoint.number)
+        self.progress.append(checkpoint.number)
 
     def publish(self) -> int:
         store = self.world.store
@@ -144,13 +144,13 @@ def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path, monkeypat
     assert kept == [kept[0]] * windows
     assert kept[0]["folders"] <= overlap.RETAINED_TOGETHER + stream.config.num_retained
     assert kept[0]["markers"] <= 2 * overlap.RETAINED_TOGETHER
-    told = confirmation.confirmed.told()
-    assert told["numbers"] is None and (told["count"], told["first"], told["last"]) == (
+    summary = confirmation.confirmed.to_json()
+    assert summary["numbers"] is None and (summary["count"], summary["first"], summary["last"]) == (
         windows * window,
         1,
         windows * window,
     )
-    assert told["rows"] == 20 * windows * window
+    assert summary["rows"] == 20 * windows * window
     assert rows < 2 * windows * window, "read once, in parts"
     assert len(list(stream.attempt.iterdir())) == stream.config.num_retained
     stream.world.check_exactly_once(list(range(1, windows * window + 1)))
@@ -174,16 +174,16 @@ def test_what_many_numbers_at_once_leave_behind_goes_as_fast_as_it_comes(tmp_pat
 def test_a_source_that_cannot_be_told_keeps_one_checkpoint_open(tmp_path: Path) -> None:
     """R19: the newest one says it all, so those before it neither stay open nor keep their place on disk."""
     with streaming(tmp_path) as stream:
-        stream.is_told = False
+        stream.accepts_progress = False
         for _ in range(5 * overlap.RETAINED_TOGETHER):
             stream.publish()
             stream.overlap.deliver()
         kept = stream.kept()
-        assert not stream.told and kept["open"] == 1
+        assert not stream.progress and kept["open"] == 1
         assert kept["folders"] <= overlap.RETAINED_TOGETHER
-        stream.is_told = True
+        stream.accepts_progress = True
         retention.finalise(stream.world.store, PIPELINE, stream._progress)
-        assert stream.told == [5 * overlap.RETAINED_TOGETHER] and stream.kept()["open"] == 0
+        assert stream.progress == [5 * overlap.RETAINED_TOGETHER] and stream.kept()["open"] == 0
 
 
 def test_what_waits_is_not_read_once_for_each_of_it(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from airflow_ft.spark.request import StageResult
 def test_the_numbers_of_an_ordinary_run_are_listed() -> None:
     found = Numbers.of([3, 4, 7])
     assert found == Numbers().plus(3).plus(4, 7)
-    assert found.told() == {"numbers": [3, 4, 7], "count": 3, "first": 3, "last": 7}
-    assert Numbers().told() == {"numbers": [], "count": 0, "first": 0, "last": 0}
+    assert found.to_json() == {"numbers": [3, 4, 7], "count": 3, "first": 3, "last": 7}
+    assert Numbers().to_json() == {"numbers": [], "count": 0, "first": 0, "last": 0}
     assert str(found) == "3, 4, 7"
 
 
@@ -22,7 +22,7 @@ def test_a_hundred_thousand_numbers_are_counted() -> None:
     for number in range(5, 100_005):
         found = found.plus(number)
     assert len(found.newest) == MOST_LISTED
-    assert found.told() == {"numbers": None, "count": 100_000, "first": 5, "last": 100_004}
+    assert found.to_json() == {"numbers": None, "count": 100_000, "first": 5, "last": 100_004}
     assert str(found) == "100,000 from 5 to 100004"
     assert found == Numbers.of(range(5, 100_005))
 

@@ -360,7 +360,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("met", "told", "code"),
+    ("met", "raised", "code"),
     [
         (StoreUnavailableError("nobody answers."), CheckpointExpiredError, "checkpoint_expired"),
         (StoreCorruptError("a row is not what was written"), StoreCorruptError, "store_corrupt"),
@@ -368,7 +368,7 @@ class Panic(BaseException):
     ],
 )
 def test_whatever_ends_the_delivery_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, met: BaseException, told: type[Exception], code: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, met: BaseException, raised: type[Exception], code: str
 ) -> None:
     """Also what the counting of a failure meets: the stream would go on, and deliver nothing."""
     world = World(tmp_path)
@@ -387,7 +387,7 @@ def test_whatever_ends_the_delivery_is_told(
         stage.publish()
         with stream:
             wait_for(lambda: stream._error, 30.0, "the delivery has ended")
-            with raises(told, code) as caught:
+            with raises(raised, code) as caught:
                 stream.check()
     if isinstance(met, Panic):
         assert caught.error and "index out of bounds" in caught.error.headline

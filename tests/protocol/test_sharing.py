@@ -75,9 +75,9 @@ class Scene:
     def deliver(self, pipeline: str, sink: SinkSpec, dag: str = "") -> None:
         """Do the work of a run."""
         self.stage(pipeline, dag=dag)
-        self.go_on(pipeline, sink)
+        self.resume(pipeline, sink)
 
-    def go_on(self, pipeline: str, sink: SinkSpec) -> None:
+    def resume(self, pipeline: str, sink: SinkSpec) -> None:
         with self.coordinating(pipeline) as coordinator:
             for number in coordinator.plan(delivery_of(sink), 0):
                 coordinator.deliver(number)
@@ -115,7 +115,7 @@ def test_a_table_that_another_pipeline_has_filled_is_refused(scene: Scene, sink:
         scene.deliver(MINE, sink)
     assert raised.error and "--rename" in raised.error.remedy and "shared=True" in raised.error.remedy
     assert scene.rows() == ROWS
-    scene.go_on(MINE, into(table="orders_of_mine"))  # the rows have waited
+    scene.resume(MINE, into(table="orders_of_mine"))  # the rows have waited
     assert (scene.rows(), scene.rows(table="orders_of_mine")) == (ROWS, ROWS)
 
 
@@ -148,7 +148,7 @@ def test_both_declare_that_they_share_it(scene: Scene) -> None:
     scene.deliver(OTHER, into(shared=True))
     with pytest.raises(UnfitTargetError):  # and the other one alone
         scene.deliver(MINE, into())
-    scene.go_on(MINE, into(shared=True))
+    scene.resume(MINE, into(shared=True))
     assert scene.rows() == 4 * ROWS
 
 
@@ -161,17 +161,17 @@ def test_a_run_without_rows_declares_it_as_well(scene: Scene) -> None:
     scene.deliver(MINE, into(shared=True))
 
 
-@pytest.mark.parametrize(("dag", "goes_on"), [("load_shops", True), ("python:other", False), ("another", False)])
-def test_in_one_dag_the_one_that_begins_declares_it_for_both(scene: Scene, dag: str, goes_on: bool) -> None:
+@pytest.mark.parametrize(("dag", "continues"), [("load_shops", True), ("python:other", False), ("another", False)])
+def test_in_one_dag_the_one_that_begins_declares_it_for_both(scene: Scene, dag: str, continues: bool) -> None:
     """So a mapped group gets a new map index; the pipelines of former days never run again."""
     scene.deliver(OTHER, into(), dag if "python" in dag else "load_shops")
     with pytest.raises(UnfitTargetError):
         scene.deliver(MINE, into(), dag)
-    if goes_on:
-        scene.go_on(MINE, into(shared=True))
+    if continues:
+        scene.resume(MINE, into(shared=True))
     else:
         with pytest.raises(UnfitTargetError):
-            scene.go_on(MINE, into(shared=True))
+            scene.resume(MINE, into(shared=True))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -222,7 +222,7 @@ def test_of_two_that_begin_at_once_not_both_deliver(scene: Scene) -> None:
 
     def run(name: str) -> None:
         try:
-            scene.go_on(name, into())
+            scene.resume(name, into())
         except UnfitTargetError as error:
             refused.append(error.pipeline)
 
@@ -240,7 +240,7 @@ def test_a_plan_that_is_not_delivered_yet_counts(scene: Scene) -> None:
     scene.plan(OTHER, into())
     scene.stage(MINE)
     with raises(UnfitTargetError, "target_shared", other=OTHER, number=0):
-        scene.go_on(MINE, into())
+        scene.resume(MINE, into())
 
 
 def test_a_pipeline_that_was_renamed_goes_on_in_its_own_table(scene: Scene) -> None:
@@ -260,15 +260,15 @@ def test_a_pipeline_that_was_renamed_goes_on_in_its_own_table(scene: Scene) -> N
         scene.deliver("orders-third", into())
 
 
-@pytest.mark.parametrize(("covers", "goes_on"), [(1, True), (0, False)])
-def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, covers: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("covers", "continues"), [(1, True), (0, False)])
+def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, covers: int, continues: bool) -> None:
     """Rows that were delivered after the savepoint would come again."""
     scene.deliver(OTHER, into())
     scene.store.register(MINE)
     with new_epoch(scene.store, MINE, Worker("a", 1), "restore", 3600.0) as (epoch, _):
         position = SparkPosition("file:///spark/copy", 1)
         scene.store.restore(MINE, epoch, position, "a test", of=(OTHER, covers))
-    if goes_on:
+    if continues:
         scene.deliver(MINE, into())
     else:
         with pytest.raises(UnfitTargetError):

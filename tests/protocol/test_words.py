@@ -22,8 +22,8 @@ def test_the_doctor_shows_codes_as_logs_do() -> None:
     exam = Examination("connection shop")
     exam.attempt("table orders", refuses)
     exam.ok("clock", "fine")
-    assert "PROBLEM table orders [privilege_missing]: no." in "\n".join(examining.told(exam.checks))
-    assert "ok      clock: fine" in "\n".join(examining.told(exam.checks))
+    assert "PROBLEM table orders [privilege_missing]: no." in "\n".join(examining.lines(exam.checks))
+    assert "ok      clock: fine" in "\n".join(examining.lines(exam.checks))
 
 
 def test_a_sink_that_could_not_be_read_has_no_riddle_for_a_place() -> None:

@@ -34,7 +34,7 @@ class Fault:
 
     at: int
     when: str
-    act: Callable[[], None]
+    action: Callable[[], None]
     calls: int = 0
     struck: str = ""
     past = frozenset({"close", "now", "release_lease", "renew_lease"})
@@ -44,11 +44,11 @@ class Fault:
         mine = self.calls == self.at
         if mine and self.when == "before":
             self.struck = f"before call {self.at} ({name})"
-            self.act()
+            self.action()
         result = call()
         if mine and self.when == "after":
             self.struck = f"after call {self.at} ({name})"
-            self.act()
+            self.action()
         return result
 
 

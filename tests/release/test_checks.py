@@ -14,7 +14,7 @@ CHANGELOG = "# Changelog\n\n## 1.2.3 (2030-01-31)\n\n- all\n\n## 1.2.2 (2029-01-
 
 
 @pytest.mark.parametrize(
-    ("package", "changelog", "tags", "told"),
+    ("package", "changelog", "tags", "expected"),
     [
         (PACKAGE, CHANGELOG, {}, ""),
         (PACKAGE, CHANGELOG, {"v1.2.3": "head", "v1.2.2": "older"}, ""),
@@ -31,11 +31,11 @@ CHANGELOG = "# Changelog\n\n## 1.2.3 (2030-01-31)\n\n- all\n\n## 1.2.2 (2029-01-
     ],
 )
 def test_package_changelog_and_tag_name_one_version(
-    package: str, changelog: str, tags: dict[str, str], told: str
+    package: str, changelog: str, tags: dict[str, str], expected: str
 ) -> None:
     problems = list(disagreeing(package, changelog, tags, "head"))
-    assert len(problems) == bool(told)
-    assert told in "".join(problems)
+    assert len(problems) == bool(expected)
+    assert expected in "".join(problems)
 
 
 @pytest.mark.parametrize(

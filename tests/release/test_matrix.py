@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tools.release.matrix import BEGIN, COMBINATIONS, END, ROOT, TITLES, told, write
+from tools.release.matrix import BEGIN, COMBINATIONS, END, ROOT, TITLES, matrix_results, write
 
 
 def claimed() -> tuple[set[str], dict[str, Requirement]]:
@@ -39,7 +39,9 @@ def test_each_release_that_is_claimed_is_in_the_matrix() -> None:
 
 
 def test_the_page_says_that_each_combination_has_passed() -> None:
-    assert {name for name, line in told().items() if line["result"] == "passed"} == {one.name for one in COMBINATIONS}
+    assert {name for name, line in matrix_results().items() if line["result"] == "passed"} == {
+        one.name for one in COMBINATIONS
+    }
 
 
 def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
@@ -48,6 +50,6 @@ def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     line = dict.fromkeys(TITLES, "x") | {"Python": "3.11.7", "pyspark": "4.2.1", "others": "newest"}
     for lines in ([line], [line, {**line, "Python": "3.12.1"}]):
         write(lines, page)
-        assert list(told(page).values()) == lines
+        assert list(matrix_results(page).values()) == lines
     text = page.read_text()
     assert text.startswith("before") and text.endswith("after\n") and "old" not in text

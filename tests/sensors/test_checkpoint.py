@@ -82,9 +82,9 @@ def test_in_a_run_without_an_interval_of_its_own_for_all_that_is_published(
 def test_in_a_run_that_its_asset_has_triggered_for_what_that_told(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(5)
-    told = [event(f"airflow-ft://{PIPELINE}/", 2), event(f"airflow-ft://{PIPELINE}", 3), event("airflow-ft://x/", 9)]
-    assert sensor().gate(run_context("asset_triggered", events=told), world.store) == Gate(number=3)
-    assert sensor(pipeline="another").gate(run_context("asset_triggered", events=told), world.store) == Gate(
+    events = [event(f"airflow-ft://{PIPELINE}/", 2), event(f"airflow-ft://{PIPELINE}", 3), event("airflow-ft://x/", 9)]
+    assert sensor().gate(run_context("asset_triggered", events=events), world.store) == Gate(number=3)
+    assert sensor(pipeline="another").gate(run_context("asset_triggered", events=events), world.store) == Gate(
         as_of=BEGINNING
     )
 

@@ -20,7 +20,7 @@ from tests.simulation.adapters import product_over_models
 from tests.simulation.explore import play, replaying, story
 from tests.simulation.kernel import Deviation
 from tests.simulation.scenarios import ALL
-from tests.simulation.search import Count, first_violation, tell
+from tests.simulation.search import Count, first_violation, report
 from tests.simulation.world import Scenario
 
 MANY = 50_000
@@ -80,7 +80,7 @@ def _chunk(order: tuple[int, int, int, str]) -> tuple[Count, str]:
         found = first_violation(
             running, seed, range(first, end), lambda index: scenarios[index % len(scenarios)], count
         )
-        return count, tell(found, running) if found is not None else ""
+        return count, report(found, running) if found is not None else ""
 
 
 def replay(name: str, words: list[str]) -> int:

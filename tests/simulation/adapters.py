@@ -309,7 +309,7 @@ def product_over_models() -> Iterator[Running]:
     }
     filed = {
         "filesystem": lambda _: RUNNING.files,
-        "link_tree": lambda *told: RUNNING.files.link_tree(*told),
+        "link_tree": lambda *arguments: RUNNING.files.link_tree(*arguments),
         "is_hdfs": lambda _: False,
     }
     threads = ModelThreading(lambda: RUNNING.kernel).namespace()
@@ -365,7 +365,7 @@ def product_over_models() -> Iterator[Running]:
             "location_root": lambda _: "file:///wal",
             "require_batch": lambda location: RUNNING.windows.require_batch(location),
             "location_of_epoch": lambda *of: RUNNING.windows.location_of_epoch(*of),
-            "tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
+            "write_source_positions": lambda *arguments: RUNNING.windows.write_source_positions(*arguments),
             "filesystem": lambda _: RUNNING.files,
         }),
         (taking, {
@@ -389,7 +389,7 @@ def product_over_models() -> Iterator[Running]:
         (query_run, {
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
-            "tell_changed": lambda *_: None,
+            "log_changed_settings": lambda *_: None,
             "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
             "gauges_of": lambda *_: {},  # so no thread asks how far it is behind its sources

@@ -17,14 +17,14 @@ from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
 from tests.simulation.savepoint_defects import by_anybody, unconditional
 
-ANEW = NAMED["everything is read anew"]
+FULL_REFRESH = NAMED["everything is read anew"]
 ONCE = NAMED["everything is read anew, a run does it once"]
 REPLACED = NAMED["everything is read anew, where rows are replaced"]
 REFUSED = NAMED["everything is to be read anew, and is refused"]
 _FILE = Beginnings._file
 
 
-@defect(ANEW, "I2 I3 I4 I7 I10")
+@defect(FULL_REFRESH, "I2 I3 I4 I7 I10")
 def a_beginning_that_settles_nothing(change: Change) -> None:
     """Both have to be switched off: who begins anew settles, and the decision log refuses where nobody has."""
 
@@ -37,7 +37,7 @@ def a_beginning_that_settles_nothing(change: Change) -> None:
     unconditional(change)
 
 
-@defect(ANEW, "I2 I3 I4 I10")
+@defect(FULL_REFRESH, "I2 I3 I4 I10")
 def decided_rows_that_nobody_delivers_before_a_beginning(change: Change) -> None:
     """Both have to be switched off, too."""
     change(settlement, "_settle", lambda *_: None)
@@ -68,13 +68,13 @@ def rows_that_would_stand_twice_not_minded(change: Change) -> None:
     change(beginning, "_examine", lambda *_: None)
 
 
-@defect(replace(ANEW, person="restore beginning again, restore beginning again"), "I5 I9 I10")
+@defect(replace(FULL_REFRESH, person="restore beginning again, restore beginning again"), "I5 I9 I10")
 def a_late_beginning_that_nobody_refuses(change: Change) -> None:
     """The one write does not compare the epoch."""
     by_anybody(change)
 
 
-@defect(ANEW, "I10")
+@defect(FULL_REFRESH, "I10")
 def a_beginning_at_the_old_location(change: Change) -> None:
     """Nothing is read anew: it goes on where it stands."""
     made = beginning.new_beginning
@@ -85,13 +85,13 @@ def a_beginning_at_the_old_location(change: Change) -> None:
     change(beginning, "new_beginning", old)
 
 
-@defect(ANEW, "I7")
+@defect(FULL_REFRESH, "I7")
 def an_origin_that_outlives_a_beginning(change: Change) -> None:
     """It begins where the source began in its former life, which has lost that."""
     change(Beginnings, "_file", lambda self, *use: _FILE(replace(self, incarnation=""), *use))
 
 
-@defect(NAMED["everything is read anew, and again"], "I7", told=("P2:6:SLEEP", "B1:21:YIELD:P2"))
+@defect(NAMED["everything is read anew, and again"], "I7", schedule=("P2:6:SLEEP", "B1:21:YIELD:P2"))
 def an_origin_that_is_forgotten_before_the_one_write(change: Change) -> None:
     """As if it were not of a life: a late attempt of a former one freezes it for the next."""
     made = beginning.new_beginning

@@ -52,11 +52,11 @@ class Beginnings:
             return
 
         def look() -> None:
-            told = wal.files.setdefault(uri, {}).setdefault(_FIRST, _offsets(wal.first))
-            if first_offsets(told.decode())[1]["orders"]["0"] < wal.first:
+            offsets = wal.files.setdefault(uri, {}).setdefault(_FIRST, _offsets(wal.first))
+            if first_offsets(offsets.decode())[1]["orders"]["0"] < wal.first:
                 raise StageError("the source has lost what it is to be read from.")
 
-        self._world.spark.act("looks where the source begins", look)
+        self._world.spark.perform("looks where the source begins", look)
 
     def freeze(self, uri: str, incarnation: str) -> None:
         """Before anything is published of it."""

@@ -74,16 +74,16 @@ def newer_branches_rolled_back_by_an_older_attempt(change: Change) -> None:
 @defect(XA, "I2 I6")
 def branches_that_are_not_listed_taken_for_committed(change: Change) -> None:
     """'Unknown xid' after a lost reply: it was committed, or rolled back, or forgotten; only its marker tells."""
-    standing = BranchedParticipant._standing_branches
+    visible = BranchedParticipant._visible_branches
 
     def invented(self: XaParticipant, session: Any, ledger: Ledger, plan: Any, fence: Fence) -> Any:
-        found = standing(self, session, ledger, plan, fence)
+        found = visible(self, session, ledger, plan, fence)
         for part in self._slices(plan):
             marker = Marker(fence.installation, Outcome.COMMITTED, 1, 1, plan.digest, part.rows, {})
             found.setdefault(part.label, marker)
         return found
 
-    change(XaParticipant, "_standing_branches", invented)
+    change(XaParticipant, "_visible_branches", invented)
 
 
 @defect(XA_MYSQL, "I7")
@@ -113,8 +113,8 @@ def whole_marker_before_all_branches_stand(change: Change) -> None:
         deliver(self, plan, fence, vote, missing[:1], way)
 
     def whatever(self: BranchedParticipant, session: Any, plan: Any, fence: Fence, expected: Any, detail: Any) -> Any:
-        standing = self._standing_branches(session, self._ledger(plan.pipeline), plan, fence)
-        return conclude(self, session, plan, fence, [label for label in expected if label in standing], detail)
+        visible = self._visible_branches(session, self._ledger(plan.pipeline), plan, fence)
+        return conclude(self, session, plan, fence, [label for label in expected if label in visible], detail)
 
     deliver, conclude = BranchedParticipant._deliver_branches, BranchedParticipant._conclude_in
     change(BranchedParticipant, "_deliver_branches", none_missing)

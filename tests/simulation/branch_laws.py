@@ -44,18 +44,22 @@ class BranchLaws:
         rows = list(commit.rows)
         if not label:
             if rows:
-                raise Violation("I6", f"{name} shows {told(rows)} under the marker of the whole number {number}")
+                raise Violation("I6", f"{name} shows {rows_text(rows)} under the marker of the whole number {number}")
             of_branches = self._aside.get((name, number), [])
             if sorted(aside, key=str) != sorted(of_branches, key=str):
                 raise Violation(
-                    "I2", f"{number} of {name} has set aside {told(aside)}, its branches {told(of_branches)}"
+                    "I2", f"{number} of {name} has set aside {rows_text(aside)}, its branches {rows_text(of_branches)}"
                 )
             if sorted(before + aside, key=str) != sorted(planned, key=str):
-                raise Violation("I2", f"{name} calls {number} whole with {told(before)}; planned is {told(planned)}")
+                raise Violation(
+                    "I2", f"{name} calls {number} whole with {rows_text(before)}; planned is {rows_text(planned)}"
+                )
             self._whole.add((name, number))
             return
         if label in shown or [row for row in rows if row not in planned or row in before]:
-            raise Violation("I2", f"{name} shows {told(rows)} in branch {label} of {number}, beside {told(before)}")
+            raise Violation(
+                "I2", f"{name} shows {rows_text(rows)} in branch {label} of {number}, beside {rows_text(before)}"
+            )
         predecessor = 0 if by_hand else plan.participant(name).predecessor
         if predecessor and (name, predecessor) not in self._whole:
             raise Violation("I4", f"{name} shows rows of {number} before {predecessor} is whole")
@@ -88,6 +92,6 @@ class BranchLaws:
             raise Violation("I3", f"checkpoint {checkpoint.number} is decided, and {', '.join(map(str, gone))} is gone")
 
 
-def told(rows: Rows) -> str:
+def rows_text(rows: Rows) -> str:
     """The rows in few words."""
     return "[" + ", ".join(str(item) for _, item in rows) + "]"

@@ -41,8 +41,8 @@ class ModelServer(ModelSystem):
         """By sink, what readers see."""
         return self.state.rows
 
-    def ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
-        return self._kernel.call(f"{self.name} {what}", act, _lost, writes=writes)
+    def ask(self, what: str, call: Callable[[], T], *, writes: bool = True) -> T:
+        return self._kernel.call(f"{self.name} {what}", call, _lost, writes=writes)
 
     def take(self, sink: str, batch: Any) -> Sequence[Any]:
         items: Sequence[Item] = list(batch)
@@ -70,12 +70,12 @@ class Participant(ModelParticipant):
     """The kit's, which sets nothing aside, with the way in which sinks with transactions do that."""
 
     def _insert(
-        self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
-        if letters is None:
+        if dead_letters is None:
             return super()._insert(db, plan, readers, None)
         return load_all(
-            self._sinks, readers, lambda sink, reader: _Around(sink, sink, reader, letters, self._system, db)
+            self._sinks, readers, lambda sink, reader: _Around(sink, sink, reader, dead_letters, self._system, db)
         )
 
 
@@ -106,8 +106,8 @@ def _head(state: State) -> Row | None:
 
 def _row(marker: Marker, number: int) -> Row:
     kind = marker.outcome.value.lower()
-    told = json.dumps(dict(marker.detail), default=str)
-    return {"number": number, "kind": kind, "epoch": marker.epoch, "attempt": marker.attempt, "detail": told}
+    data = json.dumps(dict(marker.detail), default=str)
+    return {"number": number, "kind": kind, "epoch": marker.epoch, "attempt": marker.attempt, "detail": data}
 
 
 def _lost(sent: bool) -> Exception:

@@ -23,7 +23,7 @@ class Defect:
 
     A seed other than 1 is one that shows it early: others do, too, but take their time.
     With `pairs` the schedules are those of a zombie beside its successor, all of them, after `before`.
-    `at` is the schedule that showed it last, where it takes many: there the search begins. `told` is the schedule
+    `at` is the schedule that showed it last, where it takes many: there the search begins. `schedule` is the schedule
     itself, where chance takes too long.
     """
 
@@ -36,7 +36,7 @@ class Defect:
     pairs: bool
     before: tuple[Deviation, ...]
     seed: int
-    told: tuple[str, ...]
+    schedule: tuple[str, ...]
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -58,14 +58,14 @@ def defect(
     pairs: bool = False,
     before: tuple[Deviation, ...] = (),
     seed: int = 1,
-    told: tuple[str, ...] = (),
+    schedule: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Change], None]], Callable[[Change], None]]:
     """Registers a defect under its function's name."""
 
     def register(make: Callable[[Change], None]) -> Callable[[Change], None]:
         name = make.__name__.replace("_", " ")
         found_by = frozenset(laws.split())
-        DEFECTS.append(Defect(name, scenario, found_by, make, real_store, at, pairs, before, seed, told))
+        DEFECTS.append(Defect(name, scenario, found_by, make, real_store, at, pairs, before, seed, schedule))
         return make
 
     return register

@@ -26,7 +26,7 @@ from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.store import staging
 from airflow_ft.store.writing import PipelineWrite
 from tests.simulation.defect import NAMED, Change, defect, everywhere
-from tests.simulation.kernel import Act, Deviation
+from tests.simulation.kernel import Deviation, DeviationKind
 from tests.simulation.model_store import ModelStore
 from tests.simulation.scenarios import ONE_ITEM
 from tests.simulation.world import World
@@ -37,7 +37,7 @@ PREPARED = NAMED["MySQL decides, two-phase prepared"]
 RESTORED, FORGETTING = NAMED["a decision log restored from a backup"], NAMED["Kafka forgets its tokens"]
 CARRIED = NAMED["a person aborts, the rows are carried"]
 GIVEN_UP = NAMED["a stage that was given up beside its delivery"]
-DECLINED = Deviation("A1", 1, Act.EVENT, "prepare declines item 1")
+DECLINED = Deviation("A1", 1, DeviationKind.EVENT, "prepare declines item 1")
 S = CheckpointState
 
 
@@ -68,8 +68,8 @@ def rows_without_a_marker_when_its_place_is_taken(change: Change) -> None:
 @defect(CARRIED, "I2 I3 I7")
 def kind_of_the_marker_ignored(change: Change) -> None:
     """R1: 'duplicate key' is taken for committed, though a tombstone stands there."""
-    told = Marker.proof
-    change(Marker, "proof", lambda *args: replace(told(*args), outcome=Outcome.COMMITTED, counts={"rows": 1}))
+    proof = Marker.proof
+    change(Marker, "proof", lambda *args: replace(proof(*args), outcome=Outcome.COMMITTED, counts={"rows": 1}))
 
 
 @defect(CARRIED, "I3")
@@ -200,8 +200,8 @@ def lost_reply_taken_as_failure(change: Change) -> None:
     judge = tokens.judge
 
     def again(token: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
-        standing = judge(token, expected, fence, may_wait=may_wait)
-        return tokens.TokenStatus.READY if standing is tokens.TokenStatus.DONE else standing
+        status = judge(token, expected, fence, may_wait=may_wait)
+        return tokens.TokenStatus.READY if status is tokens.TokenStatus.DONE else status
 
     everywhere(change, judge, again)
 

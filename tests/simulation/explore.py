@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.simulation.adapters import Running
-from tests.simulation.kernel import FAULTS, Act, Chooser, Deviation, Kernel, Line, Process, Violation
-from tests.simulation.telling import is_plain_read, told
+from tests.simulation.kernel import FAULTS, Chooser, Deviation, DeviationKind, Kernel, Line, Process, Violation
+from tests.simulation.tracing import as_text, is_plain_read
 from tests.simulation.world import Scenario, World
 
 MOST_DEVIATIONS = 6
@@ -27,10 +27,10 @@ class Outcome:
 
 
 def play(
-    scenario: Scenario, choose: Chooser, running: Running, *, telling: bool = False, real_store: bool = False
+    scenario: Scenario, choose: Chooser, running: Running, *, tracing: bool = False, real_store: bool = False
 ) -> Outcome:
     """Plays one schedule to its end, or to the first violation."""
-    world = World(scenario, choose, running, telling=telling, real_store=real_store)
+    world = World(scenario, choose, running, tracing=tracing, real_store=real_store)
     violation: Violation | None = None
     try:
         world.play()
@@ -44,13 +44,13 @@ def replaying(schedule: Sequence[Deviation]) -> Chooser:
     """Chooses what a schedule says; what cannot take place any more is left out."""
     places = {(deviation.process, deviation.call): deviation for deviation in schedule}
 
-    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[DeviationKind, str] | None:
         deviation = places.get((process.name, process.calls))
-        if deviation is None or (deviation.act is Act.DELAY and not writes):
+        if deviation is None or (deviation.kind is DeviationKind.DELAY and not writes):
             return None
-        if deviation.act is Act.YIELD and deviation.to not in {other.name for other in kernel.others()}:
+        if deviation.kind is DeviationKind.YIELD and deviation.to not in {other.name for other in kernel.others()}:
             return None
-        return deviation.act, deviation.to
+        return deviation.kind, deviation.to
 
     return choose
 
@@ -72,7 +72,7 @@ def calls_of(scenario: Scenario, running: Running, schedule: Sequence[Deviation]
     calls: list[Call] = []
     choose = replaying(schedule)
 
-    def record(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+    def record(kernel: Kernel, process: Process, writes: bool) -> tuple[DeviationKind, str] | None:
         chosen = choose(kernel, process, writes)
         calls.append(Call(process.name, process.calls, writes))
         return chosen
@@ -86,11 +86,16 @@ def calls_of(scenario: Scenario, running: Running, schedule: Sequence[Deviation]
 def every_crash(scenario: Scenario, running: Running) -> Iterator[tuple[Deviation, ...]]:
     """Every fault at every call of a run: before it, after it, request lost, reply lost, request late, asleep; or one
     thread stands still."""
-    stalls = (Act.STALL,) if scenario.begins else ()
+    stalls = (DeviationKind.STALL,) if scenario.begins else ()
     for call in calls_of(scenario, running):
-        for act in (*FAULTS, Act.SLEEP, *stalls):
-            if call.writes or act in (Act.DIE_BEFORE, Act.LOSE_REQUEST, Act.SLEEP, *stalls):
-                yield (Deviation(call.process, call.number, act),)
+        for kind in (*FAULTS, DeviationKind.SLEEP, *stalls):
+            if call.writes or kind in (
+                DeviationKind.DIE_BEFORE,
+                DeviationKind.LOSE_REQUEST,
+                DeviationKind.SLEEP,
+                *stalls,
+            ):
+                yield (Deviation(call.process, call.number, kind),)
 
 
 def zombie_and_successor(
@@ -100,36 +105,36 @@ def zombie_and_successor(
     for first in calls_of(scenario, running, before):
         if not first.writes:
             continue
-        asleep = (*before, Deviation(first.process, first.number, Act.SLEEP))
+        asleep = (*before, Deviation(first.process, first.number, DeviationKind.SLEEP))
         for second in calls_of(scenario, running, asleep):
             if second.writes and second.process != first.process:
-                yield *asleep, Deviation(second.process, second.number, Act.YIELD, first.process)
+                yield *asleep, Deviation(second.process, second.number, DeviationKind.YIELD, first.process)
 
 
 # --- random -------------------------------------------------------------------------------------------------------
 
 _WEIGHTS = {
-    Act.DIE_BEFORE: 2,
-    Act.DIE_AFTER: 3,
-    Act.LOSE_REQUEST: 1,
-    Act.LOSE_REPLY: 2,
-    Act.DELAY: 3,
-    Act.SLEEP: 4,
-    Act.YIELD: 6,
+    DeviationKind.DIE_BEFORE: 2,
+    DeviationKind.DIE_AFTER: 3,
+    DeviationKind.LOSE_REQUEST: 1,
+    DeviationKind.LOSE_REPLY: 2,
+    DeviationKind.DELAY: 3,
+    DeviationKind.SLEEP: 4,
+    DeviationKind.YIELD: 6,
 }
 
 
 def rolling(scenario: Scenario, seed: int) -> Chooser:
     """Some deviations at random places; the same seed chooses the same ones."""
     dice = random.Random(seed)
-    weights = {**_WEIGHTS, Act.EVENT: scenario.event_weight if scenario.events else 0}
+    weights = {**_WEIGHTS, DeviationKind.EVENT: scenario.event_weight if scenario.events else 0}
     if scenario.begins:
-        weights[Act.STALL] = 3
+        weights[DeviationKind.STALL] = 3
     left = dice.randint(1, MOST_DEVIATIONS)
     mean = dice.choice((8, 40, 120))
     following = dice.randint(1, 200)
 
-    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[Act, str] | None:
+    def choose(kernel: Kernel, process: Process, writes: bool) -> tuple[DeviationKind, str] | None:
         nonlocal left, following
         if kernel.steps < following or not left:
             return None
@@ -137,21 +142,21 @@ def rolling(scenario: Scenario, seed: int) -> Chooser:
             return None
         others = kernel.others()
         possible = [
-            act
-            for act in weights
-            if not (act is Act.DELAY and not writes)
-            and not (act is Act.YIELD and not others)
-            and not (act is Act.EVENT and not scenario.events)
-            and not ("~" in process.name and act is not Act.YIELD)
+            kind
+            for kind in weights
+            if not (kind is DeviationKind.DELAY and not writes)
+            and not (kind is DeviationKind.YIELD and not others)
+            and not (kind is DeviationKind.EVENT and not scenario.events)
+            and not ("~" in process.name and kind is not DeviationKind.YIELD)
         ]
         if not possible:
             return None
         left -= 1
         following = kernel.steps + 1 + int(dice.expovariate(1 / mean))
-        act = dice.choices(possible, [weights[act] for act in possible])[0]
-        if act is Act.YIELD:
-            return act, dice.choice(others).name
-        return act, dice.choice(scenario.events) if act is Act.EVENT else ""
+        kind = dice.choices(possible, [weights[kind] for kind in possible])[0]
+        if kind is DeviationKind.YIELD:
+            return kind, dice.choice(others).name
+        return kind, dice.choice(scenario.events) if kind is DeviationKind.EVENT else ""
 
     return choose
 
@@ -186,7 +191,7 @@ def shrink(outcome: Outcome, running: Running) -> Outcome:
 
 def story(outcome: Outcome, running: Running, replay: str = "") -> str:
     """The schedule as numbered lines: who called what, and what was answered. Plain reads are left out."""
-    played = play(outcome.scenario, replaying(outcome.schedule), running, telling=True)
+    played = play(outcome.scenario, replaying(outcome.schedule), running, tracing=True)
     lines = [f"scenario: {outcome.scenario.name}", f"schedule: {' '.join(map(str, outcome.schedule)) or 'no fault'}"]
     if replay:
         lines.append(f"again:    {replay}")
@@ -194,7 +199,7 @@ def story(outcome: Outcome, running: Running, replay: str = "") -> str:
     for number, line in enumerate(played.story, 1):
         if is_plain_read(line.what, line.answer):
             continue
-        answer = "" if line.answer == "" else f" -> {told(line.answer)}"
+        answer = "" if line.answer == "" else f" -> {as_text(line.answer)}"
         numbered.append(f"{number:4}. {line.process:6} {line.what}{answer}")
     if len(numbered) > MOST_LINES:
         numbered[MOST_LINES // 2 : -MOST_LINES // 2] = ["      ..."]

@@ -17,7 +17,7 @@ from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.spark.state.location_files import offsets_of
 from tests.simulation.kernel import Kernel
 from tests.simulation.operators import BORN
-from tests.simulation.source import ORDERS, TOLD, Wal
+from tests.simulation.source import NO_WATERMARK, ORDERS, Wal
 
 LOG = "file:///wal/"
 STATE = "state/0/0"
@@ -88,7 +88,7 @@ class Files:
     def _location(self, uri: str) -> dict[str, bytes]:
         if uri not in self._wal.states:
             return {}
-        state, ends, told = self._wal.states[uri], self._wal.ends.get(uri, {}), self._wal.told.get(uri, {})
+        state, ends, metadata = self._wal.states[uri], self._wal.ends.get(uri, {}), self._wal.metadata.get(uri, {})
         lines = self._wal.lines.get(uri, {})
         # A run that is no stream tells no ends.
         offsets = ends if ends or uri in self._copies else {batch: batch for batch in state}
@@ -98,7 +98,7 @@ class Files:
         return {
             **self._wal.files.get(uri, {}),
             **{
-                f"offsets/{n}": _offsets(end, told.get(n, TOLD), lines.get(n))
+                f"offsets/{n}": _offsets(end, metadata.get(n, NO_WATERMARK), lines.get(n))
                 for n, end in offsets.items()
                 if n >= first
             },
@@ -117,23 +117,23 @@ class Files:
                 raise FileExistsError(uri)
             self._put(uri, data)
 
-        self._act(f"writes {_short(uri)}", write)
+        self._perform(f"writes {_short(uri)}", write)
 
     def replace(self, uri: str, data: bytes) -> None:
-        self._act(f"replaces {_short(uri)}", lambda: self._put(uri, data))
+        self._perform(f"replaces {_short(uri)}", lambda: self._put(uri, data))
 
     def make_folder(self, uri: str) -> None:
         if self.exists(uri):
             raise FileExistsError(uri)
 
     def remove(self, uri: str) -> None:
-        self._act(f"removes {_short(uri)}", lambda: self._forget(uri))
+        self._perform(f"removes {_short(uri)}", lambda: self._forget(uri))
 
     def remove_tree(self, uri: str) -> None:
-        self._act(f"removes all of {_short(uri)}", lambda: self._drop(uri))
+        self._perform(f"removes all of {_short(uri)}", lambda: self._drop(uri))
 
     def sync_tree(self, uri: str, up_to: str, synced: Any) -> None:
-        self._act(f"syncs {_short(uri)}", lambda: None)
+        self._perform(f"syncs {_short(uri)}", lambda: None)
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         for _ in range(_TRIES):
@@ -141,7 +141,7 @@ class Files:
                 raise WalCorruptError(f"{source} is missing")
             self.make_folder(target)
             if target.startswith(LOG) and not _place(target)[1]:
-                self._act(f"makes {_short(target)}", lambda: self._begin(target))
+                self._perform(f"makes {_short(target)}", lambda: self._begin(target))
             names = [name for name in self.tree(source) if keep(PurePosixPath(name))]
             if all(self._link(source, target, name) for name in names):
                 return len(names)
@@ -157,7 +157,7 @@ class Files:
                 self._put(self.uri(target, name), data)
             return data is not None
 
-        return bool(self._act(f"links {name} into {_short(target)}", link))
+        return bool(self._perform(f"links {name} into {_short(target)}", link))
 
     def _begin(self, uri: str) -> None:
         self._wal.states[uri], self._wal.ends[uri] = {}, {}
@@ -174,10 +174,10 @@ class Files:
         self._wal.states.setdefault(location, {})
         folder, _, last = name.rpartition("/")
         if folder == "offsets":
-            _, told, *lines = data.decode().splitlines()
+            _, metadata, *lines = data.decode().splitlines()
             [end] = [found for line in lines if ORDERS in (found := offsets_of(line) or {})]
             self._wal.ends.setdefault(location, {})[int(last)] = end[ORDERS]["0"]
-            self._wal.told.setdefault(location, {})[int(last)] = told
+            self._wal.metadata.setdefault(location, {})[int(last)] = metadata
             self._wal.lines.setdefault(location, {})[int(last)] = tuple(lines)
         elif folder == "commits" and self.by_operator:
             self._wal.states[location][int(last)] = json.loads(data.splitlines()[1])["variant"]
@@ -205,16 +205,16 @@ class Files:
         for name in [name for name in self.saved if name.startswith(f"{uri}/")]:
             del self.saved[name]
 
-    def _act(self, what: str, act: Callable[[], Any]) -> Any:
+    def _perform(self, what: str, call: Callable[[], Any]) -> Any:
         def changed() -> Any:
             self.version += 1
-            return act()
+            return call()
 
         return self._kernel.call(f"files: {what}", changed, lambda _: OSError(5, "Input/output error"), local=True)
 
 
-def _offsets(end: int, told: str, lines: Sequence[str] | None) -> bytes:
-    return "\n".join(["v1", told, *(lines or [json.dumps({ORDERS: {"0": end}})])]).encode()
+def _offsets(end: int, metadata: str, lines: Sequence[str] | None) -> bytes:
+    return "\n".join(["v1", metadata, *(lines or [json.dumps({ORDERS: {"0": end}})])]).encode()
 
 
 def _place(uri: str) -> tuple[str, str]:

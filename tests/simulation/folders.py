@@ -191,10 +191,10 @@ class Disk:
     # --- changing -------------------------------------------------------------------------------------------------
 
     def create(self, uri: str) -> BinaryIO:
-        return _Writing(lambda data: self._act(f"writes {self._name(uri)}", lambda: self._new(uri, data)))
+        return _Writing(lambda data: self._perform(f"writes {self._name(uri)}", lambda: self._new(uri, data)))
 
     def write(self, uri: str, data: bytes) -> None:
-        self._act(f"writes {self._name(uri)}", lambda: self._new(uri, data))
+        self._perform(f"writes {self._name(uri)}", lambda: self._new(uri, data))
 
     def _new(self, uri: str, data: bytes) -> None:
         if self._name(uri) in self._server.data:
@@ -205,7 +205,7 @@ class Disk:
         pass
 
     def remove(self, uri: str) -> None:
-        self._act(f"removes {self._name(uri)}", lambda: self._server.data.pop(self._name(uri), None))
+        self._perform(f"removes {self._name(uri)}", lambda: self._server.data.pop(self._name(uri), None))
 
     def remove_tree(self, uri: str) -> None:
         """First out of its name, in one step; then one after the other."""
@@ -216,18 +216,18 @@ class Disk:
             self._drop(doomed)
         if self._see(f"is there {name}", lambda: self._server.below(name)):
             try:
-                self._act(f"renames {name}", lambda: self._server.move(name, doomed))
+                self._perform(f"renames {name}", lambda: self._server.move(name, doomed))
             except (FileNotFoundError, FileExistsError):
                 return
             self._drop(doomed)
 
     def _drop(self, name: str) -> None:
         for each in self._server.below(name):
-            self._act(f"removes {each}", lambda gone=each: self._server.data.pop(gone, None))  # type: ignore[misc]
+            self._perform(f"removes {each}", lambda gone=each: self._server.data.pop(gone, None))  # type: ignore[misc]
 
     def rename_folder(self, source: str, target: str) -> None:
         names = self._name(source), self._name(target)
-        self._act(f"renames {names[0]} to {names[1]}", lambda: self._server.move(*names))
+        self._perform(f"renames {names[0]} to {names[1]}", lambda: self._server.move(*names))
 
     def sync_file(self, file: BinaryIO) -> None:
         pass
@@ -238,11 +238,11 @@ class Disk:
     def sync_tree(self, uri: str, up_to: str, synced: object) -> None:
         pass
 
-    def _act(self, what: str, act: Callable[[], Any]) -> Any:
-        return self._server.kernel.call(f"{self._server.name} {what}", act, _broken, local=True)
+    def _perform(self, what: str, call: Callable[[], Any]) -> Any:
+        return self._server.kernel.call(f"{self._server.name} {what}", call, _broken, local=True)
 
-    def _see(self, what: str, act: Callable[[], Any]) -> Any:
-        return self._server.kernel.call(f"{self._server.name} {what}", act, _broken, writes=False, local=True)
+    def _see(self, what: str, call: Callable[[], Any]) -> Any:
+        return self._server.kernel.call(f"{self._server.name} {what}", call, _broken, writes=False, local=True)
 
 
 def _broken(_: bool) -> Exception:
@@ -269,13 +269,13 @@ class Bucket:
         server, _, name = key.partition("/")
         return self.find(server), name
 
-    def ask(self, what: str, key: str, act: Callable[[FolderServer, str], Any], *, writes: bool = True) -> Any:
+    def ask(self, what: str, key: str, call: Callable[[FolderServer, str], Any], *, writes: bool = True) -> Any:
         """The client repeats what was not answered, whatever came of it."""
         server, name = self.at(key)
         for tried in range(_TRIES):
-            told = f"{server.name} {what} {name}" + (" again" if tried else "")
+            text = f"{server.name} {what} {name}" + (" again" if tried else "")
             try:
-                return server.kernel.call(told, lambda: act(server, name), _lost, writes=writes)
+                return server.kernel.call(text, lambda: call(server, name), _lost, writes=writes)
             except _LostError:
                 continue
         raise exceptions.GenericError("Error performing a request: no answer")
@@ -286,21 +286,21 @@ def _lost(_: bool) -> Exception:
 
 
 def _put(store: Bucket, key: str, data: bytes, *, mode: str = "overwrite", **_: Any) -> None:
-    def act(server: FolderServer, name: str) -> None:
+    def call(server: FolderServer, name: str) -> None:
         if mode == "create" and name in server.data:
             raise exceptions.AlreadyExistsError(key)
         server.put(name, data)
 
-    store.ask("put", key, act)
+    store.ask("put", key, call)
 
 
 def _get(store: Bucket, key: str) -> Any:
-    def act(server: FolderServer, name: str) -> bytes:
+    def call(server: FolderServer, name: str) -> bytes:
         if name not in server.data:
             raise FileNotFoundError(key)
         return server.data[name]
 
-    data = store.ask("get", key, act, writes=False)
+    data = store.ask("get", key, call, writes=False)
     return SimpleNamespace(bytes=lambda: data)
 
 
@@ -309,12 +309,12 @@ def _head(store: Bucket, key: str) -> dict[str, int]:
 
 
 def _list(store: Bucket, key: str, offset: str | None = None) -> Iterator[list[dict[str, Any]]]:
-    def act(server: FolderServer, _: str) -> list[dict[str, Any]]:
+    def call(server: FolderServer, _: str) -> list[dict[str, Any]]:
         own = {f"{server.name}/{name}": len(data) for name, data in sorted(server.data.items())}
         found = [path for path in own if path.startswith(f"{key}/") and (offset is None or path > offset)]
         return [{"path": path, "size": own[path]} for path in found]
 
-    yield store.ask("list", key, act, writes=False)
+    yield store.ask("list", key, call, writes=False)
 
 
 def _list_with_delimiter(store: Bucket, key: str) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def _list_with_delimiter(store: Bucket, key: str) -> dict[str, Any]:
 
 
 def _copy(store: Bucket, source: str, target: str) -> None:
-    def act(server: FolderServer, name: str) -> None:
+    def call(server: FolderServer, name: str) -> None:
         data, to = server.data.get(name), store.at(target)[1]
         if data is None:
             raise FileNotFoundError(source)
@@ -333,19 +333,19 @@ def _copy(store: Bucket, source: str, target: str) -> None:
         if to not in server.data:
             server.put(to, data)
 
-    store.ask("copy", source, act)
+    store.ask("copy", source, call)
 
 
 def _delete(store: Bucket, keys: str | Sequence[str]) -> None:
     gone = [keys] if isinstance(keys, str) else list(keys)
 
-    def act(server: FolderServer, _: str) -> None:
+    def call(server: FolderServer, _: str) -> None:
         for name in (store.at(key)[1] for key in gone):
             if _SHOWN.fullmatch(name) and not name.endswith(f"/{OURS}"):
                 raise Violation("I2", f"visible rows are deleted: {name}")
             server.data.pop(name, None)
 
-    store.ask("delete", gone[0], act)
+    store.ask("delete", gone[0], call)
 
 
 def _open_writer(store: Bucket, key: str, **_: Any) -> BinaryIO:
@@ -356,7 +356,7 @@ def obstore() -> ModuleType:
     """In place of the client."""
     made = ModuleType("obstore")
     made.__spec__ = ModuleSpec("obstore", None)  # by which it counts as installed
-    for name, act in {
+    for name, call in {
         "put": _put,
         "get": _get,
         "head": _head,
@@ -367,5 +367,5 @@ def obstore() -> ModuleType:
         "open_writer": _open_writer,
         "exceptions": exceptions,
     }.items():
-        setattr(made, name, act)
+        setattr(made, name, call)
     return made

@@ -61,7 +61,7 @@ def lost_transaction_sent_again_without_asking_the_token(change: Change) -> None
     judge = token.judge
 
     def again(found: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
-        standing = judge(found, expected, fence, may_wait=may_wait)
-        return token.TokenStatus.READY if standing is token.TokenStatus.DONE and not may_wait else standing
+        status = judge(found, expected, fence, may_wait=may_wait)
+        return token.TokenStatus.READY if status is token.TokenStatus.DONE and not may_wait else status
 
     everywhere(change, judge, again)

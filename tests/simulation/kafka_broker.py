@@ -173,10 +173,12 @@ class KafkaCluster:
 class ModelProducer:
     """See `confluent_kafka.Producer`. Records leave when `flush` is called. Without a name it has no transactions."""
 
-    def __init__(self, cluster: KafkaCluster, name: str = "", tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, name: str = "", on_statistics: Callable[[str], None] | None = None
+    ) -> None:
         self._cluster = cluster
         self._name = name
-        self._tell = tell  # the callback of librdkafka's statistics
+        self._on_statistics = on_statistics  # the callback of librdkafka's statistics
         self._epoch = -2
         self._buffer: list[tuple[str, Item, Any]] = []
 
@@ -192,9 +194,9 @@ class ModelProducer:
         self._buffer.append((topic, value, on_delivery))
 
     def poll(self, timeout: float) -> int:
-        if self._tell is not None:
+        if self._on_statistics is not None:
             eos = {"producer_id": self._cluster.known(self._name).producer_id, "producer_epoch": self._epoch}
-            self._tell(json.dumps({"eos": eos}))
+            self._on_statistics(json.dumps({"eos": eos}))
         return 0
 
     def flush(self, timeout: float) -> int:
@@ -230,8 +232,8 @@ class ModelProducer:
     def abort_transaction(self, timeout: float) -> None:
         self._ask("EndTxn(abort)", lambda: self._cluster.abort(self._name, self._epoch))
 
-    def _ask(self, what: str, act: Callable[[], T]) -> T:
-        return self._cluster.kernel.call(f"{self._cluster.name} {what}", act, _lost)
+    def _ask(self, what: str, call: Callable[[], T]) -> T:
+        return self._cluster.kernel.call(f"{self._cluster.name} {what}", call, _lost)
 
 
 def _lost(sent: bool) -> Exception:

@@ -28,7 +28,7 @@ class ModelAdmin:
     def describe_transactions(self, names: Sequence[str]) -> dict[str, Any]:
         name = names[0]
 
-        def act() -> Any:
+        def call() -> Any:
             state = self._cluster.ids.get(name)
             if state is None:
                 raise kafka.errors.TransactionalIdNotFoundError
@@ -40,7 +40,7 @@ class ModelAdmin:
                 topic_partitions=[SimpleNamespace(topic=topic, partition=0) for topic, _ in state.pending],
             )
 
-        return {name: self._ask("DescribeTransactions", act, writes=False)}
+        return {name: self._ask("DescribeTransactions", call, writes=False)}
 
     def _run(self, send: Any, client: Any, name: str, producer: Any, commit: bool) -> int:
         """`transaction_coordinator._send_end`: the code that the coordinator answers."""
@@ -48,8 +48,8 @@ class ModelAdmin:
         what = f"EndTxn({'commit' if commit else 'abort'}, producer {identity[0]}, epoch {identity[1]})"
         return int(self._ask(what, lambda: self._cluster.end(name, *identity, commit=commit)))
 
-    def _ask(self, what: str, act: Any, *, writes: bool = True) -> Any:
-        return self._cluster.kernel.call(f"{self._cluster.name} {what}", act, _lost, writes=writes)
+    def _ask(self, what: str, call: Any, *, writes: bool = True) -> Any:
+        return self._cluster.kernel.call(f"{self._cluster.name} {what}", call, _lost, writes=writes)
 
     def close(self) -> None:
         pass

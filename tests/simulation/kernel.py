@@ -45,7 +45,7 @@ class Blocked(Exception):
         super().__init__()
 
 
-class Act(StrEnum):
+class DeviationKind(StrEnum):
     """What can happen at a call."""
 
     DIE_BEFORE = "is killed before this call"
@@ -59,7 +59,13 @@ class Act(StrEnum):
     EVENT = "before this call"
 
 
-FAULTS = (Act.DIE_BEFORE, Act.DIE_AFTER, Act.LOSE_REQUEST, Act.LOSE_REPLY, Act.DELAY)
+FAULTS = (
+    DeviationKind.DIE_BEFORE,
+    DeviationKind.DIE_AFTER,
+    DeviationKind.LOSE_REQUEST,
+    DeviationKind.LOSE_REPLY,
+    DeviationKind.DELAY,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,17 +74,17 @@ class Deviation:
 
     process: str
     call: int
-    act: Act
+    kind: DeviationKind
     to: str = ""
 
     def __str__(self) -> str:
-        return f"{self.process}:{self.call}:{self.act.name}{':' + self.to if self.to else ''}"
+        return f"{self.process}:{self.call}:{self.kind.name}{':' + self.to if self.to else ''}"
 
     @classmethod
     def parse(cls, text: str) -> Deviation:
         """The inverse of `str`."""
-        process, call, act, *to = text.split(":", 3)
-        return cls(process, int(call), Act[act], to[0] if to else "")
+        process, call, kind, *to = text.split(":", 3)
+        return cls(process, int(call), DeviationKind[kind], to[0] if to else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ class Process:
         return self.name
 
 
-Chooser = Callable[["Kernel", Process, bool], "tuple[Act, str] | None"]
+Chooser = Callable[["Kernel", Process, bool], "tuple[DeviationKind, str] | None"]
 
 
 class Kernel:
@@ -133,9 +139,9 @@ class Kernel:
     whether something happens now.
     """
 
-    def __init__(self, choose: Chooser, *, telling: bool = False) -> None:
+    def __init__(self, choose: Chooser, *, tracing: bool = False) -> None:
         self.choose = choose
-        self.telling = telling
+        self.tracing = tracing
         self.story: list[Line] = []
         self.processes: list[Process] = []
         self.names: Counter[tuple[str, str]] = Counter()  # given to threads and children of processes
@@ -317,20 +323,20 @@ class Kernel:
     def call(
         self,
         what: str,
-        act: Callable[[], T],
+        call: Callable[[], T],
         lost: Callable[[bool], Exception],
         *,
         writes: bool = True,
         routine: bool = False,
         local: bool = False,
     ) -> T:
-        """A call of the current process: `act` is what the server does, `lost(sent)` the error of a lost answer.
+        """A call of the current process: `kind` is what the server does, `lost(sent)` the error of a lost answer.
 
         `routine`: nobody waits for what it changes. `local`: it is no message, and cannot be under way for long.
         """
         process = self.current
         if process is None:  # the world itself
-            return act()
+            return call()
         if process.dead or self.violation is not None:
             raise Death
         process.calls += 1
@@ -340,12 +346,12 @@ class Kernel:
                 raise Violation("I7", f"no end after {self.most_steps} calls")
             chosen = self.choose(self, process, writes)
             if chosen is None:
-                result = self._perform(process, what, act)
+                result = self._perform(process, what, call)
             else:
                 kind, to = chosen
-                if kind is Act.DELAY and local:
-                    kind = Act.LOSE_REQUEST
-                result = self._deviate(process, what, act, lost, kind, to)
+                if kind is DeviationKind.DELAY and local:
+                    kind = DeviationKind.LOSE_REQUEST
+                result = self._deviate(process, what, call, lost, kind, to)
         except Violation as met:
             self.violation = self.violation or met
             raise
@@ -354,71 +360,77 @@ class Kernel:
                 self.changes += 1
         return result
 
-    def _perform(self, process: Process, what: str, act: Callable[[], T]) -> T:
+    def _perform(self, process: Process, what: str, call: Callable[[], T]) -> T:
         waited = 0
         while True:
             try:
-                result = act()
+                result = call()
             except Blocked as blocked:
                 holder = blocked.holder
                 waited += 1
                 if holder is None or holder.leader is process.leader or holder.ended or holder.asleep or waited > 2:
                     self.clock += blocked.seconds
-                    self.tell(process, what, blocked.in_vain)
+                    self.trace(process, what, blocked.in_vain)
                     raise blocked.in_vain from None
                 self._give_way(holder)
                 if process.dead:
                     raise Death from None
                 continue
             except Exception as error:
-                self.tell(process, what, error)
+                self.trace(process, what, error)
                 self.watch()
                 raise
-            self.tell(process, what, result)
+            self.trace(process, what, result)
             self.watch()
             return result
 
     def _deviate(
-        self, process: Process, what: str, act: Callable[[], T], lost: Callable[[bool], Exception], kind: Act, to: str
+        self,
+        process: Process,
+        what: str,
+        call: Callable[[], T],
+        lost: Callable[[bool], Exception],
+        kind: DeviationKind,
+        to: str,
     ) -> T:
         self.done.append(Deviation(process.name, process.calls, kind, to))
-        if kind is Act.EVENT:
+        if kind is DeviationKind.EVENT:
             self.say(process, f"{kind.value}: {to}")
             self.on_event(to)
             self.watch()
             if process.dead:
                 raise Death
-            return self._perform(process, what, act)
-        if kind in (Act.SLEEP, Act.STALL, Act.YIELD):
+            return self._perform(process, what, call)
+        if kind in (DeviationKind.SLEEP, DeviationKind.STALL, DeviationKind.YIELD):
             self.say(process, kind.value + (f" by {to}" if to else ""), what)
-            if kind is Act.STALL:
+            if kind is DeviationKind.STALL:
                 process.asleep = True
-            if kind is Act.SLEEP:
+            if kind is DeviationKind.SLEEP:
                 for thread in self.processes:
                     thread.asleep = thread.asleep or thread.leader is process.leader
                 self.on_sleep(process)
             self._give_way(next((other for other in self.processes if other.name == to), None) if to else None)
             if process.dead:
                 raise Death
-            return self._perform(process, what, act)
-        if kind is Act.DIE_BEFORE:
+            return self._perform(process, what, call)
+        if kind is DeviationKind.DIE_BEFORE:
             self.say(process, kind.value, what)
             self._kill(process)
-        if kind is Act.LOSE_REQUEST:
+        if kind is DeviationKind.LOSE_REQUEST:
             self.say(process, kind.value, what)
             raise lost(False)
-        if kind is Act.DELAY:
+        if kind is DeviationKind.DELAY:
             self.say(process, kind.value, what)
             name = f"{process.name}~{process.calls}"
-            self.start(name, lambda: self._arrive(name, what, act), asleep=True)
+            self.start(name, lambda: self._arrive(name, what, call), asleep=True)
             raise lost(True)
         try:
-            self._perform(process, what, act)
+            self._perform(process, what, call)
         except Exception:
-            if kind is Act.LOSE_REPLY:
+            if kind is DeviationKind.LOSE_REPLY:
                 raise lost(True) from None
         self.say(process, kind.value, what)
-        if kind is Act.DIE_AFTER:
+        if kind is DeviationKind.DIE_AFTER:
             self._kill(process)
         raise lost(True)
 
@@ -427,13 +439,13 @@ class Kernel:
         self.watch()
         raise Death
 
-    def _arrive(self, name: str, what: str, act: Callable[[], T]) -> None:
+    def _arrive(self, name: str, what: str, call: Callable[[], T]) -> None:
         late = self.current
         assert late is not None
         if late.dead:
             return
         try:
-            self._perform(late, what, act)
+            self._perform(late, what, call)
         except Violation:
             raise
         except Exception:
@@ -441,14 +453,14 @@ class Kernel:
 
     # --- the story ------------------------------------------------------------------------------------------------
 
-    def tell(self, process: Process, what: str, answer: object) -> None:
+    def trace(self, process: Process, what: str, answer: object) -> None:
         """A call and its answer."""
-        if self.telling:
+        if self.tracing:
             self.story.append(Line(process.name, process.calls, what, answer))
 
     def say(self, process: Process, what: str, at: str = "") -> None:
         """Something that is no call."""
-        if self.telling:
+        if self.tracing:
             self.story.append(Line(process.name, process.calls, f"*** {what}" + (f" [{at}]" if at else "")))
 
 

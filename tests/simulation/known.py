@@ -49,8 +49,8 @@ def replay(running: Running, defect: Defect, words: Sequence[str]) -> Found | No
 
 def search(running: Running, defect: Defect) -> Found | None:
     """The first of some thousand schedules that breaks a law, whichever; the defect is made."""
-    if defect.told:
-        return replay(running, defect, defect.told)
+    if defect.schedule:
+        return replay(running, defect, defect.schedule)
     if defect.pairs:
         return first_pair(running, defect.scenario, defect.before, at=defect.at)
     indices = [*range(defect.at, SCHEDULES), *range(defect.at)]
@@ -68,12 +68,12 @@ def shown(running: Running, defect: Defect, words: Sequence[str] | None) -> list
     return [str(deviation) for deviation in shortest.schedule]
 
 
-def main(anew: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     before = known() if RECORDED.exists() else {}
     found: dict[str, list[str]] = {}
     for defect in DEFECTS:
         with product_over_models() as running, defect.made():
-            found[defect.name] = shown(running, defect, None if defect.name in anew else before.get(defect.name))
+            found[defect.name] = shown(running, defect, None if defect.name in arguments else before.get(defect.name))
     lines = [f"{json.dumps(name)}: {json.dumps(words)}" for name, words in sorted(found.items())]
     RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -88,8 +88,8 @@ def settings_of_state_that_is_not_there_any_more(change: Change) -> None:
         count = plan(here, base, since)
         own = entry(base.uri, OFFSETS, since).metadata["conf"]
         for batch in batches(here.uri, FOLDER):
-            told = entry(here.uri, FOLDER, batch)
-            replace_entry(here.uri, FOLDER, batch, replace(told, metadata={**told.metadata, "conf": own}))
+            log_entry = entry(here.uri, FOLDER, batch)
+            replace_entry(here.uri, FOLDER, batch, replace(log_entry, metadata={**log_entry.metadata, "conf": own}))
         return count
 
     change(restoring, "plan", planning)
@@ -136,8 +136,8 @@ def a_permission_to_leave_state_that_outlives_the_restore(change: Change) -> Non
     """It was given for what was restored, and a later checkpoint holds what came since."""
 
     def may_be_left(location: SparkLocation) -> bool:
-        told = note(location.uri, evolution.RESTORED_FILE)
-        return told is not None and bool(told["allow_non_restored_state"])
+        noted = note(location.uri, evolution.RESTORED_FILE)
+        return noted is not None and bool(noted["allow_non_restored_state"])
 
     change(evolution, "may_be_left", may_be_left)
 
@@ -173,7 +173,7 @@ def a_changed_savepoint_that_is_one_before_it_is_changed(change: Change) -> None
         return copied
 
     change(offline, "copy_location", copying)
-    change(offline, "finish", lambda uri, changed, told: told)
+    change(offline, "finish", lambda uri, changed, metadata: metadata)
 
 
 @defect(RESCALED, "I1 I10")
@@ -181,11 +181,11 @@ def a_changed_savepoint_that_says_where_the_other_one_stood(change: Change) -> N
     """Its state is a micro-batch further on than `_metadata` tell."""
     changed_copy = rescaling.changed_copy
 
-    def telling(uri: str, savepoint: Savepoint, folder: str, by: str, make: Any) -> tuple[str, Savepoint]:
+    def tracing(uri: str, savepoint: Savepoint, folder: str, by: str, make: Any) -> tuple[str, Savepoint]:
         def made(copied: SparkLocation) -> SparkLocation:
             make(copied)
             return copied
 
         return changed_copy(uri, savepoint, folder, by, made)
 
-    change(rescaling, "changed_copy", telling)
+    change(rescaling, "changed_copy", tracing)

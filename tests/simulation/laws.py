@@ -236,11 +236,13 @@ class Laws:
                 for number, _, start, stop in aside.places
                 for row in self._wal.item(segments[number].digest).rows(segments[number].rows[sink])[start:stop]
             ]
-            written = [row for uri in aside.files for row in self._wal.letters.get(uri, ())]
+            written = [row for uri in aside.files for row in self._wal.dead_letter_tables.get(uri, ())]
             if sorted(map(str, named)) != sorted(map(str, written)) or len(named) != aside.rows:
-                raise Violation("I2", f"{server} has set aside {_told(named)}, in its dead letters is {_told(written)}")
+                raise Violation(
+                    "I2", f"{server} has set aside {_rows_text(named)}, in its dead letters is {_rows_text(written)}"
+                )
             if fit := [row for row in named if row.number not in self._servers[server].forbade or row.part < 2]:
-                raise Violation("I2", f"{server} has set aside {_told(fit)}, which nothing has refused")
+                raise Violation("I2", f"{server} has set aside {_rows_text(fit)}, which nothing has refused")
             found += [(sink, row) for row in named]
         return found
 
@@ -299,7 +301,7 @@ class Laws:
         if commit.pruned and head is not None and max(commit.pruned) > head["floor"]:
             raise Violation("I6", f"{name} has pruned the markers {commit.pruned}, its floor is {head['floor']}")
         if commit.rows and len(delivered) != 1:
-            raise Violation("I6", f"{name} shows {_told(commit.rows)} without a marker in the same transaction")
+            raise Violation("I6", f"{name} shows {_rows_text(commit.rows)} without a marker in the same transaction")
         for marker in delivered:
             number = marker["number"]
             plan = self._plans.get(number)
@@ -318,7 +320,7 @@ class Laws:
 
     def _look_at_kafka(self, name: str, commit: EndedTransaction) -> None:
         if commit.token is None:
-            raise Violation("I6", f"{name} shows {_told(commit.records)} without a token")
+            raise Violation("I6", f"{name} shows {_rows_text(commit.records)} without a token")
         token = parse(*commit.token)
         before = parse(*commit.before) if commit.before is not None else None
         if before is not None and not self.restored and token.rank < before.rank:
@@ -335,7 +337,7 @@ class Laws:
         if self.restored:
             return
         if name not in self._repeats or not set(commit.records) <= planned:
-            raise Violation("I3", f"{name} shows {_told(commit.records)}, which is not all decided")
+            raise Violation("I3", f"{name} shows {_rows_text(commit.records)}, which is not all decided")
 
     def _look_at_delivery(self, name: str, number: int, rows: tuple[tuple[str, Item], ...]) -> None:
         plan = self._plans.get(number)
@@ -343,7 +345,9 @@ class Laws:
             raise Violation("I6", f"{name} delivered {number}, which has no plan")
         expected = self._items(plan, plan.participant(name).sinks)
         if sorted(map(str, expected)) != sorted(map(str, rows)):
-            raise Violation("I2", f"{name} delivered {_told(rows)} under number {number}; planned is {_told(expected)}")
+            raise Violation(
+                "I2", f"{name} delivered {_rows_text(rows)} under number {number}; planned is {_rows_text(expected)}"
+            )
         self._require_decided(name, plan)
 
     def _look_at_some(self, name: str, commit: Folded) -> None:
@@ -351,7 +355,7 @@ class Laws:
         planned = self._items(plan, plan.participant(name).sinks) if plan is not None else []
         if plan is None or not set(commit.rows) <= set(planned):
             raise Violation(
-                "I2", f"{name} shows {_told(commit.rows)} under number {commit.number}; planned is {planned}"
+                "I2", f"{name} shows {_rows_text(commit.rows)} under number {commit.number}; planned is {planned}"
             )
         self._require_decided(name, plan)
 
@@ -381,15 +385,15 @@ class Laws:
                 self._look_at_gaps(name, sink, visible)
                 continue
             if self.states is not None:
-                self.states.look_at_rows(visible, self._shown, f"{name} has {_told(visible)} in {sink}, and")
+                self.states.look_at_rows(visible, self._shown, f"{name} has {_rows_text(visible)} in {sink}, and")
                 continue
             for place, item in enumerate(visible, behind + 1):
                 if item.number < place:
-                    raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
+                    raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_rows_text(visible)}")
                 if item.number > place:
-                    raise Violation("I4", f"{name} shows {item} without what comes before it: {_told(visible)}")
+                    raise Violation("I4", f"{name} shows {item} without what comes before it: {_rows_text(visible)}")
                 if item.parent != self._shown.get(place - 1, ""):
-                    raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
+                    raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_rows_text(visible)}")
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
 
@@ -419,7 +423,7 @@ class Laws:
             for sink, visible in self._visible(name):
                 yield name, sink, len(visible)
 
-    def goes_on_behind(self, item: int, variant: str) -> None:
+    def continues_after(self, item: int, variant: str) -> None:
         """A savepoint was restored: what comes from here on is computed on that one."""
         self._shown = {item: variant}
 
@@ -428,9 +432,11 @@ class Laws:
         for place, item in enumerate(visible):
             before = visible[place - 1] if place else None
             if before is not None and item.number <= before.number:
-                raise Violation("I2", f"{name} shows item {item.number} twice, or late, in {sink}: {_told(visible)}")
+                raise Violation(
+                    "I2", f"{name} shows item {item.number} twice, or late, in {sink}: {_rows_text(visible)}"
+                )
             if item.parent and (before is None or (before.number, before.variant) != (item.number - 1, item.parent)):
-                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
+                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_rows_text(visible)}")
             if self._shown.setdefault(item.number, item.variant) != item.variant:
                 raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
             if item.number in self._lost:
@@ -447,16 +453,18 @@ class Laws:
     def _look_at_parts(self, name: str, sink: str, visible: list[Item]) -> None:
         """Rows of a number may come in any order; `BranchLaws` sees to the order of numbers."""
         if len({(item.number, item.part) for item in visible}) < len(visible):
-            raise Violation("I2", f"{name} shows a row twice in {sink}: {_told(visible)}")
+            raise Violation("I2", f"{name} shows a row twice in {sink}: {_rows_text(visible)}")
         aside = {(item.number, item.part) for item in self._aside.get((name, sink), ())}
         if both := [item for item in visible if (item.number, item.part) in aside]:
-            raise Violation("I2", f"{name} shows {_told(both)} in {sink}, which it has set aside")
+            raise Violation("I2", f"{name} shows {_rows_text(both)} in {sink}, which it has set aside")
         for item in visible:
             if self._shown.setdefault(item.number, item.variant) != item.variant:
-                raise Violation("I3", f"{name} shows {item}, there is {self._shown[item.number]}: {_told(visible)}")
+                raise Violation(
+                    "I3", f"{name} shows {item}, there is {self._shown[item.number]}: {_rows_text(visible)}"
+                )
             parent = self._shown.get(item.number - 1, item.parent)
             if item.parent != (self.states.parent_of(item, parent) if self.states is not None else parent):
-                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
+                raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_rows_text(visible)}")
 
     # --- what processes report ------------------------------------------------------------------------------------
 
@@ -539,7 +547,7 @@ class Laws:
                     all_of_them = self.savepoints.all_that_comes(items)
                 found = sorted(found + [item.number for item in self._aside.get((name, sink), ())])
                 if found != [item for item in all_of_them for _ in range(self._rows[sink])]:
-                    raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
+                    raise Violation("I10", f"{name} shows {_rows_text(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
                 raise Violation("I7", f"{name} still holds the prepared branches {sorted(server.branches)}")
             if isinstance(server, MySqlServer) and any(branch.number for branch in server.branches.names()):
@@ -562,5 +570,5 @@ def _rank(row: Mapping[str, Any]) -> tuple[int, int]:
     return (row["epoch"], row["attempt"])
 
 
-def _told(rows: Iterable[Any]) -> str:
+def _rows_text(rows: Iterable[Any]) -> str:
     return "[" + ", ".join(str(row[1] if isinstance(row, tuple) else row) for row in rows) + "]"

@@ -199,8 +199,8 @@ class ModelStore(ModelStreams):
         row = self._rows.get(number)
         vote = row.votes.get(participant) if row is not None else None
         if row is not None and vote is not None and vote.proof is None:
-            told = replace(vote, problem=replace(problem, at=self._clock()))
-            self._rows[number] = replace(row, votes={**row.votes, participant: told})
+            noted = replace(vote, problem=replace(problem, at=self._clock()))
+            self._rows[number] = replace(row, votes={**row.votes, participant: noted})
         self.version += 1
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:

@@ -86,18 +86,18 @@ class ModelSession:
 
     def _execute(self, text: str, args: Iterable[Any] | None) -> tuple[int, list[tuple[Any, ...]]]:
         values = tuple(args) if args is not None else ()
-        what = _shown(text, values) if self._server.kernel.telling else text
+        what = _shown(text, values) if self._server.kernel.tracing else text
         return self._ask(
             what,
             lambda: self._server.execute(self._connection, text, values),
             writes=not text.startswith(("SELECT", "XA RECOVER")) or "FOR UPDATE" in text or "SHARE MODE" in text,
         )
 
-    def _ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
+    def _ask(self, what: str, call: Callable[[], T], *, writes: bool = True) -> T:
         if not self._usable:
             raise error(2006, "MySQL server has gone away")
         try:
-            return self._server.kernel.call(f"{self._server.name} {what}", act, self._lost, writes=writes)
+            return self._server.kernel.call(f"{self._server.name} {what}", call, self._lost, writes=writes)
         except pymysql.err.MySQLError as failure:
             if failure.args[0] in (2006, 2013):
                 self._usable = False
@@ -113,7 +113,7 @@ class ModelSession:
 
     def _under_way(self, connection: Connection) -> bool:
         done = self._server.kernel.done
-        if not done or done[-1].act.name != "DELAY":
+        if not done or done[-1].kind.name != "DELAY":
             return False
         late = self._server.kernel.processes[-1]
         connection.owner = late  # the server ends the connection when it has served the request

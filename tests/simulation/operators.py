@@ -64,10 +64,10 @@ class Operators:
             found = self._read(uri, number, batch - 1)
             if found is None and states.get(batch - 1):
                 self._world.kernel.violate("I10", f"operator {uid} finds no state in {uri} before batch {batch}")
-            told, since, variant = found or (uid, _EMPTY, "")
+            held, since, variant = found or (uid, _EMPTY, "")
             kind = self._kind(uri, number)
-            if told != uid or kind not in (None, (number, KINDS[uid])):
-                self._world.kernel.violate("I1", f"operator {uid} of {uri} goes on with the state of {told}, {kind}")
+            if held != uid or kind not in (None, (number, KINDS[uid])):
+                self._world.kernel.violate("I1", f"operator {uid} of {uri} goes on with the state of {held}, {kind}")
             if since != _EMPTY and variant != states[batch - 1]:
                 self._world.kernel.violate("I1", f"operator {uid} of {uri} goes on with {variant}, not {states}")
             item = batch - empties(states[batch])
@@ -94,7 +94,7 @@ class Operators:
     def _since(self, uri: str, batch: int) -> dict[str, str]:
         """The operators that have state behind a micro-batch: since which item."""
         found = [self._read(uri, number, batch) for number in range(len(KINDS))]
-        return {told[0]: told[1] for told in found if told is not None}
+        return {entry[0]: entry[1] for entry in found if entry is not None}
 
     def _read(self, uri: str, number: int, batch: int) -> tuple[str, str, str] | None:
         files = self._world.wal.files.get(uri, {})
@@ -108,14 +108,14 @@ class Operators:
         data = self._world.wal.files.get(uri, {}).get(f"state/{number}/_metadata/metadata")
         if data is None:
             return None
-        told = json.loads(data.decode().partition("\n")[2])["operatorInfo"]
-        return told["operatorId"], told["operatorName"]
+        content = json.loads(data.decode().partition("\n")[2])["operatorInfo"]
+        return content["operatorId"], content["operatorName"]
 
     def _write(self, uri: str, number: int, uid: str, batch: int, since: str) -> None:
         files, states = self._world.wal.files.setdefault(uri, {}), self._world.wal.states[uri]
         files[f"state/{number}/0/{batch + 1}.delta"] = f"{uid} {since} {states[batch]}".encode()
-        told = {
+        metadata = {
             "operatorInfo": {"operatorId": number, "operatorName": KINDS[uid]},
             "stateStoreInfo": [{"storeName": "default", "numPartitions": 2}],
         }
-        files.setdefault(f"state/{number}/_metadata/metadata", f"v1\n{json.dumps(told)}".encode())
+        files.setdefault(f"state/{number}/_metadata/metadata", f"v1\n{json.dumps(metadata)}".encode())

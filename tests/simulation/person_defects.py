@@ -72,7 +72,7 @@ def rows_set_aside_not_counted(change: Change) -> None:
 def an_abort_that_does_not_look_for_commits_by_hand(change: Change) -> None:
     """Neither before it, nor when it is rolled back."""
     change(coordinator.Coordinator, "_refuse_heuristic", lambda *_: None)
-    change(XaParticipant, "_told_early", lambda *_: "")
+    change(XaParticipant, "_heuristic_text", lambda *_: "")
 
 
 @defect(BY_HAND, "I7")

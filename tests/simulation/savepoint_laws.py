@@ -113,9 +113,9 @@ class SavepointLaws:
         self._next_number = next_number
         for row in checkpoints:
             if row.position is not None and row.after_abort is not AfterAbort.REWOUND and self._wal.has(row.position):
-                self._stood.setdefault(row.number, set()).add(self._standing(row.position))
+                self._stood.setdefault(row.number, set()).add(self._location_status(row.position))
 
-    def _standing(self, position: SparkPosition) -> LocationStatus:
+    def _location_status(self, position: SparkPosition) -> LocationStatus:
         batch, uri = position.batch, position.location
         if self._wal.is_beginning(position):
             return LocationStatus(0, "", 0)
@@ -125,14 +125,14 @@ class SavepointLaws:
 
     def _has_read(self, position: SparkPosition, behind: int) -> tuple[Read, ...]:
         """What the micro-batches up to a position have read, and what is to be computed once more there."""
-        standing = self._standing(position)
-        ends, told = self._wal.ends.get(position.location, {}), self._wal.told.get(position.location, {})
-        item, found = standing.item, list(standing.reads)
+        status = self._location_status(position)
+        ends, metadata = self._wal.ends.get(position.location, {}), self._wal.metadata.get(position.location, {})
+        item, found = status.item, list(status.reads)
         for batch in range(position.batch, 0, -1):
             if item <= behind:
                 break
             if ends[batch] != ends.get(batch - 1, 0):
-                found.insert(0, (ends[batch], _watermark(told[batch])))
+                found.insert(0, (ends[batch], _watermark(metadata[batch])))
                 item -= 1
         return tuple(found[behind - item :])
 
@@ -159,16 +159,16 @@ class SavepointLaws:
         self._runs |= {run} if run is not None else set()
         if position is None:
             return result
-        before = 0 if base is None else self._standing(base).caught_up.item
+        before = 0 if base is None else self._location_status(base).caught_up.item
         saved = self._saved[order.uri]
         if not self._wal.has(position) or order.damaged:
             raise Violation("I10", f"{process} has restored {order.uri}, which was not whole")
-        now = self._standing(position)
+        now = self._location_status(position)
         if replace(now, planned=()) != (saved and replace(saved, planned=())) and order.uri not in self.damaged:
             raise Violation("I10", f"{order.uri} held {saved}, restored is {now}")
         if saved is not None and base is not None:
-            goes_on = order.later is Later.CONTINUE and not saved.planned
-            planned = self._has_read(base, now.item) if goes_on else saved.reads
+            continues = order.later is Later.CONTINUE and not saved.planned
+            planned = self._has_read(base, now.item) if continues else saved.reads
             if now.reads != planned:
                 raise Violation("I10", f"{process} has restored {order.uri}; planned is {now.reads}, not {planned}")
         now = now.caught_up
@@ -186,7 +186,7 @@ class SavepointLaws:
         self._pieces.append(range(self.behind + 1, before + 1))
         self.behind = now.item
         self._before = {(name, sink): rows for name, sink, rows in self._laws.rows()}
-        self._laws.goes_on_behind(now.item, now.variant)
+        self._laws.continues_after(now.item, now.variant)
         if order.is_beginning:
             self._wal.lose_start()
         return result
@@ -222,7 +222,9 @@ class SavepointLaws:
         row = self._store.checkpoint(PIPELINE, savepoint.number)
         if not row.is_confirmed:
             raise Violation("I3", f"{uri} covers {row.number}, which is {row.state}")
-        covered = max((number for number in self._stood if number <= row.number and self._stands(number)), default=0)
+        covered = max(
+            (number for number in self._stood if number <= row.number and self._is_standing_number(number)), default=0
+        )
         saved = self._saved[uri] = self._read(uri, savepoint)
         if saved is None or saved not in self._stood.get(covered, set()):
             if savepoint.taken_by.rpartition(", from ")[2] in self.damaged:  # since all of that one was read
@@ -238,7 +240,7 @@ class SavepointLaws:
         if late:
             raise Violation("I1", f"{uri} is of batch {savepoint.batch}, and holds {late}")
 
-    def _stands(self, number: int) -> bool:
+    def _is_standing_number(self, number: int) -> bool:
         return self._store.checkpoint(PIPELINE, number).after_abort is not AfterAbort.REWOUND
 
     def _read(self, uri: str, savepoint: Savepoint) -> LocationStatus | None:
@@ -266,7 +268,7 @@ class SavepointLaws:
         self._has_begun[self._process()] = self._has_base()
         self._again.pop(self._process(), None)
 
-    def told_restored(self, later: Sequence[int]) -> None:
+    def after_restore(self, later: Sequence[int]) -> None:
         """Who is told that it is restored, and of which numbers the rows come once more."""
         process = self._process()
         if process not in self._again:
@@ -281,7 +283,7 @@ class SavepointLaws:
         if unsaid := self._again[process] - said:
             raise Violation("I2", f"{process} is told of {list(later)}, and items {sorted(unsaid)} come again, too")
 
-    def told_nothing_read(self, run: RunKey | None) -> None:
+    def after_nothing_read(self, run: RunKey | None) -> None:
         """Who is told that the pipeline begins there anyway; a run has done it then."""
         process = self._process()
         if self._has_begun[process]:
@@ -289,12 +291,12 @@ class SavepointLaws:
         if run is not None:
             self._runs.add(run)
 
-    def told_restored_before(self, run: RunKey) -> None:
+    def after_repeated_restore(self, run: RunKey) -> None:
         """Who is told that its run has gone on from one before."""
         if run not in self._runs:
             raise Violation("I9", f"{self._process()} is told that {run} has gone on from a savepoint, and it has not")
 
-    def told_refused(self, error: BaseException) -> None:
+    def after_refusal(self, error: BaseException) -> None:
         """Who is told that it is not finds the pipeline where it stood."""
         process = self._process()
         if process in self._again:
@@ -307,7 +309,7 @@ class SavepointLaws:
         if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:
             raise Violation("I9", f"{process} is told {error!r}, and {uri} is whole")
 
-    def told_changed(self, order: Order, changed: str) -> None:
+    def after_change(self, order: Order, changed: str) -> None:
         """Who is told that another savepoint was made of one: it stands where that one does.
 
         Which is not told of one that was damaged before.
@@ -318,23 +320,23 @@ class SavepointLaws:
             held = self._saved.get(changed)
             raise Violation("I10", f"{changed} was made of {uri}, which holds {self._saved[uri]}, and holds {held}")
 
-    def told_not_changed(self, uri: str, error: BaseException) -> None:
+    def after_refused_change(self, uri: str, error: BaseException) -> None:
         """Who is told that nothing was made of a savepoint, because it is damaged."""
         if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:
             raise Violation("I9", f"{self._process()} is told {error!r}, and {uri} is whole")
 
-    def told_caught_up(self, uri: str, position: SparkPosition) -> None:
+    def after_catching_up(self, uri: str, position: SparkPosition) -> None:
         """Who has gone on from a copy under another name, before the first item of its own."""
         saved = self._saved[uri]
-        if saved is None or self._standing(position) != saved.caught_up:
-            raise Violation("I10", f"{uri} held {saved}, and its copy goes on from {self._standing(position)}")
+        if saved is None or self._location_status(position) != saved.caught_up:
+            raise Violation("I10", f"{uri} held {saved}, and its copy goes on from {self._location_status(position)}")
 
-    def told_copied(self, uri: str, position: SparkPosition, base: SparkPosition | None) -> None:
+    def after_copy(self, uri: str, position: SparkPosition, base: SparkPosition | None) -> None:
         """Who is told that another pipeline begins there."""
-        if base != position or not self._wal.has(position) or self._standing(position) != self._saved[uri]:
+        if base != position or not self._wal.has(position) or self._location_status(position) != self._saved[uri]:
             raise Violation("I10", f"{uri} held {self._saved[uri]}, and its copy begins at {base}")
 
-    def told_taken(self, outcome: str) -> None:
+    def after_savepoint(self, outcome: str) -> None:
         """Who has asked to stop with a savepoint is told where one is that covers all."""
         for words in outcome.split("; "):
             said, _, uri = words.rpartition(": ")
@@ -360,8 +362,8 @@ def _planned(others: Mapping[str, bytes]) -> tuple[Read, ...]:
     """Of what lies beside a state, by name: the micro-batches that are to be computed once more."""
     found = {int(last): data for name, data in others.items() if (last := name.rpartition("/")[2]).isdigit()}
     lines = [found[batch].decode().splitlines() for batch in sorted(found)]
-    return tuple((json.loads(end)["orders"]["0"], _watermark(told)) for _, told, end in lines)
+    return tuple((json.loads(end)["orders"]["0"], _watermark(content)) for _, content, end in lines)
 
 
-def _watermark(told: str) -> int:
-    return int(json.loads(told)["batchWatermarkMs"])
+def _watermark(metadata: str) -> int:
+    return int(json.loads(metadata)["batchWatermarkMs"])

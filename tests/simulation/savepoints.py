@@ -119,10 +119,12 @@ class Savepoints:
         try:
             if "once" in how:
                 run = next((run for run in self._world.runs if not run.over), self._world.runs[-1]).key
-                told = FromSavepoint(uri, later, claim, leaves)
-                once = restore_once(self._world.store, told, PIPELINE, run, *by, wal_root=LOG, lease_seconds=lease)
+                from_savepoint = FromSavepoint(uri, later, claim, leaves)
+                once = restore_once(
+                    self._world.store, from_savepoint, PIPELINE, run, *by, wal_root=LOG, lease_seconds=lease
+                )
                 if once is None:
-                    self.laws.told_restored_before(run)
+                    self.laws.after_repeated_restore(run)
                     return
                 restored = once
             else:
@@ -138,7 +140,7 @@ class Savepoints:
                     lease_seconds=lease,
                 )
         except _REFUSALS as error:
-            self.laws.told_refused(error)
+            self.laws.after_refusal(error)
         except TransientError:
             pass  # he does not know
         except UnknownPipelineError:
@@ -146,9 +148,9 @@ class Savepoints:
                 raise
         else:
             if restored.savepoint is None and restored.position is None:
-                self.laws.told_nothing_read(run)
+                self.laws.after_nothing_read(run)
             else:
-                self.laws.told_restored(restored.later)
+                self.laws.after_restore(restored.later)
 
     def _chosen(self, how: list[str]) -> str:
         """ "": there is none."""
@@ -171,11 +173,11 @@ class Savepoints:
                 rocksdb = savepoint.backend == Backend.ROCKSDB.short
                 changed, _ = convert(uri, Backend.HDFS if rocksdb else Backend.ROCKSDB, *made)
         except (ConfigurationError, WalCorruptError, StageError) as error:
-            self.laws.told_not_changed(uri, error)
+            self.laws.after_refused_change(uri, error)
         except TransientError:
             pass  # nothing could be written: he may try again
         else:
-            self.laws.told_changed(order, changed)
+            self.laws.after_change(order, changed)
 
     def _copy(self, uri: str) -> None:
         """Under another name, with another decision log."""
@@ -186,13 +188,13 @@ class Savepoints:
             )
         except (*_REFUSALS, TransientError):
             return
-        self.laws.told_copied(uri, restored.position, other.pipeline(COPY).base)
+        self.laws.after_copy(uri, restored.position, other.pipeline(COPY).base)
         try:
             first = open_location(LOG.rstrip("/"), COPY, 2, 1, restored.position, False)
             caught_up = catch_up(first, self._world.spark.compute_planned)
         except (AirflowFtError, OSError):
             return  # the first attempt of that pipeline has failed
-        self.laws.told_caught_up(uri, caught_up.position(caught_up.batch))
+        self.laws.after_catching_up(uri, caught_up.position(caught_up.batch))
 
     def _confirmed(self) -> int:
         try:

@@ -488,81 +488,89 @@ SAVED += (
     ),
 )
 
-ANEW = replace(KEPT, name="everything is read anew", person="restore beginning again")
-ANEW_STREAM = replace(
+FULL_REFRESH = replace(KEPT, name="everything is read anew", person="restore beginning again")
+FULL_REFRESH_STREAM = replace(
     KEPT_STREAM, name="a stream, everything is read anew", person="restore beginning again, restore beginning again"
 )
 _UPSERTED = {**_UPSERT, "more": ("upsert", "mysql")}
 REFRESHED = (
-    ANEW,
-    replace(ANEW, name="everything is read anew, runs at once", concurrent=True),
-    replace(ANEW, name="everything is read anew, tasks side by side", parallel=True),
-    replace(ANEW, name="everything is read anew, leases respected", lease=30.0, concurrent=True),
-    replace(ANEW, name="everything is read anew, and again", person="restore beginning again, restore beginning again"),
+    FULL_REFRESH,
+    replace(FULL_REFRESH, name="everything is read anew, runs at once", concurrent=True),
+    replace(FULL_REFRESH, name="everything is read anew, tasks side by side", parallel=True),
+    replace(FULL_REFRESH, name="everything is read anew, leases respected", lease=30.0, concurrent=True),
     replace(
-        ANEW,
+        FULL_REFRESH,
+        name="everything is read anew, and again",
+        person="restore beginning again, restore beginning again",
+    ),
+    replace(
+        FULL_REFRESH,
         name="everything is read anew, from the first moment on",
         person="restore beginning again now, restore beginning again now, restore beginning again",
     ),
     replace(
-        ANEW,
+        FULL_REFRESH,
         name="everything is read anew, a run does it once",
         person="restore beginning again now once, restore beginning again once",
     ),
     replace(
-        ANEW,
+        FULL_REFRESH,
         name="everything is read anew, where rows are replaced",
         sinks=_UPSERTED,
         events=SIDE + SERVED,
         person="restore beginning, restore beginning continue, restore beginning again",
     ),
     replace(
-        ANEW,
+        FULL_REFRESH,
         name="everything is to be read anew, and is refused",
         sinks={**_BOTH, **_UPSERT},
         person="restore beginning, restore beginning continue, restore beginning now",
     ),
     replace(
-        ANEW,
+        FULL_REFRESH,
         name="everything is read anew, beside people",
         person="abort rewound, restore beginning again, recover, abort carried",
     ),
-    replace(ANEW, name="everything is read anew, quarantined", person="quarantine, restore beginning again, commit"),
-    replace(ANEW, name="everything is read anew, several numbers as one", max_rows=1000, runs=(2, 4)),
-    replace(ANEW, name="everything is read anew, into xa", sinks=_XA_MYSQL, events=("mysql restarts",)),
-    replace(ANEW, name="everything is read anew, into held", sinks=_HELD, events=LOG),
-    replace(ANEW, name="everything is read anew, two-phase", sinks=TWO_PHASE.sinks, events=LOG),
-    replace(ANEW, name="everything is read anew, at least once", modes=(_AT_LEAST,)),
     replace(
-        ANEW,
+        FULL_REFRESH, name="everything is read anew, quarantined", person="quarantine, restore beginning again, commit"
+    ),
+    replace(FULL_REFRESH, name="everything is read anew, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(FULL_REFRESH, name="everything is read anew, into xa", sinks=_XA_MYSQL, events=("mysql restarts",)),
+    replace(FULL_REFRESH, name="everything is read anew, into held", sinks=_HELD, events=LOG),
+    replace(FULL_REFRESH, name="everything is read anew, two-phase", sinks=TWO_PHASE.sinks, events=LOG),
+    replace(FULL_REFRESH, name="everything is read anew, at least once", modes=(_AT_LEAST,)),
+    replace(
+        FULL_REFRESH,
         name="savepoints, and everything is read anew",
         runs=(1, 2, 3),
         person="savepoint, restore beginning again, restore again, savepoint now, restore oldest continue",
     ),
     replace(
-        ANEW,
+        FULL_REFRESH,
         name="savepoints, and everything is read anew at once",
         runs=(1, 2),
         person="savepoint, restore beginning again then savepoint now then restore oldest again then restore beginning"
         " again then restore then savepoint now then restore middle again",
     ),
-    ANEW_STREAM,
-    replace(ANEW_STREAM, name="a stream, everything is read anew, at once", runs=(3, 4), concurrent=True),
-    replace(ANEW_STREAM, name="a stream, everything is read anew, the job fails", events=("job fails",)),
+    FULL_REFRESH_STREAM,
+    replace(FULL_REFRESH_STREAM, name="a stream, everything is read anew, at once", runs=(3, 4), concurrent=True),
+    replace(FULL_REFRESH_STREAM, name="a stream, everything is read anew, the job fails", events=("job fails",)),
     replace(
-        ANEW_STREAM,
+        FULL_REFRESH_STREAM,
         name="a stream, everything is read anew, into xa",
         sinks=_XA_MYSQL,
         events=("mysql restarts", *RUNNING),
     ),
-    replace(ANEW_STREAM, name="a stream, everything is read anew, checkpoints expire", tolerable=-1, events=_PASSED),
     replace(
-        ANEW_STREAM,
+        FULL_REFRESH_STREAM, name="a stream, everything is read anew, checkpoints expire", tolerable=-1, events=_PASSED
+    ),
+    replace(
+        FULL_REFRESH_STREAM,
         name="a stream, everything is read anew, a run does it once",
         person="restore beginning again now once, restore beginning again once",
     ),
     replace(
-        ANEW_STREAM,
+        FULL_REFRESH_STREAM,
         name="a stream, its savepoint, and everything is read anew",
         runs=(2, 3, 4),
         person="savepoint, restore beginning again, restore again, restore oldest continue, stop with a savepoint",

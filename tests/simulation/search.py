@@ -63,7 +63,7 @@ def first_pair(
     return None
 
 
-def tell(found: Found, running: Running) -> str:
+def report(found: Found, running: Running) -> str:
     """The shortest schedule that breaks the same law, as a story, with the command that tells it again."""
     shortest = shrink(found.outcome, running)
     words = " ".join(f"'{deviation}'" for deviation in shortest.schedule)

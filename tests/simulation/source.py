@@ -23,7 +23,7 @@ CLOSED = "closed"
 
 EMPTY = "^"
 """In a state: a micro-batch has come in between that read nothing, so items are a number behind micro-batches."""
-TOLD = '{"batchWatermarkMs": 0}'
+NO_WATERMARK = '{"batchWatermarkMs": 0}'
 """What Spark notes of a micro-batch, where nothing else is known of it."""
 
 
@@ -106,15 +106,17 @@ class Wal:
         self.states: dict[str, dict[int, str]] = {}  # Spark's location -> batch -> variant in its state
         self.ends: dict[str, dict[int, int]] = {}  # Spark's location -> batch that was begun -> where it ends
         self.computed: dict[tuple[str, int], str] = {}  # Spark's location and batch -> variant that was computed last
-        self.told: dict[str, dict[int, str]] = {}  # Spark's location -> batch that was begun -> the second line of it
+        self.metadata: dict[
+            str, dict[int, str]
+        ] = {}  # Spark's location -> batch that was begun -> the second line of it
         self.files: dict[str, dict[str, bytes]] = {}  # Spark's location -> what else lies there, by name
         self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
         self.frozen: dict[str, bytes] = {}  # by URI, beside Spark's locations: where the source begins
         self.lines: dict[str, dict[int, tuple[str, ...]]] = {}  # Spark's location -> batch -> where its sources end
         self.topics = {name: Topic(name) for name in ("clicks", "refunds", "returns")}  # of sources that change
         self.first = 0  # the first offset that the source has
-        self.letters: dict[str, Rows] = {}  # dead letters, by URI: whoever has written them
-        self.ask: Callable[[str, Callable[[], None]], None] = lambda _, act: act()  # a call that writes a file
+        self.dead_letter_tables: dict[str, Rows] = {}  # dead letters, by URI: whoever has written them
+        self.ask: Callable[[str, Callable[[], None]], None] = lambda _, call: call()  # a call that writes a file
 
     def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
         """Seals a segment in the folder of this attempt."""
@@ -159,8 +161,8 @@ class Wal:
     # --- airflow_ft.protocol.write_ahead_log.WalReader --------------------------------------------------------------
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
-        letters: Any = DeadLettersModel(self, f"file:///wal/orders/dead-letter/{plan.number}")
-        return cast(DeadLetters, letters)
+        dead_letters: Any = DeadLettersModel(self, f"file:///wal/orders/dead-letter/{plan.number}")
+        return cast(DeadLetters, dead_letters)
 
     def open(self, segment: Segment) -> SegmentModel:
         if self.segments.get(segment.location) != segment.digest:
@@ -182,7 +184,7 @@ class Wal:
 
     def forget(self, location: str) -> None:
         """What lies in a location of Spark beside the state goes with it."""
-        for kept in (self.ends, self.told, self.lines, self.files):
+        for kept in (self.ends, self.metadata, self.lines, self.files):
             kept.pop(location, None)
 
 
@@ -208,7 +210,7 @@ class DeadLettersModel:
 
     def write(self, sink: str, label: str, rows: Rows) -> str:
         uri = f"{self.folder}/{sink}/{label}-{','.join(map(str, rows))}"
-        self.wal.ask(f"writes {uri}", lambda: self.wal.letters.update({uri: rows}))
+        self.wal.ask(f"writes {uri}", lambda: self.wal.dead_letter_tables.update({uri: rows}))
         return uri
 
 

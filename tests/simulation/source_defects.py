@@ -18,10 +18,10 @@ from tests.simulation.model_store import ModelStore
 CHANGED = NAMED["sources that change"]
 FILES = NAMED["sources that change, of files"]
 MOVED = NAMED["sources that move"]
-ANEW = NAMED["sources that change, and everything is read anew later"]
+FULL_REFRESH = NAMED["sources that change, and everything is read anew later"]
 
 
-@defect(CHANGED, "I10", told=("B1dq:7:DIE_BEFORE",))
+@defect(CHANGED, "I10", schedule=("B1dq:7:DIE_BEFORE",))
 def a_beginning_of_an_added_source_that_nobody_freezes(change: Change) -> None:
     """Each attempt looks it up anew: "latest" is another moment then."""
     change(Beginnings, "freeze", lambda *_: None)
@@ -57,7 +57,7 @@ def a_source_that_is_left_out_and_forgotten(change: Change) -> None:
     change(source_changes, "_leave", lambda *_: None)
 
 
-@defect(CHANGED, "I2", told=("C1dp:3:DIE_AFTER",))
+@defect(CHANGED, "I2", schedule=("C1dp:3:DIE_AFTER",))
 def a_position_that_does_not_come_along_into_a_copy(change: Change) -> None:
     """Of a source that is left out, where an attempt has died since."""
     survives = locations._survives
@@ -91,25 +91,25 @@ def a_recreated_topic_read_by_offsets_of_the_old_one(change: Change) -> None:
     """Its ids are not compared when an attempt begins."""
     begin = Topics.begin
 
-    def beginning(self: Topics, standing: LocationStatus) -> Mapping[int, Mapping[str, str]]:
-        return begin(self, replace(standing, ids={}))
+    def beginning(self: Topics, status: LocationStatus) -> Mapping[int, Mapping[str, str]]:
+        return begin(self, replace(status, ids={}))
 
     change(Topics, "begin", beginning)
 
 
-@defect(MOVED, "I2 I10", told=("B1dq:2:EVENT:returns is recreated",))
+@defect(MOVED, "I2 I10", schedule=("B1dq:2:EVENT:returns is recreated",))
 def a_topic_that_is_recreated_while_it_is_read(change: Change) -> None:
     """Its ids are not compared again before the publication."""
     change(Topics, "check", lambda _: None)
 
 
-@defect(CHANGED, "I2 I10", told=("B1dq:4:DIE_AFTER", "B2:2:EVENT:refunds is recreated"))
+@defect(CHANGED, "I2 I10", schedule=("B1dq:4:DIE_AFTER", "B2:2:EVENT:refunds is recreated"))
 def a_recreated_topic_of_which_only_the_beginning_is_frozen(change: Change) -> None:
     """Its ids are not compared with those of before, so the new one is read from there."""
-    change(Beginnings, "standing", lambda *_: LocationStatus())
+    change(Beginnings, "location_status", lambda *_: LocationStatus())
 
 
-@defect(ANEW, "I7")
+@defect(FULL_REFRESH, "I7")
 def a_beginning_that_is_of_any_life(change: Change) -> None:
     """A source that is added after everything was read anew begins where it had begun before, which is lost."""
     change(beginnings, "incarnation_in", lambda _: "")
@@ -118,7 +118,7 @@ def a_beginning_that_is_of_any_life(change: Change) -> None:
 @defect(FILES, "I2 I10")
 def a_folder_whose_files_are_forgotten_when_it_is_left_out(change: Change) -> None:
     """Its offset is kept, and not what Spark has logged as read."""
-    change(source_changes, "tell", lambda _, __, offset, *more: offset)
+    change(source_changes, "write_source_position", lambda _, __, offset, *more: offset)
 
 
 @defect(NAMED["a stream, sources that change, at once"], "I3 I5", at=326)

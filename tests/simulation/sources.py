@@ -91,7 +91,7 @@ class Sources:
 
     def topics_of(self, request: StageRequest) -> Topics:
         """The product's own look at topics, over brokers in memory."""
-        sources = ((name, source_from_json(told)) for name, told in request.sources.items())
+        sources = ((name, source_from_json(expected)) for name, expected in request.sources.items())
         found = {n: (name, each) for n, (name, each) in enumerate(sources) if isinstance(each, KafkaSource)}
         return Topics(PIPELINE, found, {n: _Admin(self, source.topics) for n, (_, source) in found.items()})
 
@@ -109,28 +109,28 @@ class Sources:
         """Spark looks where the sources begin of which its location tells no offsets."""
 
         def look() -> None:
-            told = self._lines(uri, max(self._world.wal.states[uri], default=0))
+            metadata = self._lines(uri, max(self._world.wal.states[uri], default=0))
             files = self._world.wal.files.setdefault(uri, {})
             self._grow()
             for index, source in enumerate(self._requests[uri].sources.values()):
-                if "topics" not in source or (index < len(told) and told[index] is not None):
+                if "topics" not in source or (index < len(metadata) and metadata[index] is not None):
                     continue
                 begins = {t: {"0": _start(source, self.topics.get(t))} for t in source["topics"]}
                 if f"sources/{index}/0" not in files:
                     files[f"sources/{index}/0"] = b"\0v1\n" + json.dumps(begins).encode()
                     self._looked |= {(t, self._id(t), begin["0"]) for t, begin in begins.items()}
 
-        self._world.spark.act("looks where its sources begin", look)
+        self._world.spark.perform("looks where its sources begin", look)
 
     def plan(self, uri: str, done: int, batch: int) -> None:
         """Spark plans a micro-batch behind another one."""
         wal = self._world.wal
-        told, lines = self._lines(uri, done), []
+        planned, lines = self._lines(uri, done), []
         read: dict[str, Mapping[str, tuple[str, int, int]]] = {}
         files: dict[str, Listed] = {}
         self._grow()
         for index, (name, source) in enumerate(self._requests[uri].sources.items()):
-            before = told[index] if index < len(told) else None
+            before = planned[index] if index < len(planned) else None
             if "topics" not in source:
                 files[name], end = self._list(uri, index, source["path"], before)
                 lines.append(offsets_line({"logOffset": end}))

@@ -39,7 +39,7 @@ from tests.simulation.files import STATE
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
 from tests.simulation.operators import BORN, has_no_operator
-from tests.simulation.source import CLOSED, EMPTY, ORDERS, SLICE, TOLD, Item, Wal, empties, once_more
+from tests.simulation.source import CLOSED, EMPTY, NO_WATERMARK, ORDERS, SLICE, Item, Wal, empties, once_more
 from tests.simulation.sources import Sources
 from tests.simulation.threads import ModelThread
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 SOURCES = {ORDERS: KafkaSource(topics=[ORDERS], max_offsets_per_trigger=SLICE).to_json()}
 JOB = "jobs.orders"
 OPERATOR = "state/0/_metadata/metadata"
-OPERATOR_TOLD = b"""v1
+OPERATOR_METADATA = b"""v1
 {"operatorInfo":{"operatorId":0,"operatorName":"dedupe"},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}
 """
 RESTART = ExponentialDelay()
@@ -193,15 +193,15 @@ class Spark:
         on_start(driver)
         published = 0
         while not driver.process.ended:
-            count = driver.attempt._tally.numbers.count if driver.attempt else 0
+            count = driver.attempt._counts.numbers.count if driver.attempt else 0
             if count > published:
                 on_publish()
                 published = count
             self._world.kernel.wait(_LOOK_SECONDS)
         if driver.result is not None:
             return StageResult.from_json(dict(driver.result))
-        told = driver.error or describe_error(StageError("the Spark driver was killed."))
-        error = rebuild_error(told)
+        message = driver.error or describe_error(StageError("the Spark driver was killed."))
+        error = rebuild_error(message)
         launcher.raise_if_fenced(store, request, error)
         raise error
 
@@ -214,13 +214,13 @@ class Spark:
         found = backpressure.capacity(self._world.log, PIPELINE, self._world.config, self.retained)
         return isinstance(found, backpressure.Wait) and found.reason is WaitReason.MIN_PAUSE
 
-    def act(self, what: str, act: Callable[[], Any], *, routine: bool = False) -> Any:
+    def perform(self, what: str, call: Callable[[], Any], *, routine: bool = False) -> Any:
         """Something that Spark does, where the driver may die, or Spark fail."""
 
         def failed(_: bool) -> Exception:
             return StageError(f"Spark failed where it {what}.")
 
-        return self._world.kernel.call(f"spark {what}", act, failed, local=True, routine=routine)
+        return self._world.kernel.call(f"spark {what}", call, failed, local=True, routine=routine)
 
     def write_batch(
         self, request: StageRequest, job: Any, batch: Location, batch_id: int, number: int, positions: Any
@@ -249,18 +249,18 @@ class Spark:
                 self.sources.computes(batch.uri, batch_id, item)
             return item
 
-        item = self.act(f"computes item {batch_id}", compute)
+        item = self.perform(f"computes item {batch_id}", compute)
 
         def seal() -> Segment:
             return batch.wal.write(request.epoch, request.attempt, number, item, world.scenario.rows)
 
-        return SimpleNamespace(seal=lambda: self.act(f"seals item {batch_id}", seal), item=item)
+        return SimpleNamespace(seal=lambda: self.perform(f"seals item {batch_id}", seal), item=item)
 
-    def goes_on(self, base: SparkPosition | None, uri: str) -> None:
+    def continues(self, base: SparkPosition | None, uri: str) -> None:
         """A run that is no stream works in a copy of its base: what lies there beside the state comes along."""
         wal = self._world.wal
         if self._world.savepoints is not None and base is not None and not wal.ends.get(uri):
-            for kept in (wal.ends, wal.told):
+            for kept in (wal.ends, wal.metadata):
                 found: dict[int, Any] = kept.get(base.location, {})
                 kept[uri] = {batch: each for batch, each in found.items() if batch <= base.batch}  # type: ignore[assignment]
             wal.files[uri] = dict(wal.files.get(base.location, {}))
@@ -271,26 +271,28 @@ class Spark:
             return
         wal, ends = self._world.wal, self._world.wal.ends.setdefault(uri, {})
         ends[batch] = ends.get(batch - 1, 0) + 1
-        self.tell(uri, batch)
+        self.record_batch(uri, batch)
         if self._world.scenario.stateful:
-            wal.files.setdefault(uri, {})[OPERATOR] = OPERATOR_TOLD
+            wal.files.setdefault(uri, {})[OPERATOR] = OPERATOR_METADATA
 
-    def tell(self, uri: str, batch: int) -> None:
+    def record_batch(self, uri: str, batch: int) -> None:
         """What Spark notes of a micro-batch that it begins: a watermark like no other, and the settings it keeps."""
-        told = self._world.wal.told.setdefault(uri, {})
-        conf = json.loads(told.get(batch - 1, TOLD)).get("conf", self._conf)
-        told[batch] = json.dumps({"batchWatermarkMs": self._world.kernel.steps, "conf": conf}, separators=(",", ":"))
+        metadata = self._world.wal.metadata.setdefault(uri, {})
+        conf = json.loads(metadata.get(batch - 1, NO_WATERMARK)).get("conf", self._conf)
+        metadata[batch] = json.dumps(
+            {"batchWatermarkMs": self._world.kernel.steps, "conf": conf}, separators=(",", ":")
+        )
 
     def drive(self, main: str, arguments: tuple[Any, ...], what: str, *_: Any) -> None:
         """See `airflow_ft.spark.savepoints.offline.drive`: what Spark does to the copy of a savepoint, file by file."""
         files = self._world.files
-        self.act(f"starts, to {what}", lambda: None)
+        self.perform(f"starts, to {what}", lambda: None)
         if main.startswith("airflow_ft.spark.savepoints.rescaling"):
             copy, partitions = arguments
             batch = max(int(name) for name in files.names(f"{copy}/commits"))
-            version, told, end = files.read(f"{copy}/offsets/{batch}").decode().splitlines()
-            conf = {**json.loads(told)["conf"], PARTITIONS: str(partitions)}
-            again = json.dumps({**json.loads(told), "conf": conf}, separators=(",", ":"))
+            version, metadata, end = files.read(f"{copy}/offsets/{batch}").decode().splitlines()
+            conf = {**json.loads(metadata)["conf"], PARTITIONS: str(partitions)}
+            again = json.dumps({**json.loads(metadata), "conf": conf}, separators=(",", ":"))
             files.write(f"{copy}/offsets/{batch + 1}", f"{version}\n{again}\n{end}".encode())
             state = files.read(f"{copy}/{STATE}/{batch + 1}.delta")
             files.write(f"{copy}/{STATE}/{batch + 2}.delta", state + EMPTY.encode())
@@ -314,26 +316,26 @@ class Spark:
                 raise JobError("the job raised.")
             if batch != done + 1:
                 self._world.kernel.violate("I10", f"micro-batch {batch} is planned in {uri}, which stands at {done}")
-            told = [json.loads(wal.told.get(uri, {}).get(each, TOLD)) for each in (done, batch)]
-            if told[0].get("conf") != told[1].get("conf"):
+            data = [json.loads(wal.metadata.get(uri, {}).get(each, NO_WATERMARK)) for each in (done, batch)]
+            if data[0].get("conf") != data[1].get("conf"):
                 self._world.kernel.violate("I10", f"micro-batch {batch} of {uri} looks for state of another kind")
             wal.states[uri][batch] = once_more(
                 wal.states[uri][done],
                 wal.ends[uri].get(done, done),
                 wal.ends[uri][batch],
-                told[1]["batchWatermarkMs"],
+                data[1]["batchWatermarkMs"],
             )
             self._world.operators.advance(uri, batch, job)
             self.retain(uri)
 
-        self.act("computes a micro-batch once more", compute)
+        self.perform("computes a micro-batch once more", compute)
 
     def frozen(self, request: StageRequest) -> Any:
         """In place of `airflow_ft.spark.state.beginnings.Beginnings.of`."""
         found = beginnings.Beginnings.of(request)
         if self.sources is not None:
             return found
-        played = {name: getattr(found, name) for name in ("read", "standing", "restore")}
+        played = {name: getattr(found, name) for name in ("read", "location_status", "restore")}
         return SimpleNamespace(freeze=lambda at, *_: self.beginnings.freeze(at.uri, request.incarnation), **played)
 
     def record_ids(self, *of: Any) -> None:
@@ -347,14 +349,14 @@ class Spark:
     def retain(self, uri: str) -> None:
         """Only so many micro-batches are kept."""
         wal = self._world.wal
-        for kept in (wal.states[uri], wal.ends.get(uri, {}), wal.told.get(uri, {}), wal.lines.get(uri, {})):
+        for kept in (wal.states[uri], wal.ends.get(uri, {}), wal.metadata.get(uri, {}), wal.lines.get(uri, {})):
             for old in sorted(kept)[: -self.retained]:
                 del kept[old]
 
     def begin(self, request: StageRequest) -> dict[int, str]:
         """The state of a new location: none; behind the last item where an attempt begins at the source's end."""
         held = self._world.held
-        return {held: ""} if request.begins_anew and held else {}
+        return {held: ""} if request.starts_from_scratch and held else {}
 
     def open_location(self, request: StageRequest) -> Location:
         """See `airflow_ft.spark.state.locations.open_location`."""
@@ -363,7 +365,7 @@ class Spark:
         if base is None:
             wal.states.setdefault(uri, self.begin(request))
             wal.ends.setdefault(uri, {})
-            return Location(wal, uri, -1 if request.begins_anew else max(wal.states[uri], default=-1))
+            return Location(wal, uri, -1 if request.starts_from_scratch else max(wal.states[uri], default=-1))
         found, last = wal.states.get(base.location), wal.batch(base)
         if found is None or last not in found:
             if world.laws.restored:
@@ -415,7 +417,7 @@ class ModelAttempt(Attempt):
             await_answer=lambda: None,
             ending=self._ending,
             requests=self._requests,
-            tally=self._tally,
+            counts=self._counts,
             expects_few=expects_few,
         )
         return ModelQueryRun(run, world, computes).compute(plan, topics)
@@ -575,16 +577,16 @@ class RunningQuery:
                 batch = done + 1
                 ends = wal.ends.setdefault(uri, {})
                 ends[batch] = ends.get(done, 0) + (SLICE if held > item else 1)
-                self._world.spark.tell(uri, batch)
+                self._world.spark.record_batch(uri, batch)
                 if sources is not None:
                     sources.plan(uri, done, batch)
                 if not self._runs(batch):
                     return
-                self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))
+                self._world.spark.perform(f"commits item {batch}", partial(self._commit, batch))
             elif self._ends:
                 return
             elif self._session.idle is not None:
-                self._session.idle._heard(datetime.fromtimestamp(began, UTC).isoformat())
+                self._session.idle._on_event(datetime.fromtimestamp(began, UTC).isoformat())
             if not self._ends:
                 kernel.wait(interval)
 
@@ -596,7 +598,7 @@ class RunningQuery:
         return not self._stopped
 
     def _latest(self) -> int:
-        return int(self._world.spark.act("asks where the source ends", lambda: self._world.held, routine=True))
+        return int(self._world.spark.perform("asks where the source ends", lambda: self._world.held, routine=True))
 
     def _commit(self, batch: int) -> None:
         """The state is of the attempt that has computed the batch; only so many are kept."""
@@ -606,7 +608,7 @@ class RunningQuery:
             self._world.operators.begin(self._location.uri)
             self._world.operators.advance(self._location.uri, batch, self._job)
         if self._world.scenario.stateful:
-            self._location.wal.files.setdefault(self._location.uri, {}).setdefault(OPERATOR, OPERATOR_TOLD)
+            self._location.wal.files.setdefault(self._location.uri, {}).setdefault(OPERATOR, OPERATOR_METADATA)
         self._world.spark.retain(self._location.uri)
 
 
@@ -618,7 +620,7 @@ class LastQuery(RunningQuery):
         last = max(wal.states[uri])
         wal.ends[uri][last + 1] = wal.ends[uri].get(last, 0)
         if self._runs(last + 1):
-            self._world.spark.act(f"commits the drain of item {last}", partial(self._commit, last + 1))
+            self._world.spark.perform(f"commits the drain of item {last}", partial(self._commit, last + 1))
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def a_drain_marked_with_a_location_that_no_checkpoint_names(change: Change) -> N
 @defect(
     NAMED["a drain, and all is deleted"],
     "I7",
-    told=("A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"),
+    schedule=("A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"),
 )
 def a_drain_that_waits_for_a_run_that_has_given_up(change: Change) -> None:
     """Found by the simulator: every later run was refused, and delivered nothing."""
@@ -158,7 +158,7 @@ def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
     change(cleanup, "new_epoch", lambda *of, after: new_epoch(*of))
 
 
-@defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:59:SLEEP",))
+@defect(replace(DELETING, runs=(2, 4)), "I5", schedule=("A1:59:SLEEP",))
 def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
     """It sleeps when the state is dropped; what is delivered since then is not its own."""
     change(cleanup, "delete_delivered", lambda store, name, archive, _: delete_delivered(store, name, archive, 2**62))
@@ -172,12 +172,12 @@ def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
 _AT_ONCE = NAMED["a drain, and all is deleted, runs at once"]
 
 
-@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:61:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:61:DIE_BEFORE"))
 def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
     """Found by the simulator: who was asked to stop before had not heard of it, and died before saying so."""
     change(stream, "_lacks_drain", lambda *_: False)
 
 
-@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1:48:YIELD:P1", "A1:61:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1:48:YIELD:P1", "A1:61:DIE_BEFORE"))
 def state_dropped_beside_a_request_made_meanwhile(change: Change) -> None:
     change(cleanup, "reset_state", lambda *of, seen_requests: reset_state(*of))

@@ -46,7 +46,7 @@ class StateLaws:
         self._laws, self._store, self._wal, self._scenario = laws, store, wal, scenario
         self._is_asked, self._run, self._process, self._since = is_asked, run, process, since
         self._base: SparkPosition | None = None
-        self._anew: set[str] = set()  # locations that began without state
+        self._without_state: set[str] = set()  # locations that began without state
         self._failing: set[str] = set()  # processes that have deleted without being asked to stop
         self.ended: set[int] = set()  # items behind which a state was dropped
         self.dropped: dict[int, datetime] = {}  # items that were open there, and when they went
@@ -58,9 +58,9 @@ class StateLaws:
         before, self._base = self._base, base
         if base is not None and self._wal.states[base.location].get(base.batch) == CLOSED:
             raise Violation("I1", f"whoever goes on does so from {base}, which was drained")
-        if base is not None and base.batch < 0 and base.location not in self._anew:
+        if base is not None and base.batch < 0 and base.location not in self._without_state:
             assert before is not None
-            self._anew.add(base.location)
+            self._without_state.add(base.location)
             self._look_at_dropped(self._wal.batch(before))
         for kept in self._store.prunable(PIPELINE, 0, _ALL):
             if kept.segment.location not in self._wal.segments:
@@ -149,13 +149,13 @@ class StateLaws:
         """I9: who is told that it is drained finds all of it; who has asked in time is told so."""
         if not request.arguments.get(DRAIN) or not outcome.startswith("stopped"):
             return
-        if told := outcome.endswith("has drained the state"):
+        if drained := outcome.endswith("has drained the state"):
             number = int(outcome.split()[-5])
             drain = self._store.checkpoint(PIPELINE, number)
             if drain.drained is None or drain.delivered_by is None:
                 raise Violation("I9", f"request {request.id} is answered {outcome!r}, and {number} is {drain.state}")
         row = self._store.pipeline(PIPELINE)
-        if row.base is None or self._store.run(PIPELINE, run).epoch != row.epoch or not (told or must_drain):
+        if row.base is None or self._store.run(PIPELINE, run).epoch != row.epoch or not (drained or must_drain):
             return
         for item in range(1, self._wal.batch(row.base) + 1):
             if item in self.dropped and self.dropped[item] > request.asked_at:

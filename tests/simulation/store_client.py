@@ -46,7 +46,7 @@ class StoreClient:
             # As it is sent: when it arrives late, whoever has sent it may be at something else.
             order = laws.savepoints.order() if name == "restore" and laws.savepoints is not None else None
 
-            def act() -> Any:
+            def perform() -> Any:
                 if name in ("publish", "answer", "prune") and laws.streams is not None:
                     laws.streams.called(name, args, kwargs.get("epoch"))
                 if not fenced:
@@ -60,8 +60,8 @@ class StoreClient:
                         laws.decided(result, args[3])
                     return result
 
-            what = f"store.{name}{_shown(args[1:])}" if kernel.telling else name
-            return kernel.call(what, act, lost, writes=writes, routine=name in _ROUTINE)
+            what = f"store.{name}{_shown(args[1:])}" if kernel.tracing else name
+            return kernel.call(what, perform, lost, writes=writes, routine=name in _ROUTINE)
 
         setattr(self, name, call)
         return call

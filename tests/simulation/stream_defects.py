@@ -147,7 +147,7 @@ class _ReadBefore:
 @defect(
     NAMED["a stream into xa and Kafka"],
     "I4",
-    told=(
+    schedule=(
         "A1w:1:EVENT:maria refuses item 1",
         "A1dq:7:EVENT:job fails",
         "A1o:68:STALL",
@@ -271,13 +271,13 @@ def a_stop_answered_while_the_driver_is_at_work(change: Change) -> None:
     change(stream._Stopping, "look", hasty)
 
 
-@defect(NAMED["streams one after another"], "I9", told=("A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"))
+@defect(NAMED["streams one after another"], "I9", schedule=("A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"))
 def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
     """Found by the simulator: the later run never hears of it, and goes on."""
     change(streams, "answer_stops", lambda context, _: answer_all(context.store))
 
 
-@defect(NAMED["a drain, and all is deleted"], "I9", told=("A1dq2:3:STALL", "A1:89:SLEEP", "A2o:102:STALL"))
+@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:89:SLEEP", "A2o:102:STALL"))
 def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     """Found by the simulator: it slept between looking whether it may answer, and answering."""
     answer = stream.answer_stops
@@ -287,7 +287,7 @@ def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
 @defect(
     NAMED["a drain by a run that reads nothing new"],
     "I9",
-    told=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:70:YIELD:A1dq2~6"),
+    schedule=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:70:YIELD:A1dq2~6"),
 )
 def a_number_triggered_when_the_stage_has_ended(change: Change) -> None:
     """Found by the simulator: the request of a driver that had ended was still under way."""

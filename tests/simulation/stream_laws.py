@@ -136,7 +136,7 @@ class StreamLaws:
                     "I9", f"the stream is said to have stopped, and {checkpoint.number} is {checkpoint.state}"
                 )
         if self._laws.savepoints is not None:
-            self._laws.savepoints.told_taken(outcome)
+            self._laws.savepoints.after_savepoint(outcome)
         if self._laws.states is not None:
             began = self._began()
             seen_requests = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry

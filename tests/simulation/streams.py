@@ -14,7 +14,7 @@ from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
-from tests.simulation.kernel import Act
+from tests.simulation.kernel import DeviationKind
 from tests.simulation.laws import PIPELINE
 from tests.simulation.savepoints import FOLDER
 from tests.simulation.spark import RESTART, Driver
@@ -59,7 +59,9 @@ class Streams:
             streaming=self._streaming,
             run=self._run,
             began=lambda: self._began.get(self._process()),
-            stood_still=lambda: any(each.act in (Act.SLEEP, Act.STALL) or "clock" in each.to for each in kernel.done),
+            stood_still=lambda: any(
+                each.kind in (DeviationKind.SLEEP, DeviationKind.STALL) or "clock" in each.to for each in kernel.done
+            ),
             windows=world.scenario.windows,
             min_pause=timedelta(seconds=world.scenario.min_pause),
         )
@@ -110,11 +112,11 @@ class Streams:
         self.laws.source_holds(items)
         self._world.kernel.steps += 1
 
-    def _quiet(self, nobody_sleeps: bool) -> bool:
+    def _quiet(self, all_awake: bool) -> bool:
         """All that are awake wait in vain: the source grows; when nobody sleeps any more either, the DAG is paused."""
         world = self._world
         target = max((run.items for run in world.runs if run.begun), default=0)
-        if not nobody_sleeps:
+        if not all_awake:
             if world.held < target:
                 self.grow()
                 return True

@@ -17,7 +17,7 @@ from tests.simulation import known
 from tests.simulation.adapters import Running
 from tests.simulation.defect import DEFECTS, Defect
 from tests.simulation.explore import play, replaying
-from tests.simulation.search import Found, tell
+from tests.simulation.search import Found, report
 
 KNOWN = {} if os.environ.get("THOROUGH") else known.known()
 
@@ -40,9 +40,9 @@ def test_a_schedule_breaks_a_law_without_the_rule_and_none_with_it(running: Runn
         assert found is not None, f"no schedule of {defect.scenario.name!r} shows it"
         assert found.outcome.violation is not None
         print(f"schedule {found.index}: {found.outcome.violation}")
-        assert found.outcome.violation.law in defect.laws, tell(found, running)
+        assert found.outcome.violation.law in defect.laws, report(found, running)
     outcome = play(defect.scenario, replaying(found.outcome.schedule), running, real_store=defect.real_store)
-    assert outcome.violation is None, tell(replace(found, outcome=outcome), running)
+    assert outcome.violation is None, report(replace(found, outcome=outcome), running)
 
 
 def test_there_are_enough_of_them_and_a_schedule_is_known_of_each() -> None:

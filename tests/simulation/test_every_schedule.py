@@ -11,7 +11,7 @@ import pytest
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from tests.simulation.adapters import Running
 from tests.simulation.explore import calls_of, every_crash, play, replaying, shrink, story, zombie_and_successor
-from tests.simulation.kernel import Act, Deviation
+from tests.simulation.kernel import Deviation, DeviationKind
 from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, STREAM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
@@ -93,7 +93,7 @@ def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Ru
         return delivering.called
 
     calls = reversed(calls_of(small, running))
-    losses = ((Deviation(call.process, call.number, Act.EVENT, small.events[0]),) for call in calls)
+    losses = ((Deviation(call.process, call.number, DeviationKind.EVENT, small.events[0]),) for call in calls)
     lost = next(filter(is_redelivered, losses))
     assert play_all(small, zombie_and_successor(small, running, lost), running) > 500
 
@@ -101,5 +101,5 @@ def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Ru
 @by_turns
 def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
     """A late refusal must not abort what another try has prepared or delivered."""
-    refused = (Deviation("A1", 1, Act.EVENT, "prepare declines item 1"),)
+    refused = (Deviation("A1", 1, DeviationKind.EVENT, "prepare declines item 1"),)
     assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running, refused), running) > 1000

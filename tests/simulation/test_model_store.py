@@ -39,7 +39,7 @@ def plain(value: object) -> object:
     return value
 
 
-def told(line: Line) -> tuple[Any, ...]:
+def outcome_of(line: Line) -> tuple[Any, ...]:
     if line.what.startswith("log "):  # the token holds the time of writing
         return (line.process, line.call, line.what)
     return (line.process, line.call, line.what, plain(line.answer))
@@ -49,9 +49,9 @@ def told(line: Line) -> tuple[Any, ...]:
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_the_model_and_the_real_log_tell_the_same_story(running: Running, scenario: Scenario) -> None:
     for seed in range(SCHEDULES):
-        real = play(scenario, rolling(scenario, seed), running, telling=True, real_store=True)
-        model = play(scenario, rolling(scenario, seed), running, telling=True)
+        real = play(scenario, rolling(scenario, seed), running, tracing=True, real_store=True)
+        model = play(scenario, rolling(scenario, seed), running, tracing=True)
         for number, (one, other) in enumerate(zip(real.story, model.story, strict=False)):
-            assert told(one) == told(other), f"seed {seed}, line {number}"
+            assert outcome_of(one) == outcome_of(other), f"seed {seed}, line {number}"
         assert len(real.story) == len(model.story)
         assert str(real.violation) == str(model.violation)

@@ -426,8 +426,8 @@ class KafkaScript:
             return self._coordinate(what, *args)
         if what == "init":
             teller = self._tellers[who] = _Statistics()
-            told = {"statistics.interval.ms": 100, "stats_cb": teller}
-            self._producers[who] = self._clients.producer(self._group, {}, told)
+            settings = {"statistics.interval.ms": 100, "stats_cb": teller}
+            self._producers[who] = self._clients.producer(self._group, {}, settings)
         producer = self._producers[who]
         match what:
             case "init":

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.adapters import Running
 from tests.simulation.explore import play, replaying, rolling
 from tests.simulation.scenarios import ALL, BOTH, scenario_of
-from tests.simulation.search import SEED_STEP, first_violation, tell
+from tests.simulation.search import SEED_STEP, first_violation, report
 from tests.tiers import content_number
 
 SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 400
@@ -22,7 +22,7 @@ def test_no_law_is_broken_by_random_schedules(running: Running) -> None:
     print(f"seed {SEED}")
     found = first_violation(running, SEED, range(SCHEDULES), scenario_of)
     if found is not None:
-        pytest.fail(tell(found, running))
+        pytest.fail(report(found, running))
 
 
 def test_safety_does_not_rest_on_leases(running: Running) -> None:
@@ -30,7 +30,7 @@ def test_safety_does_not_rest_on_leases(running: Running) -> None:
     impatient = replace(BOTH, name="no lease is respected", runs=(1, 2), concurrent=True, lease=0.0)
     found = first_violation(running, SEED, range(150), lambda _: impatient)
     if found is not None:
-        pytest.fail(tell(found, running))
+        pytest.fail(report(found, running))
 
 
 def test_a_seed_gives_the_same_schedule_again(running: Running) -> None:

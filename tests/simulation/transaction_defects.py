@@ -30,10 +30,10 @@ def rows_in_a_transaction_without_their_marker(change: Change) -> None:
 
 @defect(NAMED["one transaction, a person aborts what is prepared"], "I3")
 def abort_without_a_tombstone_in_the_transaction(change: Change) -> None:
-    def told(self: Any, plan: Plan, fence: Fence, detail: Any) -> Proof:
+    def aborted(self: Any, plan: Plan, fence: Fence, detail: Any) -> Proof:
         return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
-    change(OneTransactionParticipant, "_abort", told)
+    change(OneTransactionParticipant, "_abort", aborted)
 
 
 @defect(ALONE, "I6")

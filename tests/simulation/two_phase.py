@@ -147,13 +147,13 @@ class TwoPhaseParticipant:
         return self._marker(plan)
 
     def forget(self, fence: Fence, floor: int) -> None:
-        def act() -> None:
+        def call() -> None:
             if fence.epoch < self._server.rank[0]:
                 raise FencedError("the head is newer.", head_epoch=self._server.rank[0])
             self._server.floor = max(self._server.floor, floor)
             self._server.markers = {n: marker for n, marker in self._server.markers.items() if n > floor}
 
-        self._ask(f"prune markers up to {floor}", act)
+        self._ask(f"prune markers up to {floor}", call)
 
     def head(self, pipeline: str) -> SinkHead | None:
         return SinkHead("", self._server.rank[0], self._server.last)
@@ -195,8 +195,8 @@ class TwoPhaseParticipant:
         xid = f"{plan.number}.{fence.epoch}.{fence.attempt}"
         return Branch(xid, plan.number, fence.rank, plan.digest, items)
 
-    def _ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
-        return self._server.kernel.call(f"{self._server.name} {what}", act, _lost, writes=writes)
+    def _ask(self, what: str, call: Callable[[], T], *, writes: bool = True) -> T:
+        return self._server.kernel.call(f"{self._server.name} {what}", call, _lost, writes=writes)
 
 
 def _lost(sent: bool) -> Exception:

@@ -56,7 +56,7 @@ class Windows:
             wal.states[uri] = {batch: read for batch, read in wal.states[location.uri].items() if batch <= last}
             wal.ends[uri] = {batch: end for batch, end in wal.ends[location.uri].items() if batch <= last}
 
-        self._world.spark.act("copies its location", copy)
+        self._world.spark.perform("copies its location", copy)
         return Location(wal, uri, last)
 
     # --- in place of what airflow_ft.spark.state.reset does to files ----------------------------------------------
@@ -71,10 +71,10 @@ class Windows:
         if not self._world.wal.has(SparkPosition(location.uri, location.batch)):
             self._world.kernel.violate("I10", f"the state at {location} is needed and gone")
 
-    def tell_sources(self, _: Any, old: Location, new: Location) -> None:
+    def write_source_positions(self, _: Any, old: Location, new: Location) -> None:
         wal = self._world.wal
 
-        def tell() -> None:
+        def write() -> None:
             if old.uri not in wal.ends:
                 raise WalCorruptError(f"{old.uri} is missing")
             wal.begin(new.uri, old.batch, wal.ends[old.uri].get(old.batch, 0))
@@ -82,4 +82,4 @@ class Windows:
         def failed(_: bool) -> Exception:
             return StageError("the new location could not be written.")
 
-        self._world.kernel.call("files: a location without state", tell, failed, local=True)
+        self._world.kernel.call("files: a location without state", write, failed, local=True)

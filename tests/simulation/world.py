@@ -208,11 +208,11 @@ class World:
         choose: Chooser,
         running: Running,
         *,
-        telling: bool = False,
+        tracing: bool = False,
         real_store: bool = False,
     ) -> None:
         self.scenario = scenario
-        self.kernel = kernel = Kernel(choose, telling=telling)
+        self.kernel = kernel = Kernel(choose, tracing=tracing)
         running.kernel, running.names = kernel, itertools.count(1)
         running.connect, running.admin, running.folder = self._connect, self._admin, self._folder
         self._declines = running.declines = dict[int, int]()
@@ -220,7 +220,9 @@ class World:
         store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
         self.log = store
         self.wal = Wal()
-        self.wal.ask = lambda what, act: kernel.call(what, act, lambda _: OSError(5, "Input/output error"), local=True)
+        self.wal.ask = lambda what, call: kernel.call(
+            what, call, lambda _: OSError(5, "Input/output error"), local=True
+        )
         self.files = running.files = Files(kernel, self.wal, by_operator=bool(scenario.jobs))
         self.operators = Operators(self)
         deliveries = {mode: scenario.delivery(mode) for mode in scenario.modes}
@@ -278,10 +280,10 @@ class World:
             for index, items in enumerate(self.scenario.runs):
                 self._add_run(chr(ord("A") + index), items)
             self._start_runs()
-            for number, act in enumerate(filter(None, self.scenario.person.split(", ")), 1):
-                if act == "set aside":
+            for number, action in enumerate(filter(None, self.scenario.person.split(", ")), 1):
+                if action == "set aside":
                     self.laws.may_set_aside.add(f"P{number}")
-                kernel.start(f"P{number}", partial(self._person, act), asleep=not act.startswith(VERBS))
+                kernel.start(f"P{number}", partial(self._person, action), asleep=not action.startswith(VERBS))
             kernel.run()
             kernel.choose = lambda *_: None
             self.spark.failures = 0
@@ -290,7 +292,7 @@ class World:
                 if isinstance(server, MySqlServer | ModelServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
                     server.forbids.clear()
-            if kernel.telling:
+            if kernel.tracing:
                 kernel.say(Process("-"), "everything can be reached and takes every row; one more run, without faults")
             if not self.laws.halted:
                 kernel.start("P", self._release)
@@ -444,11 +446,11 @@ class World:
             else:
                 self._task_over(run, task)
 
-    def _person(self, act: str) -> None:
+    def _person(self, action: str) -> None:
         """`airflow ft in-doubt` on what is quarantined or in doubt; or `airflow ft recover`, which is also periodic."""
-        verb, _, after = act.partition(" ")
+        verb, _, after = action.partition(" ")
         if verb in VERBS and self.savepoints is not None:
-            for each in act.split(" then "):
+            for each in action.split(" then "):
                 self.savepoints.person(*each.partition(" ")[::2])
             return
         if verb in ("stop", "drain", "reset", "gate") and self.streams is not None:
@@ -658,7 +660,7 @@ class World:
                 except (OSError, KeyError) as error:  # as the driver tells it; a newer owner has swept it
                     raise StageError("the state was not brought to where the pipeline stands.") from error
             self.wal.states[location] = state
-            self.spark.goes_on(base, location)
+            self.spark.continues(base, location)
             if base is None:
                 self.spark.beginnings.begin(location, before.base)
             predecessor = before.last_published

@@ -47,10 +47,12 @@ def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> Non
     there, read = READERS[reader]
     if conn_type.startswith(reader.partition(" ")[0]):
         return
-    with raises(SinkAccessError, "connection_invalid", participant="shop", conn_type=conn_type) as told:
+    with raises(SinkAccessError, "connection_invalid", participant="shop", conn_type=conn_type) as caught:
         read(of_type(conn_type))
-    assert told.error and there in told.error.headline and f"of type {reader.partition(' ')[0]}" in told.error.remedy
-    assert "planted" not in f"{told.error} {vars(told.error)}"
+    assert (
+        caught.error and there in caught.error.headline and f"of type {reader.partition(' ')[0]}" in caught.error.remedy
+    )
+    assert "planted" not in f"{caught.error} {vars(caught.error)}"
 
 
 @pytest.mark.parametrize("reader", sorted(READERS.keys() - {"postgres"}))  # that one connects
@@ -66,9 +68,9 @@ def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: st
 def test_a_text_that_no_driver_can_encode_is_refused_without_being_shown(reader: str, wrong: str, field: str) -> None:
     _, read = READERS[reader]
     given: dict[str, Any] = {field: {"sasl.password": wrong} if field == "extra" else wrong}
-    with raises(SinkAccessError, "connection_invalid") as told:
+    with raises(SinkAccessError, "connection_invalid") as caught:
         read(ConnectionInfo("shop", reader.partition(" ")[0], host="/data/shop.db", **given))
-    seen: BaseException | None = told.value
+    seen: BaseException | None = caught.value
     while seen is not None:
         assert "planted" not in repr(seen) + repr(vars(seen))
         seen = seen.__cause__ or seen.__context__
@@ -98,10 +100,10 @@ def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_s
         return ConnectionInfo(conn_id, types[conn_id], host="127.0.0.1")
 
     opener: Any = lambda _: SimpleNamespace(close=lambda: None)  # noqa: E731
-    with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as told:
+    with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as caught:
         plans = declared.delivery.participants
         pipeline_steps.require_ready("orders", plans, connections, None, opener, store.installation)
-    assert told.error and "'shop'" in told.error.headline and "'files'" in told.error.headline
+    assert caught.error and "'shop'" in caught.error.headline and "'files'" in caught.error.headline
     before = store.register("orders")
     with raises(SinkAccessError, "connection_invalid", participant="topics", fields=["conn_type"]):
         pipeline_steps.request(resolve(declared), RunKey("d", "r"), before, 1, 1, connections)

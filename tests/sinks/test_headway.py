@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
-from airflow_ft.sinks.delivery_progress import EACH_SECONDS, TellingWal
+from airflow_ft.sinks.delivery_progress import EACH_SECONDS, ReportingWal
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
 ROWS = 300_000
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "airflow_ft.sinks.delivery_progress"]
 
 
@@ -25,7 +25,7 @@ def test_a_slow_sink_tells_what_it_has_taken(tmp_path: Path, caplog: pytest.LogC
     folder = SegmentFolder(str(tmp_path), "orders", 1, 1, 1)
     segment = write_segment(folder, 7, {"orders": pa.table({"id": range(ROWS)}), "copies": pa.table({"id": [1]})})
     now = [0.0]
-    reader = TellingWal(open_wal(), "shop", lambda: now[0]).open(segment)
+    reader = ReportingWal(open_wal(), "shop", lambda: now[0]).open(segment)
     with caplog.at_level(logging.INFO):
         for _ in range(2):  # rows may be read twice: to be looked at, and to be sent
             caplog.clear()
@@ -39,14 +39,14 @@ def test_a_slow_sink_tells_what_it_has_taken(tmp_path: Path, caplog: pytest.LogC
             if seconds:
                 assert DELIVERY_PROGRESS.now("orders") == [Taken("orders", 7, "shop", "orders", ROWS, ROWS)]
             words = [f"checkpoint 7: shop has taken {rows:,} of 300,000 rows" for rows in so_far]
-            assert [line.partition(" of orders")[0] for line in told(caplog)] == words
+            assert [line.partition(" of orders")[0] for line in logged(caplog)] == words
 
 
 def test_it_says_how_fast_it_goes_and_how_long_it_will_take(tmp_path: Path) -> None:
     folder = SegmentFolder(str(tmp_path), "bills", 1, 1, 1)
     segment = write_segment(folder, 7, {"bills": pa.table({"id": range(ROWS)})})
     now = [0.0]
-    reader = TellingWal(open_wal(), "shop", lambda: now[0]).open(segment)
+    reader = ReportingWal(open_wal(), "shop", lambda: now[0]).open(segment)
     [file] = reader.files("bills")
     batches = reader.batches("bills", file)
     rows = next(batches).num_rows

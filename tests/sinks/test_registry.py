@@ -164,9 +164,9 @@ def test_what_it_does_not_offer_is_said(
     [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
     monkeypatch.setattr(setup, "_declared", lambda _: ({"a_shelf": plan()}, {}))
-    for printed, told in ((False, ""), (True, "-- ")):
+    for printed, expected in ((False, ""), (True, "-- ")):
         setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
-        assert capsys.readouterr().out.startswith(f"{told}connection a_shelf: nothing to do")
+        assert capsys.readouterr().out.startswith(f"{expected}connection a_shelf: nothing to do")
     with raises(ConfigurationError, "verify_unsupported", kind="shelf"):
         verifying.verify_participant([], plan(), connections=pytest.fail)
 

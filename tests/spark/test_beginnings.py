@@ -42,8 +42,8 @@ def _frozen(root: Path, incarnation: str = "", **sources: Any) -> Beginnings:
     return Beginnings(str(root), "p", incarnation, sources or {"orders": ORDERS})
 
 
-def _standing(frozen: Beginnings, places: Mapping[int, str]) -> LocationStatus:
-    return frozen.standing(frozen.read(places))
+def _location_status(frozen: Beginnings, places: Mapping[int, str]) -> LocationStatus:
+    return frozen.location_status(frozen.read(places))
 
 
 def _restore(frozen: Beginnings, location: SparkLocation, places: Mapping[int, str], known: Ids, void: Ids) -> None:
@@ -87,11 +87,11 @@ def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
 
 def test_it_is_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
     frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
-    assert not frozen.has("orders") and _standing(frozen, {0: "orders"}) == LocationStatus()
+    assert not frozen.has("orders") and _location_status(frozen, {0: "orders"}) == LocationStatus()
     frozen.freeze(first, {0: "orders"}, _ids)
     frozen.freeze(first, {0: "orders"}, _ids)
     assert frozen.has("orders")
-    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    assert _location_status(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
     later = _attempt(tmp_path, 2)
     _restore(frozen, later, {0: "orders"}, {}, {})
     assert _file(later).read_bytes() == _file(first).read_bytes()
@@ -148,12 +148,12 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     own = _frozen(tmp_path, incarnation_of(beginning))
     former.freeze(first, {0: "orders"}, _ids)  # it slept there
     assert former.has("orders"), "whoever dies before the one write has changed nothing"
-    assert not own.has("orders") and _standing(own, {0: "orders"}) == LocationStatus()
+    assert not own.has("orders") and _location_status(own, {0: "orders"}) == LocationStatus()
     late = _attempt(tmp_path, 4)
     _restore(own, late, {0: "orders"}, {}, {})
     assert not _file(late).exists()
     own.freeze(_attempt(tmp_path, 5, orders={"a": {"0": 170}}), {0: "orders"}, _ids)
-    assert _standing(own, {0: "orders"}).offsets == {0: {"a": {"0": 170}}}
+    assert _location_status(own, {0: "orders"}).offsets == {0: {"a": {"0": 170}}}
 
 
 def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
         later = _attempt(tmp_path, attempt)
         _restore(frozen, later, {0: "orders"}, known, void)
         assert _file(later).read_text() == FIRST + '{"a":{"0":5}}'
-        assert _standing(frozen, {0: "orders"}) == LocationStatus({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
+        assert _location_status(frozen, {0: "orders"}) == LocationStatus({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
         frozen.freeze(later, {0: "orders"}, _ids)
     with raises(StageError, "starting_position_taken", source="orders"):
         frozen.freeze(first, {0: "orders"}, _ids)
@@ -188,7 +188,7 @@ def test_what_another_freezes_in_the_meantime_is_not_taken_for_what_was_read(tmp
     begun, later = frozen.read({0: "orders"}), _attempt(tmp_path, 2)
     frozen.freeze(zombie, {0: "orders"}, _ids)
     frozen.restore(later, begun, {0: {"a": "A2", "b": "B"}}, {})
-    assert not _file(later).exists() and _standing(frozen, {0: "orders"}).ids == {0: {"a": "A", "b": "B"}}
+    assert not _file(later).exists() and _location_status(frozen, {0: "orders"}).ids == {0: {"a": "A", "b": "B"}}
     _file(later).parent.mkdir(parents=True)
     _file(later).write_text(FIRST + canonical_json(AT_FIVE))
     with raises(StageError, "starting_position_taken", source="orders"):
@@ -200,12 +200,12 @@ def test_a_source_that_is_read_twice_begins_twice(tmp_path: Path) -> None:
     frozen, places = _frozen(tmp_path, orders=ORDERS, refunds=REFUNDS), {0: "orders", 1: "refunds", 2: "orders"}
     later_by_one = {**AT_FIVE, "a": {"0": 6}}
     frozen.freeze(_attempt(tmp_path, 1, orders=AT_FIVE, refunds={"refunds": {}}, again=later_by_one), places, _ids)
-    assert _standing(frozen, places).offsets == {0: AT_FIVE, 1: {"refunds": {}}, 2: later_by_one}
+    assert _location_status(frozen, places).offsets == {0: AT_FIVE, 1: {"refunds": {}}, 2: later_by_one}
     later = _attempt(tmp_path, 2)
     _restore(frozen, later, places, {}, {})
     frozen.freeze(later, places, _ids)
     assert _file(later, 2).read_text() == FIRST + canonical_json(later_by_one)
-    assert _standing(frozen, {0: "orders"}).offsets == {0: AT_FIVE}
+    assert _location_status(frozen, {0: "orders"}).offsets == {0: AT_FIVE}
 
 
 def test_it_goes_along_into_another_log(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path:
     """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
 
     def begins(source: Any) -> Any:
-        return _standing(_frozen(tmp_path, orders=source), {0: "orders"}).offsets.get(0)
+        return _location_status(_frozen(tmp_path, orders=source), {0: "orders"}).offsets.get(0)
 
     def freeze(hour: int) -> None:
         begin = {"a": {"0": hour}}
@@ -319,7 +319,7 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
         ),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(durable, "delivered_positions", lambda *_, told=delivered: told)
+            patch.setattr(durable, "delivered_positions", lambda *_, positions=delivered: positions)
             frozen: Any = replace(request, incarnation="p/3-0")
             before = durable.Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
             with raises(DataLossError, "records_skipped", **skipped):

@@ -172,7 +172,7 @@ def test_a_wait_is_told_with_its_reason_and_counted(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "airflow_ft.spark.driver.capacity")
-    for each in ("_TOLD_EACH", "_COUNTED_EACH"):
+    for each in ("_LOG_EACH", "_COUNTED_EACH"):
         monkeypatch.setattr(capacity, each, 0.05)
     stream = Stream(store, max_concurrent=1)
     stream.stage_one()
@@ -181,7 +181,7 @@ def test_a_wait_is_told_with_its_reason_and_counted(
         return any(message.startswith("no checkpoint is triggered for") for message in caplog.messages)
 
     stream.capacity.take(is_over)
-    [told] = [message for message in caplog.messages if message.startswith("no checkpoint")]
-    assert all(part in told for part in ("(TOO_MANY_QUEUED)", "1 wait for delivery", "airflow ft in-doubt"))
+    [messages] = [message for message in caplog.messages if message.startswith("no checkpoint")]
+    assert all(part in messages for part in ("(TOO_MANY_QUEUED)", "1 wait for delivery", "airflow ft in-doubt"))
     counted = [message for message in caplog.messages if message.startswith("not triggered for")]
     assert counted and all(WAITED.match(message) for message in counted)

@@ -72,9 +72,9 @@ def test_each_micro_batch_is_computed_with_the_offsets_and_the_watermark_that_it
     copy = copy_location(here, (tmp_path / "p" / "spark" / "9-1").as_uri())  # as an attempt makes it
     spark = _Spark()
     caught_up = catch_up(copy, spark)
-    assert [(batch, told["batchWatermarkMs"], told["conf"], lines) for batch, told, lines in spark.seen] == [
-        (n + 2, 1000 * n, conf, [f'{{"t":{{"0":{10 * n + 10}}}}}', f'{{"logOffset":{n}}}']) for n in (2, 3, 4)
-    ]
+    assert [
+        (batch, expected["batchWatermarkMs"], expected["conf"], lines) for batch, expected, lines in spark.seen
+    ] == [(n + 2, 1000 * n, conf, [f'{{"t":{{"0":{10 * n + 10}}}}}', f'{{"logOffset":{n}}}']) for n in (2, 3, 4)]
     assert caught_up.batch == 6 and caught_up.offsets(6) == base.offsets(4)
     assert recorded_ids(caught_up) == {0: {"t": "id of 7-1"}}
     folder = Path(copy.uri.removeprefix("file://"))
@@ -116,7 +116,7 @@ def test_what_was_planned_and_not_computed_is_planned_again(tmp_path: Path) -> N
         assert plan(here, restored, since) == 4 - since
         spark = _Spark()
         caught_up = catch_up(here, spark)
-        assert [(batch, told["batchWatermarkMs"], lines) for batch, told, lines in spark.seen] == [
+        assert [(batch, expected["batchWatermarkMs"], lines) for batch, expected, lines in spark.seen] == [
             (n, 1000 * n, [f'{{"t":{{"0":{10 * n + 10}}}}}', f'{{"logOffset":{n}}}']) for n in range(since + 1, 5)
         ]
         assert recorded_ids(caught_up) == {0: {"t": "id of 7-1"}}
@@ -136,22 +136,24 @@ def test_what_a_location_has_read_is_told_by_offsets_and_names_of_files(tmp_path
     (Path(rescaled.uri.removeprefix("file://")) / "offsets" / "4").write_text(lines)
     assert has_read_all_of(older, rescaled) and not has_read_all_of(rescaled, newer)
 
-    anew = _restored(tmp_path / "anew", 3)
+    recomputed = _restored(tmp_path / "anew", 3)
     entries = [json.dumps({"path": f"file:///in/{n}", "timestamp": n, "batchId": 2**62}) for n in range(3)]
-    (Path(anew.uri.removeprefix("file://")) / "sources" / "1" / "0").write_text("\n".join(["v1", *entries]))
-    (Path(anew.uri.removeprefix("file://")) / "offsets" / "3").write_text('v1\n{}\n{"t":{"0":40}}\n{"logOffset":0}')
-    assert has_read_all_of(anew, older) and not has_read_all_of(anew, newer)
-    assert not has_read_all_of(older, anew), "though its id is larger"
-    (Path(anew.uri.removeprefix("file://")) / "sources" / "1" / "0").unlink()
-    assert not has_read_all_of(anew, older), "what is not known is not taken for read"
+    (Path(recomputed.uri.removeprefix("file://")) / "sources" / "1" / "0").write_text("\n".join(["v1", *entries]))
+    (Path(recomputed.uri.removeprefix("file://")) / "offsets" / "3").write_text(
+        'v1\n{}\n{"t":{"0":40}}\n{"logOffset":0}'
+    )
+    assert has_read_all_of(recomputed, older) and not has_read_all_of(recomputed, newer)
+    assert not has_read_all_of(older, recomputed), "though its id is larger"
+    (Path(recomputed.uri.removeprefix("file://")) / "sources" / "1" / "0").unlink()
+    assert not has_read_all_of(recomputed, older), "what is not known is not taken for read"
 
     waiting = _restored(tmp_path / "waiting", 1)
     plan(waiting, _location(tmp_path / "base", "7-1", 4), 1)
     assert has_read_all_of(waiting, newer) and has_read_all_of(newer, waiting)
 
     for text in ('{"t":{"0":40,"1":5}}\n{"logOffset":3}', '{"t":{"0":40}}\nposition 7', '{"t":{"0":40}}'):
-        (Path(anew.uri.removeprefix("file://")) / "offsets" / "3").write_text(f"v1\n{{}}\n{text}")
-        assert not has_read_all_of(newer, anew), text
+        (Path(recomputed.uri.removeprefix("file://")) / "offsets" / "3").write_text(f"v1\n{{}}\n{text}")
+        assert not has_read_all_of(newer, recomputed), text
 
 
 def test_sources_that_were_changed_since_are_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Stream(Scene):
         of_rows = {f"{path.parent.name}/{path.name}" for path in (self.root / PIPELINE).glob("[0-9]*/*")}
         return of_rows | {f"spark/{path.name}" for path in (self.root / PIPELINE / "spark").glob("*")}
 
-    def check_that_it_can_go_on(self) -> None:
+    def check_it_can_continue(self) -> None:
         """Where it goes on from, and where a rewind of the next number would go, is there and says the same (I10)."""
         for position in (self.base, self.store.position_before(PIPELINE, 10**6)):
             assert position is not None
@@ -127,7 +127,7 @@ def test_nothing_but_the_positions_is_left_where_that_is_asked_for(
     row = stream.store.run(PIPELINE, RUN)
     assert row is not None and row.epoch == stream.store.pipeline(PIPELINE).epoch, "or its stop is never answered"
     assert [stream.checkpoint(number).is_confirmed for number in (1, 2, 3)] == [True] * 3
-    assert f"externalized_retention is {kept}" in "".join(stream.told())
+    assert f"externalized_retention is {kept}" in "".join(stream.event_texts())
     assert stream.clean_up(DELETE, epoch=2) and stream.left() == {"spark/2-0"}, "repeated, it changes nothing"
 
 
@@ -177,13 +177,13 @@ def test_whoever_dies_at_any_call_leaves_what_the_next_one_can_go_on_from_or_fin
                 else:
                     assert len(calls) == deaths, "each was tried"
                     break
-            stream.check_that_it_can_go_on()
+            stream.check_it_can_continue()
             # The request to stop is still open, so the next try ends the run under an epoch of its own.
             with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (stream.epoch, _):
                 store.begin_stage(PIPELINE, stream.epoch, RUN)
                 store.end_stage(PIPELINE, stream.epoch, RUN, None)
             assert stream.clean_up() == DELETED
-            stream.check_that_it_can_go_on()
+            stream.check_it_can_continue()
             assert stream.left() == {f"spark/{local_path(stream.base.location).name}"}
     assert deaths > 12
 

@@ -29,8 +29,8 @@ def _location(root: Path, *operators: str, plan: list[Identity] | None = None, f
     for number, kind in enumerate(operators):
         state = folder / "state" / str(number)
         (state / "_metadata").mkdir(parents=True)
-        told = {"operatorInfo": {"operatorId": number, "operatorName": kind}, "stateStoreInfo": []}
-        (state / "_metadata" / "metadata").write_text(f"v1\n{json.dumps(told)}")
+        metadata = {"operatorInfo": {"operatorId": number, "operatorName": kind}, "stateStoreInfo": []}
+        (state / "_metadata" / "metadata").write_text(f"v1\n{json.dumps(metadata)}")
         (state / "_metadata" / ".metadata.crc").write_text("crc")
         (state / "0").mkdir()
         (state / "0" / f"{BATCH + 1}.zip").write_text(f"{kind} {number}")
@@ -146,11 +146,11 @@ def test_state_that_would_mean_something_else_is_refused_unless_the_restore_allo
     with pytest.raises(StateMeaningError) as caught:
         evolution(PIPELINE, base, plan, _memory(MAX, {"keys": [["orders.x"]]}))
     assert isinstance(caught.value, TerminalError) and caught.value.pipeline == PIPELINE
-    for told in (
+    for part in (
         "operator 'totals' (an aggregation): functions were sum(orders.x), and are max(orders.x)",
         "operator 1, dropDuplicates: keys were orders.id, and are orders.x",
     ):
-        assert told in caught.value.what
+        assert part in caught.value.what
     assert "--allow-changed-state" in caught.value.remedy
     for batch, allowed in ((BATCH - 1, True), (BATCH, False)):
         note_restored(SparkLocation("", PIPELINE, location.uri, batch, ""), True, allow_changed_state=allowed)
@@ -210,9 +210,9 @@ def test_folders_numbers_and_ids_follow_the_operators(tmp_path: Path, format: st
         metadata = folder / "state" / str(number) / "_metadata"
         assert json.loads((metadata / "metadata").read_text().split("\n")[1])["operatorInfo"]["operatorId"] == number
         assert not (metadata / ".metadata.crc").exists(), "it would not fit"
-    version, told = (folder / "commits" / str(BATCH)).read_text().split("\n")
-    assert (version, json.loads(told)["nextBatchWatermarkMs"]) == (format, 5)
-    assert json.loads(told).get("stateUniqueIds") == ({"0": [[JOIN]], "1": [[COUNT]]} if format == "v2" else None)
+    version, content = (folder / "commits" / str(BATCH)).read_text().split("\n")
+    assert (version, json.loads(content)["nextBatchWatermarkMs"]) == (format, 5)
+    assert json.loads(content).get("stateUniqueIds") == ({"0": [[JOIN]], "1": [[COUNT]]} if format == "v2" else None)
     assert (folder / "commits" / f".{BATCH}.crc").exists() == (format == "v1")
     assert identities(location) == tuple(changed) and _evolution(location, *changed) is None
     assert {path.name for path in folder.iterdir()} == {

@@ -14,11 +14,13 @@ from airflow_ft.spark.state.location_files import COMMITS, OFFSETS, Entry, add_e
 PAGE = Path(__file__).parents[2] / "docs" / "from-spark.md"
 
 
-def standing(location: Path) -> Any:
-    code = next(text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "def stand" in text)
+def query_status(location: Path) -> Any:
+    code = next(
+        text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "def query_status" in text
+    )
     names: dict[str, Any] = {}
     exec(code, names)
-    return names["standing"](location)
+    return names["query_status"](location)
 
 
 def batch(location: Path, number: int, *sources: str, committed: bool = True) -> None:
@@ -32,7 +34,7 @@ def batch(location: Path, number: int, *sources: str, committed: bool = True) ->
 def test_a_pipeline_may_begin_where_the_last_committed_batch_of_a_query_ended(tmp_path: Path) -> None:
     batch(tmp_path, 9, '{"orders":{"0":5,"1":7}}', '{"a":{"0":1}}')
     batch(tmp_path, 10, '{"orders":{"1":9,"0":5}}', '{"a":{"0":2},"b":{"0":0}}')
-    orders, others = standing(tmp_path)
+    orders, others = query_status(tmp_path)
     assert KafkaSource(topics=["orders"], starting_offsets=orders).starting_offsets == {"orders": {0: 5, 1: 9}}
     assert KafkaSource(topics=["a", "b"], starting_offsets=others).starting_offsets == {"a": {0: 2}, "b": {0: 0}}
 
@@ -43,5 +45,5 @@ def test_a_batch_that_was_begun_alone_is_no_place_to_begin(tmp_path: Path, first
         batch(tmp_path, 0, '{"orders":{"0":5}}')
     batch(tmp_path, int(not first), '{"orders":{"0":6}}', committed=False)
     with pytest.raises(SystemExit) as ended:
-        standing(tmp_path)
+        query_status(tmp_path)
     assert ended.value.code not in (None, 0)

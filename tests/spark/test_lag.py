@@ -124,7 +124,7 @@ def watch(scene: Scene, gauges: Mapping[str, Gauge], within: int = 0, **more: An
     return LagWatch(scene.store, request(scene, **more), lambda: gauges, lambda: (2, positions), lambda _: within)
 
 
-def told(store: DecisionLog) -> list[Lag]:
+def stored_lags(store: DecisionLog) -> list[Lag]:
     return [replace(each, at=None, rate=None) for each in store.lags([PIPELINE]).get(PIPELINE, [])]
 
 
@@ -132,7 +132,7 @@ def test_there_is_a_last_look_at_the_end_which_the_newest_checkpoint_keeps(scene
     gauge = Scripted((70, 30))
     with watch(scene, {"orders": gauge}).watching():
         pass
-    assert told(scene.store) == [Lag("orders", Unit.RECORDS, 70, None, 30, 100)]
+    assert stored_lags(scene.store) == [Lag("orders", Unit.RECORDS, 70, None, 30, 100)]
     assert [each.lag for each in scene.store.timings(PIPELINE, 2)] == [{"orders": 70}, {}]
     assert gauge.asked == ["orders"]
 
@@ -162,7 +162,7 @@ def test_a_stream_has_no_end_to_expect(scene: Scene) -> None:
 def test_a_source_that_tells_nothing_does_not_hide_the_others(scene: Scene) -> None:
     with watch(scene, {"files": Scripted(None), "orders": Scripted((7, 0))}).watching():
         pass
-    assert [each.source for each in told(scene.store)] == ["orders"]
+    assert [each.source for each in stored_lags(scene.store)] == ["orders"]
 
 
 def test_whatever_goes_wrong_is_told_once_and_ends_nothing(
@@ -172,7 +172,7 @@ def test_whatever_goes_wrong_is_told_once_and_ends_nothing(
         monkeypatch.setattr(lag, name, 0.01)
     gauge = Scripted(OSError("no route"), StoreUnavailableError("away"), OSError("no route"), (7, 0))
     with caplog.at_level(logging.INFO, "airflow_ft.spark"), watch(scene, {"orders": gauge}).watching():
-        wait_for(lambda: told(scene.store), 20, "it goes on looking")
+        wait_for(lambda: stored_lags(scene.store), 20, "it goes on looking")
     lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.spark"]
     assert len([line for line in lines if line.endswith("no route")]) == 1
     match = LAG.match(lines[-1])
@@ -199,7 +199,7 @@ def test_a_first_look_that_fails_is_repeated(scene: Scene, monkeypatch: pytest.M
         return {"orders": Scripted((7, 0))}
 
     with LagWatch(scene.store, request(scene), gauges, lambda: None).watching():
-        wait_for(lambda: told(scene.store), 20, "it is known after all")
+        wait_for(lambda: stored_lags(scene.store), 20, "it is known after all")
 
 
 def test_nobody_asks_a_client_that_is_closed() -> None:
@@ -228,4 +228,4 @@ def test_whoever_was_replaced_looks_no_more(scene: Scene, monkeypatch: pytest.Mo
     with looking.watching():
         looking._thread.join(20)
         assert not looking._thread.is_alive() and len(gauge.asked) == 1
-    assert not told(scene.store)
+    assert not stored_lags(scene.store)

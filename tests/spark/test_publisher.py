@@ -116,8 +116,8 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     publisher.close()
     [staged] = [event for event in world.store.events("p", 1) if event.kind == "STAGED"]
     assert list(staged.detail["parts"]) == ["compute", "seal"] and min(staged.detail["parts"].values()) >= 0
-    assert publisher.last_batch == 0 and publisher.tally.result(None).rows == {"s": 1}
-    assert publisher.tally.numbers == Numbers.of([1])
+    assert publisher.last_batch == 0 and publisher.counts.result(None).rows == {"s": 1}
+    assert publisher.counts.numbers == Numbers.of([1])
 
 
 def test_a_server_is_asked_for_the_commit_now_and_then(world: World) -> None:
@@ -157,7 +157,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.settle()
     publisher.close()
     assert isinstance(publisher.failure, FencedError) and world.stopped == [publisher.failure]
-    assert world.states() == {1: CheckpointState.ABORTED} and publisher.tally.numbers == Numbers()
+    assert world.states() == {1: CheckpointState.ABORTED} and publisher.counts.numbers == Numbers()
     with pytest.raises(FencedError):
         publisher.begin(1)
 

@@ -291,9 +291,9 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
         pipelines.rename(newer, "a-third-name")
     pipelines.run(NEW, 3)
     assert pipelines.have(1, 2, 3)
-    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as told:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as caught:
         pipelines.rename(newer)
-    assert told.error is not None and "`airflow ft resume orders`" in told.error.remedy
+    assert caught.error is not None and "`airflow ft resume orders`" in caught.error.remedy
 
 
 def test_what_cannot_be_the_new_name_is_told_before_anything_is_given_up(saved: tuple[Pipelines, str]) -> None:
@@ -459,10 +459,10 @@ def test_a_decision_log_from_before_what_was_delivered_gives_no_other_name(saved
     pipelines.run(OLD, 2)
     newer = pipelines.savepoint()
     bring_back()
-    for savepoint, told in ((uri, "is at checkpoint 2"), (newer, "the savepoint covers checkpoint 2")):
+    for savepoint, expected in ((uri, "is at checkpoint 2"), (newer, "the savepoint covers checkpoint 2")):
         with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
             pipelines.rename(savepoint)
-        assert caught.error is not None and told in caught.error.headline
+        assert caught.error is not None and expected in caught.error.headline
     assert pipelines.store.pipeline(OLD).status is PipelineStatus.ACTIVE
     assert NEW not in [row.name for row in pipelines.store.pipelines()]
     assert pipelines.have(1, 2)
@@ -519,8 +519,8 @@ def test_the_command_says_what_it_does(saved: tuple[Pipelines, str], ft: Callabl
     with pytest.raises(SystemExit):
         ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root)
     assert "orders gets that name" in asked[0]
-    told = ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root, "--yes")
-    assert "the next run of shop-orders continues from checkpoint 1 of orders" in told
+    output = ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root, "--yes")
+    assert "the next run of shop-orders continues from checkpoint 1 of orders" in output
     status = {row["pipeline"]: row["status"] for row in json.loads(ft("pipelines", "-o", "json"))}
     assert status == {OLD: "RENAMED", NEW: "ACTIVE"}
     pipelines.run(NEW, 2)
@@ -537,8 +537,8 @@ def test_the_command_that_takes_it_back_says_what_it_does(
     with pytest.raises(SystemExit):
         ft("resume", OLD)
     assert "The new name stops working" in asked[0]
-    told = ft("resume", OLD, "--yes")
-    assert "it continues as shop-orders, after checkpoint 1" in told and "orders is ACTIVE" in told
+    output = ft("resume", OLD, "--yes")
+    assert "it continues as shop-orders, after checkpoint 1" in output and "orders is ACTIVE" in output
     with pytest.raises(SystemExit):
         ft("resume", NEW)
     assert "it reads all of its sources" in asked[1]

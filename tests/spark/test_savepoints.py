@@ -104,10 +104,10 @@ def _taken(scene: Scene, tmp_path: Path) -> str:
 
 
 def _restore(scene: Scene, uri: str, **more: Any) -> Restored:
-    def nobody(_: Any) -> Any:
+    def no_participant(_: Any) -> Any:
         raise AssertionError("no sink is asked")
 
-    return restore(scene.store, uri, nobody, Worker("", 1), "a test", **{"lease_seconds": 0.0, **more})
+    return restore(scene.store, uri, no_participant, Worker("", 1), "a test", **{"lease_seconds": 0.0, **more})
 
 
 def _files(uri: str) -> dict[str, str]:
@@ -117,15 +117,20 @@ def _files(uri: str) -> dict[str, str]:
 
 def test_it_holds_one_batch_and_tells_what_is_in_it(scene: Scene, tmp_path: Path) -> None:
     uri = _taken(scene, tmp_path)
-    told = read_metadata(uri)
-    verify(uri, told)
-    assert (told.pipeline, told.number, told.batch, told.positions) == (PIPELINE, 1, 1, {"orders": OFFSETS})
-    [operator] = told.operators
+    metadata = read_metadata(uri)
+    verify(uri, metadata)
+    assert (metadata.pipeline, metadata.number, metadata.batch, metadata.positions) == (
+        PIPELINE,
+        1,
+        1,
+        {"orders": OFFSETS},
+    )
+    [operator] = metadata.operators
     assert (operator.name, operator.partitions, operator.stores) == ("stateStoreSave", 1, ("default",))
     assert operator.states == {"default key": "k long", "default value": "count long"}
-    assert told.backend == "RocksDBStateStoreProvider"
-    assert "state/0/0/2.changelog" in told.files
-    names = " ".join(told.files)
+    assert metadata.backend == "RocksDBStateStoreProvider"
+    assert "state/0/0/2.changelog" in metadata.files
+    names = " ".join(metadata.files)
     assert "3.changelog" not in names and "offsets/2" not in names and ".sst" not in names and ".tmp" not in names
     [event] = scene.store.events(PIPELINE, 1, limit=1)
     assert event.kind == "SAVEPOINT" and uri in event.message
@@ -298,11 +303,11 @@ def test_who_dies_while_taking_leaves_a_whole_one_or_none(
     whole = name == "note_savepoint" or (name == "write" and not before)
     found = list(listing(folder))
     if whole:
-        [(uri, told)] = found
-        assert told is not None
+        [(uri, expected)] = found
+        assert expected is not None
         assert _restore(scene, uri).position.batch == 1
     else:
-        assert [told for _, told in found] in ([], [None])
+        assert [expected for _, expected in found] in ([], [None])
         for uri, _ in found:
             dispose(uri)
             assert not local_path(uri).exists()

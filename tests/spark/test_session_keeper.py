@@ -38,10 +38,10 @@ while True:
 # As a driver listens that is in the middle of its work.
 DRIVER = """
 import socket, sys, threading
-from airflow_ft.spark.session.session_leases import _heard
+from airflow_ft.spark.session.session_leases import _read_message
 keeper = socket.socket(fileno=int(sys.argv[1])).makefile("rb")
-print(_heard(keeper)["port"], flush=True)
-listening = threading.Thread(target=_heard, args=(keeper,))
+print(_read_message(keeper)["port"], flush=True)
+listening = threading.Thread(target=_read_message, args=(keeper,))
 listening.start()
 listening.join()
 print("nobody listens any more")

@@ -17,13 +17,13 @@ from airflow_ft.spark.state.locations import (
     remember_incarnation,
     set_places,
 )
-from airflow_ft.spark.state.reset import tell_sources
+from airflow_ft.spark.state.reset import write_source_positions
 from airflow_ft.spark.state.source_changes import (
     change_sources,
     known_sources,
     source_change,
 )
-from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, location_status, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
@@ -37,11 +37,11 @@ def _location(root: Path, names: list[str], lines: list[str], places: list[int] 
     uri = (root / "p/spark/1-1").as_uri()
     location = SparkLocation(str(root), "p", uri, 1, "")
     uses = range(len(lines)) if places is None else places
-    for log, told in (("offsets", "\n".join(["v1", "{}", *(lines[n] for n in uses)])), ("commits", "v1\n{}")):
+    for log, output in (("offsets", "\n".join(["v1", "{}", *(lines[n] for n in uses)])), ("commits", "v1\n{}")):
         for batch in range(2):
             file = local_path(uri) / log / str(batch)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(told)
+            file.write_text(output)
     for index, line in enumerate(lines):
         if line.startswith('{"orders"'):
             first = local_path(uri) / "sources" / str(index) / "0"
@@ -71,7 +71,7 @@ def test_lines_folders_and_ids_follow_the_names(tmp_path: Path) -> None:
     base = SparkPosition(old.uri, 1)
     change = source_change("p", base, ["orders", "more", "numbers"])
     assert change is not None and change.added == {1: "more"}
-    assert change.standing(standing(base)) == LocationStatus({0: KAFKA}, {0: {"orders": "id"}})
+    assert change.location_status(location_status(base)) == LocationStatus({0: KAFKA}, {0: {"orders": "id"}})
     new = _changed(old, ["orders", "more", "numbers"], "2-1", places=[0, 1, 2, 0])
     assert new.sources() == ["orders", "more", "numbers"] and new.places() == [0, 1, 2, 0]
     assert new.offsets(1) == new.offsets(0) == [KAFKA, None, "a text"]
@@ -99,7 +99,7 @@ def test_a_source_that_cannot_be_told_where_to_begin_is_not_used_again_without_i
     less = _changed(old, ["orders"], "2-1")
     assert _changed(less, ["own", "orders"], "3-1").offsets(1) == [{"at": 4}, KAFKA]
     dropped = SparkLocation(less.root, "p", (tmp_path / "p/spark/3-0").as_uri(), -1, "")
-    tell_sources(filesystem(less.uri), less, dropped)
+    write_source_positions(filesystem(less.uri), less, dropped)
     with raises(ConfigurationError, "source_position_unsupported", source="own", offset={"at": 4}):
         _changed(dropped, ["own", "orders"], "4-1")
     assert _changed(dropped, ["more", "orders"], "4-2").offsets(-1) == [None, KAFKA]
@@ -121,7 +121,7 @@ def test_a_copy_is_of_the_life_of_what_it_was_copied_from(tmp_path: Path) -> Non
     remember_incarnation(old, "p/3-0")
     own = _changed(old, ["refunds", "orders"], "4-1")
     dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
-    tell_sources(filesystem(own.uri), old, dropped)
+    write_source_positions(filesystem(own.uri), old, dropped)
     assert incarnation_in(own.uri) == incarnation_in(dropped.uri) == "p/3-0" and not incarnation_in(late.uri)
 
 

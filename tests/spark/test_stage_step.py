@@ -119,16 +119,16 @@ def test_a_pipeline_that_another_dag_names_too_is_told(
 
     launch(launcher)
 
-    def told(run: RunKey) -> list[str]:
+    def warnings(run: RunKey) -> list[str]:
         caplog.clear()
         assert stage(replace(context(world), run=run)) is not None
         world.store.leave_turn(PIPELINE, run)
         return [text for text in caplog.messages if "share its position" in text]
 
-    assert told(RUN) == [], "nothing is published yet"
-    assert told(RunKey(RUN.dag_id, "the next one")) == []
-    assert told(RunKey(f"{PLAIN}{PIPELINE}", "by hand")) == []
-    [text] = told(RunKey("other", "r"))
+    assert warnings(RUN) == [], "nothing is published yet"
+    assert warnings(RunKey(RUN.dag_id, "the next one")) == []
+    assert warnings(RunKey(f"{PLAIN}{PIPELINE}", "by hand")) == []
+    [text] = warnings(RunKey("other", "r"))
     assert all(part in text for part in (f"pipeline {PIPELINE!r}", f"DAG {RUN.dag_id}", "checkpoint, 1", "DAG other"))
     assert "another pipeline=" in text
 
@@ -408,9 +408,9 @@ def test_what_a_driver_reports_after_somebody_took_over_is_that(error: AirflowFt
     raise_if_fenced(store, request, error)  # nobody did: it is what it says
     take_over(world, epoch)
     raise_if_fenced(store, request, JobError("the job's own"))
-    with pytest.raises(FencedError) as told:
+    with pytest.raises(FencedError) as caught:
         raise_if_fenced(store, request, error)
-    assert told.value.__cause__ is error
+    assert caught.value.__cause__ is error
 
 
 def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, launch: Any) -> None:

@@ -82,7 +82,7 @@ def test_state_that_cannot_be_measured_ends_nothing(
 
     monkeypatch.setattr(state_reports, "sizes", fail)
     location: Any = SimpleNamespace(uri=tmp_path.as_uri())
-    nobody: Any = None
+    unused: Any = None
     with caplog.at_level(logging.WARNING, "airflow_ft.spark"):
-        state_reports.StateReports(nobody, nobody, location).tell(7, 8)
+        state_reports.StateReports(unused, unused, location).report(7, 8)
     assert f"the size of the state after batch 7 is unknown: {error}" in caplog.messages

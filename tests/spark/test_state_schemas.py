@@ -51,14 +51,14 @@ def _location(folder: Path, operator: str, batches: list[list[tuple[str, object]
             data = _text("v3") + (1).to_bytes(4) + _text("seen") + bytes(2) + _long(key) + bytes(2) + _long(value)
             (schemas / f"{batch}_id").write_bytes(data + _long('{"a":"an encoder"}') + _long("{          }"))
             store["stateSchemaFilePaths"] = [f"file:/elsewhere/{each}_id" for each in range(batch + 1)]
-            told = state / "_metadata" / "v2" / str(batch)
+            file = state / "_metadata" / "v2" / str(batch)
         else:
             (state / "0" / "_metadata").mkdir(parents=True, exist_ok=True)
             (state / "0" / "_metadata" / "schema").write_bytes(_text("v2") + _long(key) + _long(value))
-            told = state / "_metadata" / "metadata"
-        told.parent.mkdir(parents=True, exist_ok=True)
+            file = state / "_metadata" / "metadata"
+        file.parent.mkdir(parents=True, exist_ok=True)
         info = {"operatorInfo": {"operatorId": 0, "operatorName": operator}, "stateStoreInfo": [store]}
-        told.write_text(f"v2\n{json.dumps(info)}")
+        file.write_text(f"v2\n{json.dumps(info)}")
     return folder.as_uri()
 
 
@@ -78,8 +78,8 @@ def test_differences_are_told_field_by_field_also_within_structures() -> None:
     after = of_scala(
         _SCALA.replace("IntegerType", "LongType").replace("(q,ShortType", "(z,ShortType").replace("tags", "labels")
     )
-    told = "n int -> bigint, tags array<string> is gone, of.value.q smallint is gone, of.value.z smallint added"
-    assert differences(before, after) == f"{told}, labels array<string> added"
+    expected = "n int -> bigint, tags array<string> is gone, of.value.q smallint is gone, of.value.z smallint added"
+    assert differences(before, after) == f"{expected}, labels array<string> added"
     assert list(lost(before, after)) == ["tags array<string>", "of.value.q smallint"]
     assert differences(before, before) == "" and not list(lost(before, before))
 
@@ -113,7 +113,7 @@ def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "encoding", "message", "told"),
+    ("operator", "encoding", "message", "expected"),
     [
         (
             "transformWithStateInPandasExec",
@@ -147,12 +147,12 @@ def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
     ids=["avro", "unsaferow", "another operator", "a key"],
 )
 def test_what_spark_refuses_is_told_with_operator_variable_and_types(
-    tmp_path: Path, operator: str, encoding: str, message: str, told: str
+    tmp_path: Path, operator: str, encoding: str, message: str, expected: str
 ) -> None:
     base = SparkPosition(_location(tmp_path, operator, [[("n", "integer")]], encoding), 0)
     old = "StructType(StructField(n,IntegerType,true))"
     said = message.format(old=old, new=old.replace("Integer", "String"))
     error = as_error(RuntimeError(said), "orders", "jobs:Orders", base)
     assert isinstance(error, JobError)
-    assert told in error.headline and "n int -> string" in error.headline
+    assert expected in error.headline and "n int -> string" in error.headline
     assert "airflow ft reset-state orders" in error.remedy

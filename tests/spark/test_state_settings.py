@@ -13,7 +13,13 @@ from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey, SparkPosition
-from airflow_ft.spark.state.settings import keep_configured, kept_settings, refuse_changed, remember_given, tell_changed
+from airflow_ft.spark.state.settings import (
+    keep_configured,
+    kept_settings,
+    log_changed_settings,
+    refuse_changed,
+    remember_given,
+)
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
 from tests.raising import raises
@@ -79,7 +85,7 @@ def test_a_driver_is_told_what_the_state_has(
 
 def test_the_same_settings_and_others_pass(base: SparkPosition, caplog: pytest.LogCaptureFixture) -> None:
     refuse_changed("orders", base, {PARTITIONS: " 4", PROVIDER: "org.RocksDB", FORMAT: "1", "spark.x": "y"})
-    tell_changed(base, {PARTITIONS: "4"}.get)
+    log_changed_settings(base, {PARTITIONS: "4"}.get)
     assert not caplog.records
 
 
@@ -92,7 +98,7 @@ def test_without_state_nothing_is_kept(base: SparkPosition, tmp_path: Path) -> N
 
 def test_what_the_job_itself_has_set_is_told(base: SparkPosition, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        tell_changed(base, {PARTITIONS: "8"}.get)
+        log_changed_settings(base, {PARTITIONS: "8"}.get)
     assert [record.getMessage() for record in caplog.records] == [
         f"{PARTITIONS} stays 4, because the state was created with it; ignoring the session's 8"
     ]

@@ -13,7 +13,7 @@ from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state.locations import SparkLocation, open_location
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.state.status import LocationStatus, leave_out, record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, leave_out, location_status, record_ids, recorded_ids
 from airflow_ft.store import open_store
 from airflow_ft.wal.checksums import write_checksum
 from airflow_ft.wal.local import local_path
@@ -47,13 +47,13 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
         copy = open_location(str(tmp_path), "p", 2, batch, SparkPosition(old.uri, batch), False)
         assert recorded_ids(copy) == {0: {"a": "A", "b": expected}}
     assert not (local_path(copy.uri) / "airflow_ft_topics/9").exists()
-    found = standing(SparkPosition(old.uri, 1))
+    found = location_status(SparkPosition(old.uri, 1))
     assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
 
 
 def test_a_location_has_no_ids_where_none_were_recorded(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
-    assert standing(SparkPosition(old.uri, 0)).ids == {}
+    assert location_status(SparkPosition(old.uri, 0)).ids == {}
 
 
 def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_ids_go_with_the_position_when_state_is_dropped(tmp_path: Path) -> None:
         store.end_stage("p", epoch, run, SparkPosition(old.uri, 2))
         base = reset_state(store, "p", epoch, "test")
     assert base is not None and base.batch == -1
-    found = standing(base)
+    found = location_status(base)
     assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
     copy = open_location(str(tmp_path), "p", 3, 1, base, False)
     leave_out(copy, {0: {"b": "B"}})
-    after = standing(copy.position(-1))
+    after = location_status(copy.position(-1))
     assert after == LocationStatus({0: {"a": {"0": 7}}}, {0: {"a": "A", "b": "B"}})
     assert (local_path(copy.uri) / "sources/0/0").read_text().endswith('{"a":{"0":7}}')
-    assert standing(base) == found  # what was copied is as it was
+    assert location_status(base) == found  # what was copied is as it was

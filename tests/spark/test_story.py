@@ -32,7 +32,7 @@ Streaming TransformWithStateInPandas Python worker finish init stage of Python r
 /venv/lib/python3.11/site-packages/pandas/core/frame.py:7: FutureWarning: DataFrame.this is deprecated
 """
 
-TELLING = """\
+SHOWN = """\
 Spark 4.2.0 started in 44.2 s
 Spark's checkpoint location: file:///wal/orders/spark/1-1 (from the beginning)
 checkpoint 1 published: 2 rows in 76.2 s (orders 2)
@@ -68,25 +68,25 @@ Caused by: java.io.IOException: No space left on device
 def test_what_every_run_prints_is_set_aside(line: str) -> None:
     story = Story()
     if line.startswith("  "):
-        assert not story.tells("/lib/site-packages/pandas/x.py:1: FutureWarning: it is about the next line")
-    assert not story.tells(line)
+        assert not story.shows("/lib/site-packages/pandas/x.py:1: FutureWarning: it is about the next line")
+    assert not story.shows(line)
 
 
-@pytest.mark.parametrize("line", TELLING.splitlines())
+@pytest.mark.parametrize("line", SHOWN.splitlines())
 def test_everything_else_is_told(line: str) -> None:
-    assert Story().tells(line)
+    assert Story().shows(line)
 
 
 def test_what_a_job_prints_twice_is_told_twice() -> None:
     story = Story()
-    assert [story.tells(line) for line in TELLING.splitlines()] == [True] * len(TELLING.splitlines())
-    assert story.tells("printed by the job") and story.tells("  and indented")
+    assert [story.shows(line) for line in SHOWN.splitlines()] == [True] * len(SHOWN.splitlines())
+    assert story.shows("printed by the job") and story.shows("  and indented")
 
 
 def test_of_an_error_what_the_user_wrote_and_what_caused_it_is_told_once() -> None:
     story = Story()
-    told = [line for line in FAILED.splitlines() if story.tells(line)]
-    assert told == [
+    shown = [line for line in FAILED.splitlines() if story.shows(line)]
+    assert shown == [
         "26/11/21 22:38:51 ERROR Utils: Aborting task",
         "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown:",
         '  File "/dags/jobs/orders.py", line 7, in share',
@@ -95,6 +95,6 @@ def test_of_an_error_what_the_user_wrote_and_what_caused_it_is_told_once() -> No
         " SQLSTATE: 38000",
         "Caused by: java.io.IOException: No space left on device",
     ]
-    again = [line for line in FAILED.splitlines() if story.tells(line)]
+    again = [line for line in FAILED.splitlines() if story.shows(line)]
     assert again == ["26/11/21 22:38:51 ERROR Utils: Aborting task"]
-    assert story.tells("ZeroDivisionError: float division by zero"), "another error is told"
+    assert story.shows("ZeroDivisionError: float division by zero"), "another error is told"

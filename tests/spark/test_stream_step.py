@@ -100,8 +100,8 @@ def test_who_asked_for_a_stop_hears_what_became_of_the_checkpoints(
     confirmation, outcome = finish_step(ending.run, ending.overlap, epoch)
     assert ending.cleaned == [(True, 0, False)] and confirmation.latest == 1
     answer_stops(ending.run, outcome)
-    told = ending.world.store.request(PIPELINE, 1).outcome
-    assert told == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
+    answer = ending.world.store.request(PIPELINE, 1).outcome
+    assert answer == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
 
 
 def test_sinks_are_looked_at_before_the_first_driver_until_they_are_ready(

@@ -263,7 +263,7 @@ def _driver(code: str) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "expected"),
     [
         (
             "[unresolved dependency: org.apache.spark#spark-sql-kafka;4.2.0: not found]",
@@ -278,11 +278,11 @@ def _driver(code: str) -> Driver:
         ("whatever", "", ""),
     ],
 )
-def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, code: str, told: str) -> None:
+def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, code: str, expected: str) -> None:
     symptoms = Symptoms()
     for each in ("Spark starts", line, "Exception in thread main"):
         symptoms.look(each)
-    assert symptoms.code == code and told in symptoms.what and bool(symptoms.remedy) is bool(code)
+    assert symptoms.code == code and expected in symptoms.what and bool(symptoms.remedy) is bool(code)
 
 
 def test_a_machine_without_java_is_named(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ def test_a_batch_is_begun_where_the_last_one_has_ended(location: SparkLocation, 
     before = int(1000 * time.time())
     timers.begin_batch(location, 3, timers.watermark(location, 3)[1])
     version, metadata, *offsets = (tmp_path / "at/offsets/4").read_text().split("\n")
-    told = json.loads(metadata)
+    data = json.loads(metadata)
     assert (version, offsets) == ("v1", ['{"logOffset":2}', "-"])
-    assert told["batchTimestampMs"] >= before
-    assert {**told, "batchTimestampMs": 6} == {**OFFSETS, "batchWatermarkMs": 700}
+    assert data["batchTimestampMs"] >= before
+    assert {**data, "batchTimestampMs": 6} == {**OFFSETS, "batchWatermarkMs": 700}
     assert not location.ends_at(3), "whoever comes after a crash works in a copy"
 
 

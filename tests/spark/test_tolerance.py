@@ -22,7 +22,7 @@ from airflow_ft.protocol.restart import FixedDelay, Restarts
 from airflow_ft.spark.driver import job_restarts
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.job_restarts import JobRestarts
-from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store.sqlite import SqliteStore
@@ -48,7 +48,7 @@ class _Driver:
         )
         self.store = scene.store
         self.ending = Ending(self.request, folder / "report")
-        self._restarts = JobRestarts(self.request, waits, Tally(), self.ending)  # type: ignore[arg-type]
+        self._restarts = JobRestarts(self.request, waits, PublishedCounts(), self.ending)  # type: ignore[arg-type]
         self._restarts._restarts = restarts
 
     def fails(self, error: AirflowFtError) -> None:
@@ -79,7 +79,7 @@ def test_so_many_failed_checkpoints_in_a_row_are_no_restart_and_other_failures_a
 
         counts = error.abort_reason.counts
         assert [fails() for _ in range(4)] == ([0, 0, 1, 2] if counts else [1, 2, 3, 4])
-        scene.complete(scene.stage(1, goes_on=True)[0])
+        scene.complete(scene.stage(1, continues=True)[0])
         assert fails() == (2 if counts else 5)
 
 
@@ -135,6 +135,6 @@ def test_what_the_strategy_has_given_up_on_is_not_restarted_by_whoever_started_t
         with pytest.raises(error) as caught:
             driver.fails(failed)
         driver.ending.report(caught.value)
-    told = rebuild_error(json.loads((tmp_path / "report").read_text())["error"])
-    assert isinstance(told, TerminalError) and (told.sink, told.remedy) == ("s", "mend it.")
-    assert ("a test. It is not restarted any more (once, after 0 s)." in told.what) == (error is not JobError)
+    data = rebuild_error(json.loads((tmp_path / "report").read_text())["error"])
+    assert isinstance(data, TerminalError) and (data.sink, data.remedy) == ("s", "mend it.")
+    assert ("a test. It is not restarted any more (once, after 0 s)." in data.what) == (error is not JobError)

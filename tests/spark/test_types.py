@@ -26,8 +26,8 @@ def _schema(**columns: t.DataType) -> t.StructType:
     ids=lambda value: value.typeName() if isinstance(value, t.DataType) else "",
 )
 def test_each_is_refused_with_its_cast(kind: t.DataType, cast: str) -> None:
-    told = {"sink": "alerts", "column": "c", "types": {"c": kind.simpleString()}}
-    with raises(JobError, "type_unsupported", **told) as caught:
+    fields = {"sink": "alerts", "column": "c", "types": {"c": kind.simpleString()}}
+    with raises(JobError, "type_unsupported", **fields) as caught:
         check_types(_schema(id=t.LongType(), c=kind), "alerts")
     assert caught.error and cast in caught.error.remedy and kind.simpleString() in caught.error.what
 

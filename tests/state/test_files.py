@@ -118,16 +118,16 @@ def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") 
             db[key] = value
         db.flush()
     (folder / "SSTs").mkdir(exist_ok=True)
-    told: dict[str, Any] = {"sstFiles": [], "numKeys": len(values), "columnFamilyMapping": {"default": 1, "c": 2}}
+    metadata: dict[str, Any] = {"sstFiles": [], "numKeys": len(values), "columnFamilyMapping": {"default": 1, "c": 2}}
     with zipfile.ZipFile(folder / f"{version}{id}.zip", "w") as archive:
         for path in sorted(work.iterdir()):
             if path.suffix == ".sst":
                 name = f"{path.stem}-of-{version}.sst"
                 path.rename(folder / "SSTs" / name)
-                told["sstFiles"].append({"localFileName": path.name, "dfsSstFileName": name, "sizeBytes": 1})
+                metadata["sstFiles"].append({"localFileName": path.name, "dfsSstFileName": name, "sizeBytes": 1})
             elif path.name.startswith(("CURRENT", "MANIFEST", "OPTIONS")):
                 archive.write(path, path.name)
-        archive.writestr("metadata", "v1\n" + json.dumps(told))
+        archive.writestr("metadata", "v1\n" + json.dumps(metadata))
 
 
 def test_a_snapshot_of_rocksdb_under_changes_stays_readable_when_it_is_removed(tmp_path: Path) -> None:

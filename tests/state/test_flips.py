@@ -20,7 +20,7 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import COMMITS, entry
 from airflow_ft.spark.state.locations import SOURCES_FILE, TOPICS, SparkLocation, begins_at, check_sources
 from airflow_ft.spark.state.sealing import Lacking, seal
-from airflow_ft.spark.state.status import record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import location_status, record_ids, recorded_ids
 from airflow_ft.state.rows import write_row
 from airflow_ft.state.versions import open_version
 from airflow_ft.wal.filesystem import filesystem
@@ -164,7 +164,7 @@ def test_what_the_next_attempt_goes_on_from(tmp_path: Path) -> None:
     def ask() -> object:
         return (
             location.sources(),
-            standing(SparkPosition(location.uri, 1)),
+            location_status(SparkPosition(location.uri, 1)),
             begins_at(location.uri, 1),
             source_log.all_entries(files, location.uri, "0", 1),
             entry(location.uri, COMMITS, 1),

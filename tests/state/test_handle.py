@@ -106,7 +106,7 @@ def test_a_newest_checkpoint_that_is_swept_meanwhile_gives_way_to_its_successor(
     first = scene.counts.path
     look = scene.store.latest_confirmed
 
-    def then_all_goes_on(pipeline: str) -> object:
+    def then_all_continues(pipeline: str) -> object:
         found = look(pipeline)
         if first.exists():
             scene.restarts()
@@ -114,7 +114,7 @@ def test_a_newest_checkpoint_that_is_swept_meanwhile_gives_way_to_its_successor(
             shutil.rmtree(first)
         return found
 
-    monkeypatch.setattr(scene.store, "latest_confirmed", then_all_goes_on)
+    monkeypatch.setattr(scene.store, "latest_confirmed", then_all_continues)
     with state.open(PIPELINE, store=scene.store) as found:
         assert found.number == 2 and found.get(0, "a") == {"count": 2}
 
@@ -263,8 +263,8 @@ def test_state_that_is_not_whole_is_never_taken_for_less(scene: Pipeline) -> Non
 def test_a_scan_never_mixes_two_checkpoints(scene: Pipeline) -> None:
     scene.confirmed({"a": 1})
     shutil.copytree(scene.counts.path / "state/0/0", scene.counts.path / "state/0/1")
-    told = scene.counts.path / "state/0/_metadata/metadata"
-    told.write_text(told.read_text().replace('"numPartitions": 1', '"numPartitions": 2'))
+    metadata = scene.counts.path / "state/0/_metadata/metadata"
+    metadata.write_text(metadata.read_text().replace('"numPartitions": 1', '"numPartitions": 2'))
     with state.open(PIPELINE, store=scene.store) as found:
         entries = found.scan(0)
         next(entries)
@@ -295,9 +295,9 @@ def test_one_number_never_shows_two_states(scene: Pipeline, tmp_path: Path, how:
     position = SparkPosition(location.as_uri(), 2)
     move = scene.store.restore if how == "restored" else scene.store.reset_state
     move(PIPELINE, scene.epoch, position, "a test")
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         state.open(PIPELINE, store=scene.store, at=5)
-    assert told.value.checkpoint == 5
+    assert caught.value.checkpoint == 5
     assert [each.number for each in retained(scene.store, PIPELINE, 10)] == [4, 3, 2, 1]
     with state.open(PIPELINE, store=scene.store, at=4) as before:
         assert before.get(0, "a") == {"count": 4} and not before.restored

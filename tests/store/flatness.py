@@ -106,7 +106,7 @@ def recorded(store: Any, work: Callable[[DecisionLog], None]) -> list[Statement]
 def every_operation(store: DecisionLog) -> None:
     """Calls each operation of the protocol in each of its ways."""
     scene = Scene(store)
-    scene.stage(4, goes_on=True)
+    scene.stage(4, continues=True)
     scene.complete(2, [1, 2])
     scene.abort(3)
     scene.prepare(4, [3, 4])
@@ -118,7 +118,7 @@ def every_operation(store: DecisionLog) -> None:
     scene.take("other")
     store.adopt_run(PIPELINE, 2, RUN)
     scene.complete(scene.carry(), [3, 4])
-    scene.stage(3, goes_on=True)
+    scene.stage(3, continues=True)
     scene.plan(8, [7, 8])
     scene.abort(8)
     scene.trigger()

@@ -86,10 +86,10 @@ class Scene:
         count: int = 1,
         run: RunKey = RUN,
         *,
-        goes_on: bool = False,
+        continues: bool = False,
         made_with: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Takes an epoch if there is none, and publishes so many checkpoints. `goes_on`: more may be triggered."""
+        """Takes an epoch if there is none, and publishes so many checkpoints. `continues`: more may be triggered."""
         if not self.epoch:
             self.take()
         self.store.begin_stage(self.pipeline, self.epoch, run, spec=made_with)
@@ -97,7 +97,7 @@ class Scene:
         for _ in range(count):
             numbers.append(self.trigger(run))
             self.publish(numbers[-1])
-        if not goes_on:
+        if not continues:
             self.store.end_stage(self.pipeline, self.epoch, run, a_position(numbers[-1]))
         return numbers
 
@@ -204,7 +204,7 @@ class Scene:
     def open_numbers(self) -> list[int]:
         return [c.number for c in self.store.open_checkpoints(self.pipeline)]
 
-    def told(self, number: int | None = None) -> list[str]:
+    def event_texts(self, number: int | None = None) -> list[str]:
         """The event log, oldest first."""
         return [event.message for event in reversed(self.store.events(self.pipeline, number, limit=10_000))]
 

@@ -7,7 +7,7 @@ from typing import Any
 from airflow_ft.store.database import Database
 
 _CHECKPOINTS = "FROM checkpoint WHERE pipeline = name AND"
-_TOLD = {
+_SUMMARY = {
     "quarantined": f"SELECT count(*) {_CHECKPOINTS} state = 'QUARANTINED'",
     "committing": f"SELECT count(*) {_CHECKPOINTS} state = 'COMMITTING'",
     "undelivered": f"SELECT count(*) {_CHECKPOINTS} segment_digest IS NOT NULL AND delivered_by IS NULL"
@@ -26,7 +26,7 @@ _TIMES = {
 _LAST = "SELECT kind FROM event WHERE pipeline = name AND kind IN ('{}', 'RESUMED') ORDER BY id DESC LIMIT 1"
 _STATUS = {"renamed": _LAST.format("RENAMED"), "halted": _LAST.format("HALTED")}
 _BOTH = "SELECT pipeline.*, {} FROM pipeline ORDER BY name".format(
-    ", ".join(f"({query}) AS told_{name}" for name, query in (_TOLD | _TIMES | _STATUS).items())
+    ", ".join(f"({query}) AS stored_{name}" for name, query in (_SUMMARY | _TIMES | _STATUS).items())
 )
 
 
@@ -36,9 +36,15 @@ def differences(database: Database) -> list[str]:
 
 
 def _of(row: dict[str, Any]) -> list[str]:
-    told = {name: row[f"told_{name}"] for name in _TOLD | (_TIMES if row["late_after"] is not None else {})}
-    kept = {name: row[name] for name in told}
+    descriptions = {
+        name: row[f"stored_{name}"] for name in _SUMMARY | (_TIMES if row["late_after"] is not None else {})
+    }
+    kept = {name: row[name] for name in descriptions}
     kept["status"] = row["status"]
-    stands = {row["told_renamed"], row["told_halted"]}
-    told["status"] = next((status for status in ("RENAMED", "HALTED") if status in stands), "ACTIVE")
-    return [f"{row['name']}: {name} is {kept[name]!r}, not {told[name]!r}" for name in told if kept[name] != told[name]]
+    kinds = {row["stored_renamed"], row["stored_halted"]}
+    descriptions["status"] = next((status for status in ("RENAMED", "HALTED") if status in kinds), "ACTIVE")
+    return [
+        f"{row['name']}: {name} is {kept[name]!r}, not {descriptions[name]!r}"
+        for name in descriptions
+        if kept[name] != descriptions[name]
+    ]

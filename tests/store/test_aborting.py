@@ -26,7 +26,7 @@ class TestAborts:
         assert aborted.after_abort is (None if state is S.TRIGGERED else AfterAbort.CARRIED)
         assert aborted.is_undelivered is (state is not S.TRIGGERED)
         assert scene.open_numbers() == ([] if state is S.TRIGGERED else [number])
-        assert "ABORTED: DECLINED" in scene.told(number)[-1]
+        assert "ABORTED: DECLINED" in scene.event_texts(number)[-1]
 
     def test_what_its_carrier_may_have_committed_is_not_aborted_without_a_tombstone(self, scene: Scene) -> None:
         (number,) = scene.stage()
@@ -44,9 +44,9 @@ class TestAborts:
     def test_an_aborted_one_stays_as_it_is(self, scene: Scene) -> None:
         (number,) = scene.stage()
         first = scene.abort(number)
-        events = len(scene.told())
+        events = len(scene.event_texts())
         assert scene.abort(number, AfterAbort.REWOUND, number) == first
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
 
     @pytest.mark.parametrize("state", [S.COMPLETED, S.SUBSUMED])
     def test_what_is_settled_is_not_aborted(self, scene: Scene, state: S) -> None:
@@ -83,9 +83,9 @@ class TestRollbacks:
         assert scene.rolled_back(number, "xa").rollback_pending
         assert not scene.rolled_back(number, "held").rollback_pending
         assert scene.open_numbers() == []
-        events = len(scene.told())
+        events = len(scene.event_texts())
         assert not scene.rolled_back(number, "xa").rollback_pending  # repeated: no effect
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
         with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.attempt(number, "xa")
 
@@ -128,7 +128,7 @@ class TestRollbacks:
 class TestRewinds:
     def test_a_rewind_marks_everything_undelivered_from_there_on(self, scene: Scene) -> None:
         scene.stage(2)
-        scene.stage(5, LATER_RUN, goes_on=True)
+        scene.stage(5, LATER_RUN, continues=True)
         scene.complete(1)
         scene.abort(3)  # carried
         scene.plan(5, [3, 4, 5])  # 4 is SUBSUMED
@@ -155,7 +155,7 @@ class TestRewinds:
         assert (pipeline.base, pipeline.base_is_clean) == (a_position(2), False)
         staged = {run: scene.store.run(PIPELINE, run) for run in (RUN, LATER_RUN)}
         assert {run: row and row.staged for run, row in staged.items()} == {RUN: True, LATER_RUN: False}
-        assert "computed again from Spark's batch 2" in scene.told()[-1]
+        assert "computed again from Spark's batch 2" in scene.event_texts()[-1]
 
     def test_a_rewind_to_the_beginning_has_no_base(self, scene: Scene) -> None:
         (number,) = scene.stage()
@@ -216,7 +216,7 @@ class TestRewinds:
         assert scene.store.position_before(PIPELINE, 3) == fresh
         assert fresh.location in scene.store.referenced_locations(PIPELINE)
         assert scene.checkpoint(1).position == a_position(1), "what is older is left as it was"
-        assert scene.kinds()[-1] == "STATE_RESET" and "by hand" in scene.told()[-1]
+        assert scene.kinds()[-1] == "STATE_RESET" and "by hand" in scene.event_texts()[-1]
 
     def test_state_is_kept_for_who_has_asked_for_something_meanwhile(self, scene: Scene) -> None:
         """I10: to drain it, perhaps, or for a savepoint."""
@@ -253,7 +253,7 @@ class TestRewinds:
         assert "from where its sources begin" in "".join(event.message for event in scene.store.events(PIPELINE))
 
     def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
-        scene.complete(scene.stage(1, goes_on=True)[0])
+        scene.complete(scene.stage(1, continues=True)[0])
         scene.trigger()
         with raises(StateConflictError, "checkpoint_unresolved", state="TRIGGERED"):
             scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
@@ -264,7 +264,7 @@ class TestRewinds:
 
     def test_an_attempt_that_began_before_a_rewind_publishes_nothing_after_it(self, scene: Scene) -> None:
         """I1, I10: its state contains the rewound rows, and its base would leave them out."""
-        scene.stage(2, goes_on=True)
+        scene.stage(2, continues=True)
         working = scene.trigger()
         scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
         assert scene.checkpoint(working).state is S.ABORTED

@@ -12,7 +12,7 @@ S = CheckpointState
 
 class TestAdoption:
     def test_it_goes_on_above_what_the_sinks_hold(self, scene: Scene) -> None:
-        scene.stage(2, goes_on=True)
+        scene.stage(2, continues=True)
         scene.plan(2, [1, 2])
         triggered = scene.trigger()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
@@ -32,7 +32,7 @@ class TestAdoption:
         assert scene.store.leases(PIPELINE) == []
         with pytest.raises(FencedError):
             scene.store.hold_lease(PIPELINE, 1, a_lease())
-        assert "adopted by someone" in scene.told()[-1]
+        assert "adopted by someone" in scene.event_texts()[-1]
 
     def test_only_what_is_halted_is_adopted(self, scene: Scene) -> None:
         scene.stage()

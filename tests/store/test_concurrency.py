@@ -28,7 +28,7 @@ class TestRaces:
         assert sorted(number for numbers in answers for number in numbers) == list(range(1, 5 * PROCESSES + 1))
         assert all(numbers == sorted(numbers) for numbers in answers)
         ids = scene.store._database.read("SELECT id FROM event ORDER BY id")  # type: ignore[attr-defined]
-        assert [row["id"] for row in ids] == list(range(1, len(scene.told()) + 1))
+        assert [row["id"] for row in ids] == list(range(1, len(scene.event_texts()) + 1))
 
     def test_a_checkpoint_is_published_by_one(self, scene: Scene, store_url: str) -> None:
         """I1: the rows of one attempt, and all of them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
+from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeline_actions
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.lease import Worker
@@ -50,7 +50,7 @@ class TestFailed:
         found = judged(scene)
         assert found.condition is Condition.FAILED and found.failure is not None
         assert (found.failure.dag_id, found.failure.run_id, found.failure.task_id) == (RUN.dag_id, RUN.run_id, "stage")
-        assert "the job raised" in found.told and "correct it" in found.told
+        assert "the job raised" in found.description and "correct it" in found.description
         assert scene.kinds()[-2:] == ["FAILED", "TURN"]
         store.enter_turn(PIPELINE, LATER_RUN, None)
         assert judged(scene).condition is Condition.RUNNING
@@ -93,7 +93,7 @@ class TestFailed:
         silence(scene)
         assert judged(scene).condition is Condition.RUNNING, "between two tasks no process holds a lease"
         found = judged(scene, ended=[RUN])
-        assert found.condition is Condition.FAILED and str(RUN) in found.told
+        assert found.condition is Condition.FAILED and str(RUN) in found.description
 
     @pytest.mark.parametrize("run", [PROGRAM, RUN])
     def test_what_was_killed_at_work_has_failed(self, scene: Scene, run: RunKey) -> None:
@@ -105,7 +105,7 @@ class TestFailed:
         silence(scene, seconds=31)
         found = judged(scene)
         assert found.condition is Condition.FAILED and found.alive_at == found.renewed_at is not None
-        assert str(run) in found.told and f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
+        assert str(run) in found.description and f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.description
         scene.store.renew_lease(PIPELINE, scene.epoch, "worker")
         assert judged(scene).condition is Condition.RUNNING, "it was asleep"
 
@@ -146,11 +146,15 @@ class TestFailed:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         found = judged(scene, ended=[RUN], paused={RUN.dag_id})
-        assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told, "it was killed"
+        assert found.condition is Condition.FAILED and "Its DAG is paused" in found.description, "it was killed"
         store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN)
         found = judged(scene, paused={RUN.dag_id})
-        assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told and "raised" in found.told
+        assert (
+            found.condition is Condition.FAILED
+            and "Its DAG is paused" in found.description
+            and "raised" in found.description
+        )
 
     @pytest.mark.parametrize("how", ["fails before it has the turn", "is killed before it stages"])
     def test_the_next_run_of_a_retired_pipeline_ends_the_silence(self, scene: Scene, how: str) -> None:
@@ -177,11 +181,11 @@ class TestFailed:
 
     def test_what_waits_is_promised_no_run_where_none_comes(self, scene: Scene) -> None:
         scene.stage()
-        assert "The next run delivers them" in judged(scene).told
+        assert "The next run delivers them" in judged(scene).description
         found = judged(scene, paused={RUN.dag_id})
-        assert found.condition is Condition.WAITING and "paused or deleted. No run delivers them" in found.told
+        assert found.condition is Condition.WAITING and "paused or deleted. No run delivers them" in found.description
         scene.store.retire(PIPELINE, "ada")
-        assert "retired. No run delivers them" in judged(scene).told
+        assert "retired. No run delivers them" in judged(scene).description
 
     def test_what_is_decided_and_what_is_quarantined_come_before_it(self, scene: Scene) -> None:
         scene.stage()
@@ -202,8 +206,8 @@ class TestNotRunning:
         assert judged(scene).condition is Condition.RUNNING
         silence(scene)
         found = judged(scene)
-        assert found.condition is Condition.NOT_RUNNING and not found.is_stopped and str(RUN) in found.told
-        assert f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
+        assert found.condition is Condition.NOT_RUNNING and not found.is_stopped and str(RUN) in found.description
+        assert f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.description
         store.renew_lease(PIPELINE, scene.epoch, "worker")
         assert judged(scene).condition is Condition.RUNNING
         store.release_lease(PIPELINE, "worker")
@@ -227,7 +231,7 @@ class TestNotRunning:
         scene.store.leave_turn(PIPELINE, RUN, confirmed=True)
         assert judged(scene).condition is Condition.NOT_RUNNING and judged(scene).is_stopped
         found = judged(scene, paused={RUN.dag_id})
-        assert found.condition is Condition.NOT_RUNNING and found.is_stopped and "paused" in found.told
+        assert found.condition is Condition.NOT_RUNNING and found.is_stopped and "paused" in found.description
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
         found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and not found.is_stopped, "it failed, whatever was done later"
@@ -266,10 +270,10 @@ class TestExplained:
         scene.prove(1, "log")
         if problem is not None:
             scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", problem)
-        told, code = explained(scene.store, judged(scene))
-        assert next_run in told and "db" in told and "log:" not in told
+        explanation, code = explained(scene.store, judged(scene))
+        assert next_run in explanation and "db" in explanation and "log:" not in explanation
         assert code == (problem.code if problem else "")
-        assert problem is None or (problem.message in told and problem.remedy.rstrip(".") in told)
+        assert problem is None or (problem.message in explanation and problem.remedy.rstrip(".") in explanation)
 
     def test_no_run_is_promised_where_none_comes(self, scene: Scene) -> None:
         scene.stage()
@@ -285,16 +289,16 @@ class TestExplained:
         scene.prepare(1)
         scene.decide(1)
         scene.quarantine(1, "ada wants to look.")
-        told = explained(scene.store, judged(scene)).text
-        assert "ada wants to look" in told and "refuse" not in told
+        explanation = explained(scene.store, judged(scene)).text
+        assert "ada wants to look" in explanation and "refuse" not in explanation
         scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
         assert "set the refused rows aside" in explained(scene.store, judged(scene)).text
 
 
-class TestActs:
+class TestActions:
     def fitting(self, scene: Scene, number: int) -> set[str]:
         opened = scene.store.open_checkpoints(PIPELINE)
-        return set(checkpoint_acts(scene.store.pipeline(PIPELINE), scene.checkpoint(number), opened))
+        return set(checkpoint_actions(scene.store.pipeline(PIPELINE), scene.checkpoint(number), opened))
 
     def test_of_a_checkpoint(self, scene: Scene) -> None:
         scene.stage(2)
@@ -314,24 +318,24 @@ class TestActs:
         assert self.fitting(scene, 1) == {"redeliver"} and self.fitting(scene, 2) == set()
 
     def test_of_a_pipeline(self, scene: Scene) -> None:
-        assert set(pipeline_acts(judged(scene))) == {"recover", "rewind", "reset_state", "verify", "doctor"}
+        assert set(pipeline_actions(judged(scene))) == {"recover", "rewind", "reset_state", "verify", "doctor"}
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
-        assert set(pipeline_acts(judged(scene))) == {"recover", "verify", "doctor"}
+        assert set(pipeline_actions(judged(scene))) == {"recover", "verify", "doctor"}
         scene.quarantine(1)
-        assert set(pipeline_acts(judged(scene))) == {"verify", "doctor"}
+        assert set(pipeline_actions(judged(scene))) == {"verify", "doctor"}
         scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
-        assert set(pipeline_acts(judged(scene))) == {"resume", "verify", "doctor"}
+        assert set(pipeline_actions(judged(scene))) == {"resume", "verify", "doctor"}
 
     def test_of_a_stream_that_does_not_run(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
         scene.complete(1)
-        acts = set(pipeline_acts(judged(scene)))
-        assert "retire" in acts and "stop" not in acts
+        actions = set(pipeline_actions(judged(scene)))
+        assert "retire" in actions and "stop" not in actions
         scene.store.enter_turn(PIPELINE, RUN, None)
-        acts = set(pipeline_acts(judged(scene)))
-        assert not acts & {"retire", "recover", "rewind", "reset_state"}, "its process holds the lease"
-        assert {"stop", "drain", "stop_with_savepoint"} <= acts
+        actions = set(pipeline_actions(judged(scene)))
+        assert not actions & {"retire", "recover", "rewind", "reset_state"}, "its process holds the lease"
+        assert {"stop", "drain", "stop_with_savepoint"} <= actions
         scene.store.release_lease(PIPELINE, "worker")
-        assert {"recover", "rewind", "reset_state"} <= set(pipeline_acts(judged(scene))), "between two tasks"
+        assert {"recover", "rewind", "reset_state"} <= set(pipeline_actions(judged(scene))), "between two tasks"

@@ -19,8 +19,8 @@ class TestPlans:
         assert scene.store.plan(PIPELINE, 1, plan) == plan
         checkpoint = scene.checkpoint(number)
         assert (checkpoint.plan, checkpoint.state) == (plan, S.STAGED)
-        assert "PLANNED: 11 rows of number 1 to db (ATOMIC, strategy, after 0)" in scene.told(number)[-1]
-        assert "the transaction of db decides" in scene.told(number)[-1]
+        assert "PLANNED: 11 rows of number 1 to db (ATOMIC, strategy, after 0)" in scene.event_texts(number)[-1]
+        assert "the transaction of db decides" in scene.event_texts(number)[-1]
 
     def test_the_first_plan_is_fixed_and_the_second_planner_reads_it(self, scene: Scene) -> None:
         (number,) = scene.stage()
@@ -80,7 +80,7 @@ class TestPlans:
         done = scene.complete(number, [1])
         assert (done.state, done.delivered_by, done.is_confirmed) == (S.COMPLETED, None, True)
         assert scene.checkpoint(1).delivered_by == number
-        assert "DELIVERED: with checkpoint 2" in scene.told(1)[-1]
+        assert "DELIVERED: with checkpoint 2" in scene.event_texts(1)[-1]
 
     def test_what_was_delivered_or_rewound_is_not_planned_again(self, scene: Scene) -> None:
         """I2."""
@@ -156,7 +156,7 @@ class TestPlans:
             scene.store.plan(PIPELINE, 1, replace(plan, participants=plan.participants * 2))
 
     def test_only_a_staged_number_is_planned(self, scene: Scene) -> None:
-        scene.stage(2, goes_on=True)
+        scene.stage(2, continues=True)
         triggered = scene.trigger()
         with raises(StateConflictError, "checkpoint_state", state="TRIGGERED"):
             scene.plan(triggered)
@@ -202,12 +202,12 @@ class TestVotes:
     def test_repeating_a_vote_has_no_effect(self, scene: Scene) -> None:
         (number,) = scene.stage()
         prepared = scene.prepare(number)
-        events = len(scene.told())
+        events = len(scene.event_texts())
         again = scene.store.vote(PIPELINE, 1, number, "db", prepared.votes["db"].attempt)
         assert again == prepared
         scene.decide(number)
         scene.store.vote(PIPELINE, 1, number, "db", prepared.votes["db"].attempt)
-        assert len(scene.told()) == events + 1
+        assert len(scene.event_texts()) == events + 1
 
     def test_what_a_participant_said_is_kept_with_its_vote(self, scene: Scene) -> None:
         (number,) = scene.stage()
@@ -278,15 +278,15 @@ class TestDecisions:
                 scene.store.decide(PIPELINE, 1, number, wrong)
         decided = scene.decide(number)
         assert (decided.state, decided.decided_at is not None) == (S.COMMITTING, True)
-        assert "COMMITTING: will be committed everywhere, counting db" in scene.told(number)[-1]
+        assert "COMMITTING: will be committed everywhere, counting db" in scene.event_texts(number)[-1]
 
     def test_repeating_a_decision_has_no_effect(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.prepare(number)
         first = scene.decide(number)
-        events = len(scene.told())
+        events = len(scene.event_texts())
         assert scene.store.decide(PIPELINE, 1, number, {}) == first
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
         scene.prove(number, "db")
         scene.prove(number, "log")
         assert scene.store.decide(PIPELINE, 1, number, {}).state is S.COMPLETED
@@ -351,9 +351,9 @@ class TestProofs:
         other = replace(scene.proof(number, "db"), epoch=9, counts={"orders": 77})
         assert scene.store.record_proof(PIPELINE, 1, number, other) == first
         scene.prove(number, "log")
-        events = len(scene.told())
+        events = len(scene.event_texts())
         assert scene.store.record_proof(PIPELINE, 1, number, other).state is S.COMPLETED
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
 
     def test_only_a_marker_of_this_plan_saying_committed_is_a_proof(self, scene: Scene) -> None:
         """I6, R1."""

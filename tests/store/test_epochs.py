@@ -85,8 +85,8 @@ class TestEpochs:
     def test_each_epoch_is_one_more_and_tells_why(self, scene: Scene) -> None:
         assert [scene.take(), scene.take("other")] == [1, 2]
         assert scene.store.pipeline(PIPELINE).epoch == 2
-        assert "epoch 2 taken by other (dag/stage, try 1): a test" in scene.told()[-1]
-        assert "dropped the lease of worker" in scene.told()[-1]
+        assert "epoch 2 taken by other (dag/stage, try 1): a test" in scene.event_texts()[-1]
+        assert "dropped the lease of worker" in scene.event_texts()[-1]
 
     def test_of_two_challengers_the_second_finds_the_lease_held(self, scene: Scene) -> None:
         scene.store.take_epoch(PIPELINE, 0, {}, a_lease("first"), "a test")
@@ -160,7 +160,7 @@ class TestEpochs:
         proof = scene.proof(committing, "db")
         scene.take("other")
         triggered = scene.trigger()
-        store, events = scene.store, len(scene.told())
+        store, events = scene.store, len(scene.event_texts())
         for write in (
             lambda: store.hold_lease(PIPELINE, 1, a_lease("late")),
             lambda: store.renew_lease(PIPELINE, 1, "worker"),
@@ -180,7 +180,7 @@ class TestEpochs:
         ):
             with raises(FencedError, "fenced", epoch=1, current=2):
                 write()
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
         assert [c.state for c in store.checkpoints(PIPELINE)] == [
             CheckpointState.TRIGGERED,
             CheckpointState.STAGED,
@@ -203,7 +203,7 @@ class TestEpochs:
 class TestLeases:
     def test_a_lease_counts_its_renewals_without_an_event(self, scene: Scene) -> None:
         scene.take()
-        events = len(scene.told())
+        events = len(scene.event_texts())
         scene.store.hold_lease(PIPELINE, 1, a_lease("task"))
         for _ in range(3):
             scene.store.renew_lease(PIPELINE, 1, "task")
@@ -212,7 +212,7 @@ class TestLeases:
         scene.store.release_lease(PIPELINE, "task")
         scene.store.release_lease(PIPELINE, "task")
         assert [lease.holder for lease in scene.store.leases(PIPELINE)] == ["worker"]
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
 
     def test_a_holder_that_comes_again_counts_on(self, scene: Scene) -> None:
         scene.take()
@@ -248,16 +248,16 @@ class TestTurns:
         scene.store.enter_turn(PIPELINE, RUN, None)
         assert scene.store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RunKey("dag", "else")]) == RUN
         assert scene.store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN]) == LATER_RUN
-        assert "after dag/run-1, which has ended" in scene.told()[-1]
+        assert "after dag/run-1, which has ended" in scene.event_texts()[-1]
 
     def test_asking_again_and_again_leaves_no_events(self, scene: Scene) -> None:
         scene.store.enter_turn(PIPELINE, RUN, None)
         scene.store.enter_turn(PIPELINE, LATER_RUN, None)
-        events = len(scene.told())
+        events = len(scene.event_texts())
         for run in (RUN, LATER_RUN, LATER_RUN):
             assert scene.store.enter_turn(PIPELINE, run, None) == RUN
         scene.store.leave_turn(PIPELINE, LATER_RUN)
-        assert len(scene.told()) == events
+        assert len(scene.event_texts()) == events
 
     def test_a_run_that_is_not_there_is_none(self, scene: Scene) -> None:
         assert scene.store.run(PIPELINE, RUN) is None
@@ -273,7 +273,7 @@ class TestTurns:
 
 class TestHalts:
     def test_a_halted_pipeline_stages_attempts_and_decides_nothing(self, scene: Scene) -> None:
-        prepared, planned, staged = scene.stage(3, goes_on=True)
+        prepared, planned, staged = scene.stage(3, continues=True)
         scene.prepare(prepared)
         scene.plan(planned)
         attempt = scene.attempt(planned, "db")
@@ -296,7 +296,7 @@ class TestHalts:
         store.resume(PIPELINE, "ada")
         scene.publish(triggered)
         scene.decide(prepared)
-        assert "RESUMED: by ada, after TOKEN_LOST" in " ".join(scene.told())
+        assert "RESUMED: by ada, after TOKEN_LOST" in " ".join(scene.event_texts())
 
     def test_a_halted_pipeline_still_records_what_has_happened(self, scene: Scene) -> None:
         committing, prepared, staged = scene.stage(3)

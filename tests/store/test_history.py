@@ -11,12 +11,12 @@ class TestHistory:
         for number in range(1, 7):
             scene.complete(number)
         before = [scene.checkpoint(number) for number in range(1, 7)]
-        told, about_all = scene.told(5), scene.told(0)
+        of_five, about_all = scene.event_texts(5), scene.event_texts(0)
         assert scene.store.forget_events(PIPELINE, 2, 3) == 3
-        assert [bool(scene.told(number)) for number in range(1, 7)] == [False] * 3 + [True] * 3
+        assert [bool(scene.event_texts(number)) for number in range(1, 7)] == [False] * 3 + [True] * 3
         assert scene.store.forget_events(PIPELINE, 2, 3) == 1
         assert scene.store.forget_events(PIPELINE, 2, 3) == 0
-        assert (scene.told(4), scene.told(5), scene.told(0)) == ([], told, about_all)
+        assert (scene.event_texts(4), scene.event_texts(5), scene.event_texts(0)) == ([], of_five, about_all)
         assert [scene.checkpoint(number) for number in range(1, 7)] == before
         assert scene.store.confirmed(PIPELINE, RUN).numbers.count == 6
 
@@ -29,7 +29,7 @@ class TestHistory:
             scene.complete(number)
         assert scene.store.forget_events(PIPELINE, 1, 100) == 1
         assert scene.store.forget_events(PIPELINE, 1, 100) == 0
-        assert all(scene.told(number) for number in range(2, 7))
+        assert all(scene.event_texts(number) for number in range(2, 7))
 
     def test_a_late_process_meets_what_was_decided(self, scene: Scene) -> None:
         """I5, I6: nothing rests on events."""
@@ -39,7 +39,7 @@ class TestHistory:
         assert scene.store.forget_events(PIPELINE, 1, 100) == 2
         assert scene.decide(1).is_confirmed and scene.prove(1, "db").is_confirmed
         assert scene.plan(1) == scene.checkpoint(1).plan
-        assert scene.told(1) == []
+        assert scene.event_texts(1) == []
         scene.take("later")
         assert scene.trigger() == 4
 

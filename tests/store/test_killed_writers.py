@@ -21,7 +21,7 @@ S = CheckpointState
 ROUNDS = 25
 
 # What each state must have left in the event log on its way.
-TOLD = {
+EVENT_KINDS = {
     S.TRIGGERED: {"TRIGGERED"},
     S.STAGED: {"TRIGGERED", "STAGED"},
     S.SUBSUMED: {"TRIGGERED", "STAGED", "SUBSUMED"},
@@ -118,7 +118,7 @@ def _check_whole(scene: Scene) -> int:
     completed = 0
     for checkpoint in checkpoints:
         kinds = scene.kinds(checkpoint.number)
-        assert TOLD[checkpoint.state] <= set(kinds), f"{checkpoint.number} {checkpoint.state}: {kinds}"
+        assert EVENT_KINDS[checkpoint.state] <= set(kinds), f"{checkpoint.number} {checkpoint.state}: {kinds}"
         transitions = [kind for kind in kinds if kind in S.__members__]
         assert transitions[-1] == checkpoint.state.value
         assert checkpoint.after_abort in (None, AfterAbort.CARRIED)

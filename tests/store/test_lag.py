@@ -28,12 +28,12 @@ class TestLags:
             each.stage(3)
         store.record_lags(PIPELINE, scene.epoch, 1, [ORDERS, FILES])
         store.record_lags("other", other.epoch, 0, [FILES])
-        told = store.lags([PIPELINE, "other", "nowhere"])
-        assert {name: [replace(each, at=None) for each in lags] for name, lags in told.items()} == {
+        stored = store.lags([PIPELINE, "other", "nowhere"])
+        assert {name: [replace(each, at=None) for each in lags] for name, lags in stored.items()} == {
             PIPELINE: [FILES, ORDERS],
             "other": [FILES],
         }
-        at = told[PIPELINE][0].at
+        at = stored[PIPELINE][0].at
         assert at is not None and timedelta(0) <= store.now() - at < timedelta(minutes=1)
         store.record_lags(PIPELINE, scene.epoch, 3, [replace(ORDERS, behind=5)])
         assert [each.behind for each in store.lags([PIPELINE])[PIPELINE]] == [5]
@@ -109,7 +109,7 @@ class TestLate:
         assert scene.store.overview(PIPELINE).condition is Condition.LATE, "its rows wait"
 
     def test_a_stream_that_has_read_all_is_in_time(self, scene: Scene) -> None:
-        scene.stage(made_with=LATE, goes_on=True)
+        scene.stage(made_with=LATE, continues=True)
         scene.complete(1)
         assert self.condition(scene) is Condition.LATE
         scene.store.read_all(PIPELINE, scene.epoch, RUN, scene.store.now())

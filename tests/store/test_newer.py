@@ -61,7 +61,7 @@ def test_a_list_shows_it_as_it_stands_and_all_others(scene: Scene, status: str, 
     assert row.halted == found[PIPELINE].halted
 
 
-ACTS: dict[str, Callable[[Scene], object]] = {
+ACTIONS: dict[str, Callable[[Scene], object]] = {
     "take an epoch": lambda scene: scene.take(),
     "stage": lambda scene: scene.store.begin_stage(PIPELINE, scene.epoch, RUN),
     "trigger": lambda scene: scene.trigger(),
@@ -74,15 +74,15 @@ ACTS: dict[str, Callable[[Scene], object]] = {
 }
 
 
-@pytest.mark.parametrize("act", ACTS)
-def test_whoever_acts_on_it_is_refused_and_nothing_is_changed(scene: Scene, act: str) -> None:
+@pytest.mark.parametrize("action", ACTIONS)
+def test_whoever_acts_on_it_is_refused_and_nothing_is_changed(scene: Scene, action: str) -> None:
     scene.stage(1)
     halt(scene.store, PIPELINE)
-    before = scene.store.pipeline(PIPELINE), scene.told()
+    before = scene.store.pipeline(PIPELINE), scene.event_texts()
     with raises(NewerReleaseError, "newer_release", pipeline="orders") as refused:
-        ACTS[act](scene)
+        ACTIONS[action](scene)
     assert refused.error is not None and NEW in refused.error.headline
-    assert (scene.store.pipeline(PIPELINE), scene.told()) == before
+    assert (scene.store.pipeline(PIPELINE), scene.event_texts()) == before
 
 
 def test_what_halts_it_once_more_leaves_the_first_reason_and_a_run_can_leave(scene: Scene) -> None:
@@ -123,9 +123,9 @@ def test_people_are_told_of_it_and_of_the_others(scene: Scene) -> None:
         [PIPELINE, "other"], Condition.HALTED
     )
     assert NEW in found[PIPELINE].cause and found[PIPELINE].remedy.startswith("Install the version")
-    told = {each.pipeline: each for each in doubts(store, [PIPELINE, "other"], Systems({}))}
-    assert told[PIPELINE].state == f"HALTED ({NEW})" and "newer airflow-ft" in told[PIPELINE].advice
-    assert told["other"].state == "HALTED (TOKEN_LOST)"
+    by_name = {each.pipeline: each for each in doubts(store, [PIPELINE, "other"], Systems({}))}
+    assert by_name[PIPELINE].state == f"HALTED ({NEW})" and "newer airflow-ft" in by_name[PIPELINE].advice
+    assert by_name["other"].state == "HALTED (TOKEN_LOST)"
     [status] = [each for each in examine_state(store, PIPELINE) if each.verdict is Verdict.PROBLEM]
     assert NEW in status.text and status.remedy.startswith("Install the version")
 

@@ -26,7 +26,7 @@ class TestQuarantine:
             scene.prove(1, name)
         assert scene.checkpoint(1).state is S.COMPLETED
         assert scene.kinds(1).count("QUARANTINED") == 2
-        assert any("taken out of quarantine" in text for text in scene.told(1))
+        assert any("taken out of quarantine" in text for text in scene.event_texts(1))
 
     def test_only_what_is_in_doubt_can_be_quarantined(self, scene: Scene) -> None:
         scene.stage(2)

@@ -75,7 +75,7 @@ def choose(scene: Scene, dice: random.Random) -> tuple[str, Callable[[], object]
     return name, possible[name]
 
 
-def check_tally(store: DecisionLog, known: list[Checkpoint]) -> None:
+def check_counts(store: DecisionLog, known: list[Checkpoint]) -> None:
     states = Counter(c.state for c in known)
     found = store.checkpoint_counts(PIPELINE)
     assert (found.completed, found.subsumed, found.failed) == (
@@ -86,7 +86,7 @@ def check_tally(store: DecisionLog, known: list[Checkpoint]) -> None:
     assert found.in_progress == sum(states[each] for each in UNFINISHED) and found.triggered == len(known)
 
 
-def check_standing(store: DecisionLog, known: list[Checkpoint]) -> None:
+def check_summary(store: DecisionLog, known: list[Checkpoint]) -> None:
     """What is kept of it for a list is what its checkpoints say."""
     states = Counter(c.state for c in known)
     found = store.overview(PIPELINE)
@@ -101,8 +101,8 @@ def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     through = known[len(known) // 2].number if known else 0
     left = [c.number for c in known if not c.is_settled]
     assert [c.number for c in store.unsettled(PIPELINE)] == left
-    check_tally(store, known)
-    check_standing(store, known)
+    check_counts(store, known)
+    check_summary(store, known)
     assert [c.number for c in store.unsettled(PIPELINE, limit=1)] == left[:1]
     assert [c.number for c in store.unsettled(PIPELINE, through=through)] == [n for n in left if n <= through]
     assert store.undelivered(PIPELINE) == sum(c.is_undelivered for c in known)
@@ -196,13 +196,13 @@ def test_the_laws_hold_on_every_walk(tmp_path: Path, seed: int) -> None:
         done: set[str] = set()
         for _ in range(STEPS):
             name, move = choose(scene, dice)
-            events = len(scene.told())
+            events = len(scene.event_texts())
             try:
                 move()
                 done.add(name)
             except AirflowFtError as error:
                 if name not in ("vote", "publish"):  # these two are several operations
-                    assert len(scene.told()) == events, f"{name} failed ({error}), but left something"
+                    assert len(scene.event_texts()) == events, f"{name} failed ({error}), but left something"
             checkpoints = check_laws(scene, checkpoints)
         assert S.COMPLETED in {c.state for c in checkpoints.values()}, "the walk has delivered nothing"
         assert {"plan", "decide", "prove", "finalise"} <= done
@@ -219,7 +219,7 @@ def test_a_zombie_walks_in_vain(tmp_path: Path) -> None:
         owner.take("successor")
         owner.prepare(2)
         owner.trigger()
-        before = (store.checkpoints(PIPELINE), store.pipeline(PIPELINE), owner.told())
+        before = (store.checkpoints(PIPELINE), store.pipeline(PIPELINE), owner.event_texts())
         tried = 0
         for _ in range(300):
             possible = moves(zombie, dice, dice.randint(1, 4))
@@ -234,6 +234,6 @@ def test_a_zombie_walks_in_vain(tmp_path: Path) -> None:
                 tried += 1
             else:
                 assert result is None and move == "prove", move
-            assert (store.checkpoints(PIPELINE), store.pipeline(PIPELINE), owner.told()) == before
+            assert (store.checkpoints(PIPELINE), store.pipeline(PIPELINE), owner.event_texts()) == before
         assert tried > 200
         assert AbortReason.USER not in {c.reason for c in before[0]}

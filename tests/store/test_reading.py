@@ -69,9 +69,9 @@ class TestReading:
             scene.complete(number)
         scene.abort(4)
         assert [each.number for each in store.timings(PIPELINE, 2)] == [5, 4]
-        told = {only: [each.number for each in store.timings(PIPELINE, 9, only)] for only in Only}
-        assert told == {Only.OPEN: [5, 4], Only.COMPLETED: [3, 2, 1], Only.FAILED: [4]}
-        assert told == {only: [each.number for each in store.checkpoints(PIPELINE, only=only)] for only in Only}
+        numbers = {only: [each.number for each in store.timings(PIPELINE, 9, only)] for only in Only}
+        assert numbers == {Only.OPEN: [5, 4], Only.COMPLETED: [3, 2, 1], Only.FAILED: [4]}
+        assert numbers == {only: [each.number for each in store.checkpoints(PIPELINE, only=only)] for only in Only}
         assert [each.number for each in store.checkpoints(PIPELINE, 1, 3, Only.COMPLETED)] == [2]
         whole, failed = scene.checkpoint(3), store.timings(PIPELINE, 1, Only.FAILED)[0]
         [found] = [each for each in store.timings(PIPELINE, 9) if each.number == 3]
@@ -125,8 +125,8 @@ class TestReading:
         scene.stage(2, LATER_RUN)
         scene.abort(2)
         store.abort(PIPELINE, scene.epoch, 4, AbortReason.EXPIRED, "a test", AfterAbort.CARRIED)
-        told = {run: [each.number for each in store.checkpoints(PIPELINE, run=run)] for run in (RUN, LATER_RUN)}
-        assert told == {RUN: [3, 2, 1], LATER_RUN: [5, 4]}
+        numbers = {run: [each.number for each in store.checkpoints(PIPELINE, run=run)] for run in (RUN, LATER_RUN)}
+        assert numbers == {RUN: [3, 2, 1], LATER_RUN: [5, 4]}
         assert [each.number for each in store.checkpoints(PIPELINE, 1, 3, run=RUN)] == [2]
         assert [each.number for each in store.checkpoints(PIPELINE, reason=AbortReason.EXPIRED)] == [4]
         assert [each.number for each in store.checkpoints(PIPELINE, before=4, only=Only.FAILED)] == [2]
@@ -205,7 +205,7 @@ class TestReading:
         scene.store.prune(PIPELINE, 1)
         scene.store.prune(PIPELINE, 1)
         assert scene.kinds(1).count("PRUNING") == 1
-        assert "file:///wal/1" in scene.told(1)[-1]
+        assert "file:///wal/1" in scene.event_texts(1)[-1]
 
     def test_a_rewind_goes_to_the_last_state_that_still_counts(self, scene: Scene) -> None:
         scene.stage(3)
@@ -246,7 +246,7 @@ class TestReading:
 
     def test_where_a_rewind_behind_a_drain_goes_is_referenced(self, scene: Scene) -> None:
         """I10: a drain is the newest number that is delivered, and has no position."""
-        scene.complete(scene.stage(1, goes_on=True)[0])
+        scene.complete(scene.stage(1, continues=True)[0])
         fresh = SparkPosition("file:///spark/2-0", -1)
         scene.store.reset_state(PIPELINE, 1, fresh, "a test")
         drain = scene.trigger()

@@ -37,16 +37,16 @@ class TestRenames:
         assert (old.status, old.former) == (PipelineStatus.RENAMED, None)
         assert old.halt_message == "it continues as shop-orders, after checkpoint 1." and old.halted == ""
         assert new.stage() == [3] and store.position_before(NEW, 3) == a_position(7)
-        acts = (
+        actions = (
             scene.take,
             lambda: store.begin_stage(PIPELINE, scene.epoch, LATER_RUN),
             lambda: require_active(store, PIPELINE),
         )
-        for act in acts:
-            with raises(PipelineHaltedError, "pipeline_renamed", pipeline=PIPELINE) as told:
-                act()
-            assert "shop-orders" in told.error.headline
-        assert "RENAMED: it continues as shop-orders" in scene.told()[-1] and "RESTORED" in new.kinds()
+        for action in actions:
+            with raises(PipelineHaltedError, "pipeline_renamed", pipeline=PIPELINE) as caught:
+                action()
+            assert "shop-orders" in caught.error.headline
+        assert "RENAMED: it continues as shop-orders" in scene.event_texts()[-1] and "RESTORED" in new.kinds()
 
     def test_a_run_that_has_died_with_the_turn_is_not_at_work_under_the_old_name_for_ever(self, scene: Scene) -> None:
         store = scene.store
@@ -121,12 +121,15 @@ class TestRenames:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "found by a process that woke up")
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
-        standing = store.overview(PIPELINE)
-        assert (standing.condition, standing.told) == ("RENAMED", "it continues as shop-orders, after checkpoint 1.")
+        overview = store.overview(PIPELINE)
+        assert (overview.condition, overview.description) == (
+            "RENAMED",
+            "it continues as shop-orders, after checkpoint 1.",
+        )
         store.resume(PIPELINE, "ada")
         row = store.pipeline(PIPELINE)
         assert (row.status, row.halt_message) == (PipelineStatus.ACTIVE, "")
-        assert "RESUMED: by ada, after RENAMED" in scene.told()[-1]
+        assert "RESUMED: by ada, after RENAMED" in scene.event_texts()[-1]
         scene.stage()
 
     def test_no_run_is_at_work_under_an_old_name(self, scene: Scene) -> None:
@@ -147,13 +150,13 @@ class TestRenames:
             new.publish(number)
         row = store.pipeline(NEW)
         assert (row.former, row.base, row.turn) == (None, None, None)
-        assert "RENAMED: it continues as orders, which has its name back. By ada." in new.told()[-1]
+        assert "RENAMED: it continues as orders, which has its name back. By ada." in new.event_texts()[-1]
         with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
             require_active(store, NEW)
         new.take()
-        for act in (new.trigger, lambda: store.begin_stage(NEW, new.epoch, LATER_RUN)):
+        for action in (new.trigger, lambda: store.begin_stage(NEW, new.epoch, LATER_RUN)):
             with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
-                act()
+                action()
         scene.take()
         renamed(scene, 1)
         assert store.pipeline(NEW).status is PipelineStatus.ACTIVE and store.pipeline(NEW).halt_message == ""

@@ -87,7 +87,7 @@ def test_a_lock_that_is_not_given_up_is_an_unavailable_store(path: Path, monkeyp
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.05)
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1, goes_on=True)
+        scene.stage(1, continues=True)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with raises(StoreUnavailableError, "lock_timeout", unanswered=False):
@@ -100,8 +100,8 @@ def test_a_lock_that_is_not_given_up_is_an_unavailable_store(path: Path, monkeyp
 def test_a_full_disk_changes_nothing_and_says_what_to_do(path: Path) -> None:
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1, goes_on=True)
-        before = scene.told()
+        scene.stage(1, continues=True)
+        before = scene.event_texts()
         pages = store._database.read("PRAGMA page_count")[0]["page_count"]
         connection, _ = store._database._pool.take()  # type: ignore[attr-defined]
         connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -109,7 +109,7 @@ def test_a_full_disk_changes_nothing_and_says_what_to_do(path: Path) -> None:
         with raises(StoreUnavailableError, "disk_full", unanswered=False):
             for number in range(200):
                 store.halt(PIPELINE, HaltReason.TOKEN_LOST, "x" * 500 + str(number))
-        assert scene.told()[: len(before)] == before
+        assert scene.event_texts()[: len(before)] == before
         store.resume(PIPELINE, "ada")  # on a fresh connection, with room again
         assert scene.trigger() == 2
 
@@ -142,7 +142,7 @@ def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_pat
     """R11: the sinks' digests are there to notice."""
     with SqliteStore(path) as store:
         scene = Scene(store)
-        scene.stage(1, goes_on=True)
+        scene.stage(1, continues=True)
         _back_up(path, tmp_path / "backup.db")
         scene.take()
         assert scene.trigger() == 2

@@ -52,9 +52,9 @@ class TestStaging:
         assert scene.checkpoint(staged).state is CheckpointState.STAGED
         with pytest.raises(StateConflictError):
             scene.publish(lost)
-        before = scene.told()
+        before = scene.event_texts()
         scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "once more")
-        assert scene.told() == before
+        assert scene.event_texts() == before
         triggered = scene.trigger()
         scene.take("other")
         with pytest.raises(FencedError):
@@ -95,10 +95,10 @@ class TestStaging:
     def test_a_stage_that_has_ended_triggers_nothing_more(self, scene: Scene) -> None:
         """The request of a driver that is gone arrives late: nothing would ever publish its number."""
         scene.stage(1)
-        told = scene.told()
+        events = scene.event_texts()
         with raises(StateConflictError, "stage_not_active", run="dag/run-1"):
             scene.trigger()
-        assert scene.told() == told
+        assert scene.event_texts() == events
         assert scene.trigger(LATER_RUN) == 2  # the number was not used up
         scene.abort(2)
         assert scene.trigger(None) == 3
@@ -126,7 +126,7 @@ class TestStaging:
         assert checkpoint.staged_at is not None
         assert checkpoint.triggered_at <= checkpoint.staged_at <= scene.store.now()
         assert checkpoint.is_undelivered
-        assert scene.told(number)[-1] == "checkpoint 1 STAGED: 11 rows (orders 10; alerts 1), 4.1 MB, by epoch 1"
+        assert scene.event_texts(number)[-1] == "checkpoint 1 STAGED: 11 rows (orders 10; alerts 1), 4.1 MB, by epoch 1"
 
     def test_text_that_databases_dislike_comes_back(self, scene: Scene) -> None:
         scene.take()
@@ -139,7 +139,7 @@ class TestStaging:
         assert scene.checkpoint(number).message == "nul \\0 and half \\udc80 ?%s"
 
     def test_a_publication_must_follow_the_last_one_ever_published(self, scene: Scene) -> None:
-        scene.stage(2, goes_on=True)
+        scene.stage(2, continues=True)
         scene.abort(2)  # also when that one was aborted
         number = scene.trigger()
         for wrong in (0, 1, 3):

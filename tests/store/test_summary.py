@@ -50,7 +50,7 @@ class _Watched:
     def __init__(self, store: Any) -> None:
         self._store = store
         self._database = store._database = _Counting(store._database)
-        self.told: dict[str, set[bool]] = {}
+        self.event_texts: dict[str, set[bool]] = {}
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._store, name)
@@ -65,16 +65,16 @@ class _Watched:
                 has_written = self._database.changed > 0
                 of_a_pipeline = has_written and name != "remember_root"  # a root is the whole log's
                 assert (self._store.mark() != before) is of_a_pipeline, name
-                self.told.setdefault(name, set()).add(has_written)
+                self.event_texts.setdefault(name, set()).add(has_written)
 
         return call
 
 
-class TestStanding:
+class TestSummary:
     def test_every_write_is_seen_in_the_mark_and_no_look(self, scene: Scene) -> None:
         watched = _Watched(scene.store)
         every_operation(watched)  # type: ignore[arg-type]
-        writers = {name for name, told in watched.told.items() if True in told}
+        writers = {name for name, written in watched.event_texts.items() if True in written}
         assert writers >= {
             "trigger",
             "publish",
@@ -132,7 +132,7 @@ class TestStanding:
                 assert row[name] == row[f"wanted_{name}"], name
                 seen.add((name, row[name] is not None))
 
-        scene.stage(2, made_with={"late_after": 60.0}, goes_on=True)
+        scene.stage(2, made_with={"late_after": 60.0}, continues=True)
         kept()
         scene.complete(1)
         kept()
@@ -147,12 +147,12 @@ class TestStanding:
     def test_the_first_and_the_last_dag_are_known_without_looking_for_them(self, scene: Scene) -> None:
         store = scene.store
         scene.take()
-        told = []
+        dags = []
         for dag in ("m", "z", "b", "k"):
             store.trigger(PIPELINE, scene.epoch, RunKey(dag, "1"))
-            told.append(store.overview(PIPELINE).dags)
+            dags.append(store.overview(PIPELINE).dags)
         store.trigger(PIPELINE, scene.epoch, None)
-        assert told == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
+        assert dags == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
         assert store.overview(PIPELINE).dags == ("b", "z")
 
     def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
@@ -166,7 +166,7 @@ class TestStanding:
             assert counted == (states.count(S.QUARANTINED), states.count(S.COMMITTING), store.undelivered(PIPELINE))
             return counted
 
-        numbers = scene.stage(FEW + 20, goes_on=True)
+        numbers = scene.stage(FEW + 20, continues=True)
         assert kept() == (0, 0, FEW + 20)
         scene.abort(numbers[0])
         assert kept() == (0, 0, FEW + 20), "its rows are carried"
@@ -230,7 +230,7 @@ class TestStanding:
         assert store.doing([PIPELINE, "other"]) == {PIPELINE: ["it counts"]}
 
 
-class TestToldByTheDriver:
+class TestReportedByTheDriver:
     def test_a_checkpoint_keeps_how_large_the_state_was(self, scene: Scene) -> None:
         store = scene.store
         scene.stage(2)
@@ -239,8 +239,8 @@ class TestToldByTheDriver:
         assert [each.state_sizes for each in store.checkpoints(PIPELINE)] == [None, SIZES]
         assert [each.state_sizes for each in store.timings(PIPELINE, 5)] == [None, SIZES]
         store.record_state_sizes(PIPELINE, scene.epoch, 1, replace(SIZES, replayed=4))
-        told = scene.checkpoint(1).state_sizes
-        assert told is not None and told.replayed == 4, "the last word counts"
+        sizes = scene.checkpoint(1).state_sizes
+        assert sizes is not None and sizes.replayed == 4, "the last word counts"
         assert store.events(PIPELINE) == before
         old = scene.epoch
         scene.take()
@@ -274,7 +274,7 @@ def test_a_write_costs_the_same_however_many_are_open(scene: Scene) -> None:
         scene.publish(number)
         return steps
 
-    scene.stage(FEW + 10, goes_on=True)
+    scene.stage(FEW + 10, continues=True)
     first = cost()
-    scene.stage(300, goes_on=True)
+    scene.stage(300, continues=True)
     assert 0 < cost() < 1.1 * first

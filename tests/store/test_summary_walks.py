@@ -63,18 +63,18 @@ class Walker:
         number = found.number if found else dice.randint(1, store.pipeline(name).next_number)
         at_one, at_all = self._at_one(scene, number), self._at_all(scene)
         if store.pipeline(name).status is not PipelineStatus.ACTIVE and dice.random() < 0.5:
-            act = "resume"
+            action = "resume"
         elif found is not None and dice.random() < 0.75:
-            act = dice.choice(NEXT.get(found.state, ["plan"]))
+            action = dice.choice(NEXT.get(found.state, ["plan"]))
         elif dice.random() < 0.6:
-            act = dice.choice(["take", "begin", "trigger", "trigger", "trigger"])
+            action = dice.choice(["take", "begin", "trigger", "trigger", "trigger"])
         else:
-            act = dice.choice([*at_one, *at_all])
+            action = dice.choice([*at_one, *at_all])
         try:
-            (at_one | at_all)[act]()
+            (at_one | at_all)[action]()
         except AirflowFtError as error:
-            return f"{act} of {name} {number}: {error}"
-        return f"{act} of {name} {number}"
+            return f"{action} of {name} {number}: {error}"
+        return f"{action} of {name} {number}"
 
     def _at_one(self, scene: Scene, number: int) -> dict[str, Callable[[], object]]:
         store, name, epoch, dice = scene.store, scene.pipeline, scene.epoch, self._dice

@@ -14,7 +14,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.store import open_store
-from airflow_ft.triggers.confirmed import TOLD, ConfirmedTrigger
+from airflow_ft.triggers.confirmed import STATE_KEY, ConfirmedTrigger
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 
@@ -89,18 +89,18 @@ def test_each_batch_is_one_event_and_is_kept_when_airflow_has_it(tmp_path: Path)
     async def play(scene: Scene) -> None:
         async with triggerer(url, state) as running:
             await running.nothing()
-            assert state == {TOLD: 1}, "what was confirmed before it came is not told"
+            assert state == {STATE_KEY: 1}, "what was confirmed before it came is not told"
             scene.complete(2)
             event, seq = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 2, "after": 1}
             await running.nothing()
-            assert state == {TOLD: 1}, "it is not in Airflow's database yet"
+            assert state == {STATE_KEY: 1}, "it is not in Airflow's database yet"
             scene.complete(4, [3, 4])
             event, later = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 4, "after": 2}
             running.persisted(seq)
             running.persisted(later)
-            await until(lambda: state == {TOLD: 4})
+            await until(lambda: state == {STATE_KEY: 4})
             await running.nothing()
 
     with closing(open_store(url)) as store:
@@ -119,13 +119,13 @@ def test_a_triggerer_that_is_killed_before_airflow_has_the_event_tells_it_again(
             scene.complete(1)
             event, _ = await running.event()
             assert event["number"] == 1
-        assert state == {TOLD: 0}
+        assert state == {STATE_KEY: 0}
         scene.complete(2)  # while there is no triggerer
         async with triggerer(url, state) as running:
             event, seq = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 2, "after": 0}
             running.persisted(seq)
-            await until(lambda: state == {TOLD: 2})
+            await until(lambda: state == {STATE_KEY: 2})
         async with triggerer(url, state) as running:
             await running.nothing()
 
@@ -147,7 +147,7 @@ def test_a_decision_log_that_is_away_ends_no_watch(tmp_path: Path) -> None:
             with closing(open_store(url)) as store:
                 scene = Scene(store)
                 scene.stage(2)
-                await until(lambda: TOLD in state)
+                await until(lambda: STATE_KEY in state)
                 scene.complete(1)
                 event, _ = await running.event()
                 assert event["number"] == 1

@@ -32,25 +32,25 @@ class Opened:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    told, original = Opened(), hooks.open_configured_store
+    opened, original = Opened(), hooks.open_configured_store
 
     def opening(*args: Any) -> Any:
-        if told.away:
+        if opened.away:
             raise StoreUnavailableError("down.")
         found = original(args[0])
-        told.opened += 1
+        opened.opened += 1
         close, asking, marks = found.close, found.latest_confirmed, found.marks
 
         def closing() -> None:
-            told.closed += 1
+            opened.closed += 1
             close()
 
         def ask(pipeline: str) -> Any:
-            told.asked += 1
+            opened.asked += 1
             return asking(pipeline)
 
         def versions() -> Any:
-            if told.away:
+            if opened.away:
                 raise StoreUnavailableError("down.")
             return marks()
 
@@ -59,7 +59,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
 
     monkeypatch.setattr(hooks, "open_configured_store", opening)
     monkeypatch.setattr(hooks, "find_configured_store", opening)
-    yield told
+    yield opened
     assert not shared._readers, "every reader is given back"
 
 
@@ -169,7 +169,7 @@ def test_closing_under_queries_is_an_outage_and_nothing_else(tmp_path: Path) -> 
         for each in threads:
             each.start()
         while any(each.is_alive() for each in threads):
-            reader._let_go()
+            reader._close_store()
             reader._read_at = None
     assert not found
     assert outages.is_set(), "it was closed between two steps of a look"

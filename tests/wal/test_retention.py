@@ -72,8 +72,8 @@ def test_of_an_epoch_at_work_only_what_its_earlier_attempts_left_is_deleted(tmp_
     base, present = _spark(tmp_path, "5-3"), [_spark(tmp_path, name) for name in ("5-0", "5-4", "4-1", "6-1")]
     gone = [waste.location, *(_spark(tmp_path, name) for name in ("5-2", "5-2-drain", "5-3-born"))]
     there = [kept.location, working.location, older.location, newer.location, base, *present]
-    told = sweep_attempts(str(tmp_path), "orders", {kept.location, base}, of_epoch=5, below_attempt=4)
-    assert sorted(told) == sorted(gone)
+    deleted = sweep_attempts(str(tmp_path), "orders", {kept.location, base}, of_epoch=5, below_attempt=4)
+    assert sorted(deleted) == sorted(gone)
     assert [local_path(uri).exists() for uri in gone] == [False] * len(gone)
     assert [local_path(uri).exists() for uri in there] == [True] * len(there)
 

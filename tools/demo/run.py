@@ -205,7 +205,7 @@ class Demo:
 
     def _start(self) -> None:
         """Airflow, the databases, and Kafka with its flights, side by side."""
-        self._tell_the_package()
+        self._log_package()
         self._write_dag()
         self._open.callback(self.airflow.stop)
         if self.options.celery:
@@ -222,7 +222,7 @@ class Demo:
                 job.result()
         self.seconds["start"] = self.console.seconds
 
-    def _tell_the_package(self) -> None:
+    def _log_package(self) -> None:
         """Which one is shown; RuntimeError when it is not the environment's, though that is asked for."""
         if not self.options.installed:
             return

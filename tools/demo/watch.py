@@ -24,7 +24,7 @@ class Story:
 
     def __init__(self, store: DecisionLog, pipeline: str, run: RunKey) -> None:
         self._store, self._pipeline, self._run = store, pipeline, str(run)
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
 
     def news(self) -> Iterator[str]:
         """What has happened since the last call."""
@@ -34,8 +34,8 @@ class Story:
             return
         for event in reversed(events):
             key = (event.at, event.number, event.epoch, event.kind, event.message)
-            if key not in self._told:
-                self._told.add(key)
+            if key not in self._reported:
+                self._reported.add(key)
                 yield event.message.replace(f"run {self._run}", "this run").replace(f"{self._run}/", "")
 
 

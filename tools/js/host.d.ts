@@ -28,7 +28,7 @@ declare global {
   type SourceLag = Schemas["SourceLag"];
   type Savepoint = Schemas["Savepoint"];
   /** A pipeline that is open. */
-  type Opened = Told<Schemas["Pipeline"]>;
+  type Opened = Timestamped<Schemas["Pipeline"]>;
 
   /** The routes of the API that answer to GET. */
   type Route = { [R in keyof paths]: paths[R] extends { get: object } ? R : never }[keyof paths];
@@ -39,9 +39,9 @@ declare global {
   /** The address of a route, filled in. */
   type Address<R extends Route> = string & { readonly of: R };
   /** An answer, and the time at which it was asked for. */
-  type Told<A> = A & { now: string };
+  type Timestamped<A> = A & { now: string };
   /** What has come of asking, so far. */
-  type Answered<A> = { data: Told<A> | null; error: string; loading: boolean; reload: () => void };
+  type Answered<A> = { data: Timestamped<A> | null; error: string; loading: boolean; reload: () => void };
 
   /** What a run of a maintenance DAG is asked to do. */
   type Params = { action: string; [name: string]: unknown };

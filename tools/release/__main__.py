@@ -30,7 +30,7 @@ LICENCES = OUT / "licences.txt"
 
 def clean() -> Iterator[str]:
     """Nothing lies about that is not committed: a release is a commit."""
-    for line in _told("git", "status", "--porcelain").splitlines():
+    for line in _output("git", "status", "--porcelain").splitlines():
         yield f"commit or remove {line[3:]}"
 
 
@@ -39,8 +39,8 @@ def version() -> Iterator[str]:
     yield from disagreeing(
         (ROOT / "airflow_ft" / "__init__.py").read_text(),
         (ROOT / "CHANGELOG.md").read_text(),
-        {tag: _told("git", "rev-list", "-n", "1", tag).strip() for tag in _told("git", "tag").split()},
-        _told("git", "rev-parse", "HEAD").strip(),
+        {tag: _output("git", "rev-list", "-n", "1", tag).strip() for tag in _output("git", "tag").split()},
+        _output("git", "rev-parse", "HEAD").strip(),
     )
 
 
@@ -68,7 +68,7 @@ def disagreeing(package: str, changelog: str, tags: dict[str, str], head: str) -
 
 def reproducible() -> Iterator[str]:
     """A second build, from a clone elsewhere, gives the same bytes; nothing lacks, and nothing is too much."""
-    commit = _told("git", "rev-parse", "HEAD").strip()  # others may commit meanwhile
+    commit = _output("git", "rev-parse", "HEAD").strip()  # others may commit meanwhile
     first = build(DIST, commit=commit)
     with tempfile.TemporaryDirectory(prefix="airflow-ft-again-") as folder:
         clone = Path(folder) / "clone"
@@ -165,10 +165,10 @@ def wheel() -> Path:
 
 
 def _time() -> str:
-    return _told("git", "log", "-1", "--format=%ct").strip()
+    return _output("git", "log", "-1", "--format=%ct").strip()
 
 
-def _told(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 

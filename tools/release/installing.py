@@ -48,8 +48,8 @@ def metadata(wheel: Path) -> dict[str, list[str]]:
     """The wheel's own description: field -> its values."""
     with zipfile.ZipFile(wheel) as packed:
         name = next(each for each in packed.namelist() if each.endswith(".dist-info/METADATA"))
-        told = BytesParser().parsebytes(packed.read(name), headersonly=True)
-    return {field: [str(each) for each in told.get_all(field, [])] for field in told}
+        headers = BytesParser().parsebytes(packed.read(name), headersonly=True)
+    return {field: [str(each) for each in headers.get_all(field, [])] for field in headers}
 
 
 def extras(wheel: Path) -> list[str]:

@@ -70,8 +70,8 @@ class Dependency:
 def dependencies(sbom: Mapping[str, Any]) -> Iterator[Dependency]:
     """Those that a CycloneDX document names, by name."""
     for component in sorted(sbom["components"], key=lambda each: str(each["name"]).lower()):
-        told = [_expression(each) for each in component.get("licenses", ())]
-        licence = LOOKED_UP.get(component["name"]) or " AND ".join(f"({each})" for each in dict.fromkeys(told))
+        expressions = [_expression(each) for each in component.get("licenses", ())]
+        licence = LOOKED_UP.get(component["name"]) or " AND ".join(f"({each})" for each in dict.fromkeys(expressions))
         yield Dependency(component["name"], component.get("version", ""), licence)
 
 

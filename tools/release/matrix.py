@@ -113,8 +113,8 @@ def versions(python: Path) -> dict[str, str]:
     )
     if not python.exists():
         return {}
-    told = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False).stdout.split()
-    return dict(zip(("Python", "Airflow", "pyspark"), told, strict=False))
+    output = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False).stdout.split()
+    return dict(zip(("Python", "Airflow", "pyspark"), output, strict=False))
 
 
 def table(lines: Iterable[Mapping[str, str]]) -> str:
@@ -123,7 +123,7 @@ def table(lines: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def told(page: Path = PAGE) -> dict[str, dict[str, str]]:
+def matrix_results(page: Path = PAGE) -> dict[str, dict[str, str]]:
     """What the page says of each combination that was tried, by its name."""
     text = page.read_text().partition(BEGIN)[2].partition(END)[0]
     rows = [[each.strip() for each in line.strip("|").split("|")] for line in re.findall(r"^\|.*", text, re.MULTILINE)]
@@ -154,7 +154,7 @@ def main() -> int:
         print(f"{one.name} ...", end=" ", flush=True)
         line = tried(one, commit, logs)
         print(line["result"], line["seconds"], "s", flush=True)
-        known = {**told(), one.name: line}  # others may have been written meanwhile
+        known = {**matrix_results(), one.name: line}  # others may have been written meanwhile
         write(known[each.name] for each in COMBINATIONS if each.name in known)
         results.append(line["result"])
     return 0 if set(results) == {"passed"} else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow_ft.admin.commands.common import command, open_store, person, print_table
-from airflow_ft.pipeline.barriers import check_pipelines, standing
+from airflow_ft.pipeline.barriers import check_pipelines, gate_status
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.lookup import require_known
 
@@ -42,7 +42,7 @@ def barriers(args: Namespace) -> None:
             )
         rows = []
         for each in injected:
-            found = standing(store, each.pipeline, each.injected_at)
+            found = gate_status(store, each.pipeline, each.injected_at)
             rows.append(
                 {
                     "pipeline": each.pipeline,

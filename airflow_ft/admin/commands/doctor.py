@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.admin.commands.common import command, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.pipeline.actions.examining import configured, told
+from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.doctor import Patient, examine
@@ -41,7 +41,7 @@ def dry_run(args: Namespace) -> None:
     if args.output != "table":
         print_table([found.to_json()], args.output)
     else:
-        for line in found.told():
+        for line in found.lines():
             say(line)
     if found.would_be_refused:
         raise SystemExit(1)
@@ -60,7 +60,7 @@ def doctor(args: Namespace) -> None:
     if args.output != "table":
         print_table([check.to_json() for check in checks], args.output)
     else:
-        for line in told(checks):
+        for line in lines(checks):
             say(line)
     if worst(checks) is Verdict.PROBLEM:
         raise SystemExit(1)
@@ -89,9 +89,9 @@ def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
     task = _task(pipeline, file)
     spec = task.spec.rendered(rendered(task, left_out))
     if left_out:
-        told = "; ".join(f"{part} ({why})" for part, why in left_out.items())
+        problems = "; ".join(f"{part} ({why})" for part, why in left_out.items())
         raise ConfigurationError(
-            f"only a run knows the value of {told}.",
+            f"only a run knows the value of {problems}.",
             code="template_unresolved",
             remedy="Give the params of the DAG default values.",
             pipeline=pipeline,
@@ -113,14 +113,14 @@ def _task(pipeline: str, file: str) -> StageOperator:
     with redirect_stdout(sys.stderr):  # what the DAG file prints, and Airflow's log, are no part of the answer
         bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
     for path, error in bag.import_errors.items():
-        told, remedy = _told(error, path)
+        problem, remedy = _problem_of(error, path)
         whole = f"Correct the DAG file. `python {quote(path)}` shows the whole traceback."
         raise ConfigurationError(
-            f"the DAG file {path} cannot be imported: {told}",
+            f"the DAG file {path} cannot be imported: {problem}",
             code="dag_file_invalid",
             remedy=remedy or whole,
             path=path,
-            error=told,
+            error=problem,
         )
     tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
     for task in tasks:
@@ -136,7 +136,7 @@ def _task(pipeline: str, file: str) -> StageOperator:
     )
 
 
-def _told(error: str, path: str) -> tuple[str, str]:
+def _problem_of(error: str, path: str) -> tuple[str, str]:
     """The end of a traceback with the line of the DAG file, as far as Airflow shows it, and the remedy ("": none):
     "ValueError: ... (line 7)".
     """

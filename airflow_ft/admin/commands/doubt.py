@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 @command
 def in_doubt(args: Namespace) -> None:
     """`airflow ft in-doubt`, and with an act: on one checkpoint."""
-    chosen = [(act, number) for act in SETTLING if (number := getattr(args, act)) is not None]
+    chosen = [(action, number) for action in SETTLING if (number := getattr(args, action)) is not None]
     if len(chosen) > 1:
-        told = ", ".join(f"--{act.replace('_', '-')} {number}" for act, number in chosen)
+        options = ", ".join(f"--{action.replace('_', '-')} {number}" for action, number in chosen)
         raise ConfigurationError(
-            f"{told} exclude each other.",
+            f"{options} exclude each other.",
             code="arguments_conflict",
             remedy="Give one of them. Nothing was done.",
-            acts=[act for act, _ in chosen],
+            actions=[action for action, _ in chosen],
         )
-    if args.rewind and [act for act, _ in chosen] != ["abort"]:
+    if args.rewind and [action for action, _ in chosen] != ["abort"]:
         raise ConfigurationError(
             "--rewind works with --abort only.",
             code="arguments_conflict",
@@ -46,10 +46,10 @@ def in_doubt(args: Namespace) -> None:
                 remedy="Add --pipeline NAME.",
                 argument="--pipeline",
             )
-        act, number = chosen[0]
-        by = actor(args, f"in-doubt --{act.replace('_', '-')} {number}")
+        action, number = chosen[0]
+        by = actor(args, f"in-doubt --{action.replace('_', '-')} {number}")
         look(by, store, args.pipeline, number)
-        settle(by, store, args.pipeline, act, number, after_abort(args))
+        settle(by, store, args.pipeline, action, number, after_abort(args))
 
 
 def after_abort(args: Namespace) -> AfterAbort:

@@ -49,7 +49,7 @@ def pipelines(args: Namespace) -> None:
             says = condition in NEED_A_PERSON or condition is Condition.RENAMED
             why = explained(store, overview) if says else None
             code = str(row.why) if condition is Condition.HALTED else why.code if why else ""
-            standing = {
+            summary = {
                 "pipeline": row.name,
                 "condition": condition.value,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
@@ -71,17 +71,17 @@ def pipelines(args: Namespace) -> None:
                 "held_back": None,
             }
             try:
-                rows.append(standing | _of_checkpoints(store, row.name))
+                rows.append(summary | _of_checkpoints(store, row.name))
             except NewerReleaseError as error:  # it must not hide the others
                 sys.stderr.write(f"{error}\n")
-                rows.append(
-                    standing | {"why": standing["why"] or error.headline, "code": standing["code"] or error.code}
-                )
+                rows.append(summary | {"why": summary["why"] or error.headline, "code": summary["code"] or error.code})
         if args.output != "table":
             print_table(rows, args.output)
             return
-        told = {"why", "code", "warnings", "alive_at"}  # too long for a column, or part of `why`
-        print_table([{name: value for name, value in each.items() if name not in told} for each in rows], args.output)
+        too_long = {"why", "code", "warnings", "alive_at"}  # too long for a column, or part of `why`
+        print_table(
+            [{name: value for name, value in each.items() if name not in too_long} for each in rows], args.output
+        )
         for each in rows:
             if each["why"]:
                 say(f"{each['pipeline']} is {Condition(each['condition']).words}: {each['why']}")

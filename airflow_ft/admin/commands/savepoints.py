@@ -19,7 +19,7 @@ from airflow_ft.admin.commands.common import (
     signature,
 )
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.actions import savepoints as acts
+from airflow_ft.pipeline.actions import savepoints as actions
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.protocol.errors import ConfigurationError
@@ -81,7 +81,7 @@ def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
     if args.output in ("json", "yaml"):
         print_table([_row(uri, taken)], args.output)
     else:
-        say(acts.taken_text(uri, taken))
+        say(actions.taken_text(uri, taken))
 
 
 @command
@@ -97,11 +97,11 @@ def show(args: Namespace) -> None:
     found = read_metadata(uri)
     verify(uri, found)
     if args.output in ("json", "yaml"):
-        told: dict[str, Any] = found.to_json()
-        told["files"] = len(found.files)
-        print_table([told], args.output)
+        data: dict[str, Any] = found.to_json()
+        data["files"] = len(found.files)
+        print_table([data], args.output)
         return
-    for line in _told(uri, found):
+    for line in _lines(uri, found):
         say(line)
 
 
@@ -148,14 +148,14 @@ def restore(args: Namespace) -> None:
             rename=args.rename,
             lease_seconds=by.lease_seconds,
         )
-    for line in acts.restored_texts(restored, name, later):
+    for line in actions.restored_texts(restored, name, later):
         say(line)
 
 
 @command
 def dispose(args: Namespace) -> None:
     """`airflow ft savepoint dispose PATH`."""
-    acts.dispose(actor(args, "savepoint dispose"), location(args.path))
+    actions.dispose(actor(args, "savepoint dispose"), location(args.path))
 
 
 def savepoint_folder(args: Namespace) -> str:
@@ -177,7 +177,7 @@ def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
     }
 
 
-def _told(uri: str, found: Savepoint) -> Iterator[str]:
+def _lines(uri: str, found: Savepoint) -> Iterator[str]:
     yield f"{uri}: complete, {count_text(len(found.files), 'file')}, {bytes_text(found.bytes)}"
     yield f"pipeline    {found.pipeline} of installation {found.installation}"
     behind = ", state restored or reset after it" if found.restored else ""

@@ -32,7 +32,7 @@ def setup(args: Namespace) -> None:
     participants, sources = _declared(args)
     as_data = args.output in ("json", "yaml")
     lacking = _unreadable(args, sources) if args.tables else []
-    columns = _columns(args, told=not as_data) if args.tables and not lacking else {}
+    columns = _columns(args, announced=not as_data) if args.tables and not lacking else {}
     rows: list[dict[str, Any]] = []
     for name, lines in _of_sources(sources, lacking) if args.print else ():
         rows.append({"participant": f"source {name}", "made": None, "note": None, "statements": lines})
@@ -46,16 +46,16 @@ def setup(args: Namespace) -> None:
         module = of_kind.part("setup")
         if module is None:
             row["note"] = "nothing to do: the first prepare creates what it needs"
-            told = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
+            report = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
         elif args.print:
             lines += module.describe(args.pipeline, plan, of_kind.connection(plan, server_connections))
-            told = [*lines, ""]
+            report = [*lines, ""]
         else:
             made = module.create(args.pipeline, plan, of_kind.connection(plan, server_connections))
             row["made"] = made or None
-            told = [f"{called}: {f'{made} created' if made else 'nothing is missing'}"]
+            report = [f"{called}: {f'{made} created' if made else 'nothing is missing'}"]
         rows.append(row | {"statements": lines})
-        for line in told if not as_data else ():
+        for line in report if not as_data else ():
             say(line)
     if as_data:
         print_table(rows, args.output)
@@ -90,11 +90,11 @@ def _unreadable(args: Namespace, sources: Mapping[str, Source]) -> list[tuple[st
     return list(missing_topics(sources, server_connections))
 
 
-def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
+def _columns(args: Namespace, *, announced: bool) -> Mapping[str, pa.Schema]:
     """By sink, as the job in the DAG has them; Spark is started for that."""
     spec = spec_from_dag(args.pipeline, args.dag)
     found = columns_of(resolve(spec), server_connections)
-    for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
+    for name in sorted(spec.sinks.keys() - found.keys()) if announced else ():
         say(f"-- sink {name}: its columns depend on rows; `airflow ft dry-run` shows them")
     return found
 

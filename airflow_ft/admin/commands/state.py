@@ -37,7 +37,7 @@ def show(args: Namespace) -> None:
             for each in found.states(operator.id)
         ]
         if args.output == "table":
-            say(f"{found.pipeline} as of {found.told}")
+            say(f"{found.pipeline} as of {found.label}")
         print_table(rows, args.output)
 
 
@@ -57,14 +57,14 @@ def get(args: Namespace) -> None:
         value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
         if value is None:
             raise ConfigurationError(
-                f"operator {args.operator} has no state for this key as of {found.told}.",
+                f"operator {args.operator} has no state for this key as of {found.label}.",
                 code="key_unknown",
                 remedy="Give the key as the job groups by it. `airflow ft state show` lists the key columns.",
                 pipeline=found.pipeline,
                 operator=args.operator,
             )
         if found.restored:
-            sys.stderr.write(f"{found.pipeline} as of {found.told}\n")
+            sys.stderr.write(f"{found.pipeline} as of {found.label}\n")
         if args.output == "yaml":
             print_table([plain(each) for each in (value if isinstance(value, list) else [value])], args.output)
         else:
@@ -77,7 +77,7 @@ def export(args: Namespace) -> None:
     path = Path(args.file).expanduser().absolute()
     with _open(args) as found:
         entries = found.export(args.operator, path, args.state)
-        say(f"{entries:,} entries as of {found.told}: {path}")
+        say(f"{entries:,} entries as of {found.label}: {path}")
 
 
 @command

@@ -16,7 +16,7 @@ def verify(args: Namespace) -> None:
     if args.output != "table":
         print_table([report.to_json() for report in reports], args.output)
     else:
-        for line in verifying.told(reports):
+        for line in verifying.lines(reports):
             say(line)
     if not verifying.are_as_they_should(reports, allow_repeated=args.allow_repeated):
         raise SystemExit(1)

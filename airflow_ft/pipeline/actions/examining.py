@@ -34,7 +34,7 @@ def doctor(by: Actor, patient: Patient, open_log: Callable[[], DecisionLog]) -> 
     return examine(patient, open_log, by.connections, by.participants)
 
 
-def told(checks: Sequence[Check]) -> Iterator[str]:
+def lines(checks: Sequence[Check]) -> Iterator[str]:
     """All of them in lines, by subject, with remedies."""
     subject = ""
     for check in checks:

@@ -106,7 +106,7 @@ def check_number(action: str, number: int | None) -> None:
         )
 
 
-def check_told(action: str, given: Mapping[str, bool]) -> None:
+def check_arguments(action: str, given: Mapping[str, bool]) -> None:
     """Raise ConfigurationError if an argument is given that the act does not use."""
     for name, is_given in given.items():
         if is_given and action not in _TAKEN[name]:

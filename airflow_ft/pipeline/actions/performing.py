@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions import examining, pipelines, savepoints, settling, verifying
 from airflow_ft.pipeline.actions.actor import Actor
-from airflow_ft.pipeline.actions.names import SETTLING, check_action, check_number, check_told
+from airflow_ft.pipeline.actions.names import SETTLING, check_action, check_arguments, check_number
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FromSavepoint, Later
 from airflow_ft.protocol.lookup import require_known
@@ -68,18 +68,18 @@ class Asked:
     def __post_init__(self) -> None:
         check_action(self.action)
         check_number(self.action, self.number)
-        told = self.savepoint is not None and self.savepoint.is_given
-        check_told(
+        has_savepoint = self.savepoint is not None and self.savepoint.is_given
+        check_arguments(
             self.action,
             {
                 "rewind": self.rewind,
                 "folder (savepoint_dir)": bool(self.folder),
-                "savepoint": told,
+                "savepoint": has_savepoint,
                 "allow_repeated": self.allow_repeated,
                 "full": self.full,
             },
         )
-        if self.action in ("restore", "dispose") and not told:
+        if self.action in ("restore", "dispose") and not has_savepoint:
             raise ConfigurationError(
                 f"{self.action} needs the path of a savepoint.",
                 code="argument_missing",
@@ -93,7 +93,7 @@ def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any
     """Does the act; what it made, or found, as plain data. Raises what the act raises, and FoundProblemsError."""
     if asked.action == "doctor":
         checks = examining.doctor(by, examining.configured(asked.pipeline, by.connections), open_log)
-        for line in examining.told(checks):
+        for line in examining.lines(checks):
             by.say(line)
         examining.require(checks, asked.pipeline)
         return None
@@ -104,10 +104,10 @@ def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any
         if asked.action == "restore":  # the pipeline may be a new one
             return _restore(by, store, asked)
         require_known(store, asked.pipeline)
-        return _act(by, store, asked)
+        return _perform(by, store, asked)
 
 
-def _act(by: Actor, store: DecisionLog, asked: Asked) -> Any:
+def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
     name, number = asked.pipeline, asked.number
     if asked.action in SETTLING:
         assert number is not None
@@ -140,17 +140,17 @@ def _act(by: Actor, store: DecisionLog, asked: Asked) -> Any:
 def _verify(by: Actor, store: HistoryLog, asked: Asked) -> None:
     numbers = [] if asked.number is None else [asked.number]
     reports = verifying.verify(by, store, asked.pipeline, numbers, full=asked.full)
-    for line in verifying.told(reports):
+    for line in verifying.lines(reports):
         by.say(line)
     verifying.require(reports, asked.pipeline, allow_repeated=asked.allow_repeated)
 
 
 def _restore(by: Actor, store: DecisionLog, asked: Asked) -> dict[str, Any]:
-    told = asked.savepoint
-    assert told is not None
+    from_savepoint = asked.savepoint
+    assert from_savepoint is not None
     restored = restore_once(
         store,
-        told,
+        from_savepoint,
         asked.pipeline,
         asked.run,
         by.participants,
@@ -161,7 +161,7 @@ def _restore(by: Actor, store: DecisionLog, asked: Asked) -> dict[str, Any]:
     )
     if restored is None:
         return {}
-    for line in savepoints.restored_texts(restored, asked.pipeline, Later(told.later)):
+    for line in savepoints.restored_texts(restored, asked.pipeline, Later(from_savepoint.later)):
         by.say(line)
     number = 0 if restored.savepoint is None else restored.savepoint.number
     return {"checkpoint": number, "later": list(restored.later)}

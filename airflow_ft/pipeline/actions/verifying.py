@@ -35,7 +35,7 @@ def _place(plan: ParticipantPlan, sink: str) -> str:
     return ""
 
 
-def told(reports: Sequence[SinkReport]) -> Iterator[str]:
+def lines(reports: Sequence[SinkReport]) -> Iterator[str]:
     """All of them in lines."""
     if not reports:
         yield "the write-ahead log has no rows of confirmed checkpoints: there is nothing to compare"

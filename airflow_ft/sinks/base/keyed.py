@@ -122,20 +122,22 @@ class KeyedParticipant(DocumentParticipant[Db]):
                 self._raised(ledger, fence)
         return super()._deliver(plan, fence, set_aside, more)
 
-    def _insert(self, db: Db, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+    def _insert(
+        self, db: Db, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+    ) -> dict[str, int]:
         counts: dict[str, int] = {}
         if problems := list(self._schema_problems(db, readers, make=False)):
             raise together(problems)
-        self._send(db, self._chunks(readers, letters, counts))
+        self._send(db, self._chunks(readers, dead_letters, counts))
         return counts
 
     def _chunks(
-        self, readers: Sequence[SegmentReader], letters: Refused | None, counts: dict[str, int]
+        self, readers: Sequence[SegmentReader], dead_letters: Refused | None, counts: dict[str, int]
     ) -> Iterator[Chunk]:
         """Yield all rows in the order of the log, and count in `counts` those that are not refused.
 
         Raises:
-            DeclinedError: a row is refused, and there are no `letters` for it.
+            DeclinedError: a row is refused, and there are no `dead_letters` for it.
         """
         before = 0
         for name, sink in self.sinks.items():
@@ -146,9 +148,9 @@ class KeyedParticipant(DocumentParticipant[Db]):
                     refused |= null_keys(rows, sink.key_columns)
                     refused = {**self._unfit(name, rows, deletes), **refused}
                     for row, why in sorted(refused.items()):
-                        if letters is None:
+                        if dead_letters is None:
                             raise _declined(name, file.path, first + row, why)
-                        letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
+                        dead_letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
                     yield Chunk(before, name, rows, deletes, refused)
                     before += rows.num_rows
                     counts[name] += rows.num_rows - len(refused)

@@ -26,14 +26,14 @@ def load_all(
 class Load(ABC):
     """Puts the rows of one sink and segment into its table, a batch of the log at a time.
 
-    With `letters` rows that are refused by themselves go there, and all others into the table. A system says how a
+    With `dead_letters` rows that are refused by themselves go there, and all others into the table. A system says how a
     batch enters, and which rows it would change without a word.
     """
 
     sink: str
     table: str
     reader: SegmentReader
-    letters: Refused | None
+    dead_letters: Refused | None
 
     @abstractmethod
     def insert(self, rows: pa.RecordBatch) -> str:
@@ -59,8 +59,8 @@ class Load(ABC):
 
     def _put(self, file: WalFile, first: int, rows: pa.RecordBatch) -> int:
         wrong = self.unfit(rows)
-        if self.letters is not None:
-            return self.letters.around(self.sink, self.reader.segment, file, first, rows, wrong, self.insert)
+        if self.dead_letters is not None:
+            return self.dead_letters.around(self.sink, self.reader.segment, file, first, rows, wrong, self.insert)
         if wrong:
             row, why = min(wrong.items())
             raise self.declined(f"row {first + row + 1} of {file.path}: {why}", file.path)

@@ -46,7 +46,7 @@ class Head:
         return (self.epoch, self.attempt)
 
     @property
-    def told(self) -> SinkHead:
+    def as_sink_head(self) -> SinkHead:
         """As the core reads it."""
         return SinkHead(self.installation, self.epoch, self.last_delivered)
 
@@ -202,8 +202,8 @@ def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: 
 
     `head` is what the sink remembers, `marked` are numbers that other installations have marked.
     """
-    stands = head.number if head is not None and head.installation != installation else 0
-    newest = max([stands, *marked])
+    delivered_to = head.number if head is not None and head.installation != installation else 0
+    newest = max([delivered_to, *marked])
     if newest > number:
         raise StateConflictError(
             f"the former owner has delivered up to number {newest}, past {number}. One of its tasks still runs.",

@@ -86,7 +86,9 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """All that speaks against staged rows; `make`: nothing was delivered yet."""
 
     @abstractmethod
-    def _insert(self, db: Db, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+    def _insert(
+        self, db: Db, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+    ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that are refused."""
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
@@ -169,15 +171,15 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         return self._deliver(plan, fence, set_aside, {})
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
-        letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+        dead_letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._standing(ledger, plan)
-            counts = self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], letters)
+                return self._current_proof(ledger, plan)
+            counts = self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], dead_letters)
             detail = self._detail(plan, fence) | dict(more)
-            if letters is not None:  # durable before COMMIT, and named by the marker
-                detail |= set_aside_detail(letters.write())
+            if dead_letters is not None:  # durable before COMMIT, and named by the marker
+                detail |= set_aside_detail(dead_letters.write())
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
             ledger.deliver_head(plan.number)
         return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
@@ -186,7 +188,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
             ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
         return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
@@ -207,14 +209,14 @@ class OneTransactionParticipant(ABC, Generic[Db]):
     def _head(self, pipeline: str) -> SinkHead | None:
         with self._reading(pipeline) as ledger:
             head = ledger.head() if ledger is not None else None
-        return None if head is None else head.told
+        return None if head is None else head.as_sink_head
 
     def _adopt(self, fence: Fence, number: int) -> None:
         with self._writing(fence, create=True) as (_, ledger):
             head = ledger.head()
             check_adopter(head, fence)
             marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
-            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
             floor = max(number, head.floor if head else 0)
             ledger.write_head(replace(_head_of(fence), last_delivered=number, floor=floor))
 
@@ -265,7 +267,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         marker = ledger.marker(plan.number)
         return check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=ledger.head)
 
-    def _standing(self, ledger: TransactionLedger, plan: Plan) -> Proof:
+    def _current_proof(self, ledger: TransactionLedger, plan: Plan) -> Proof:
         marker = ledger.marker(plan.number)
         assert marker is not None
         return marker.proof(self.name, plan.number)

@@ -48,10 +48,10 @@ def counted(vote: Vote) -> tuple[int, int]:
     return (int(vote.notes.get("epoch", 0)), vote.prepared)
 
 
-def committed_by_hand(told: str, pipeline: str) -> HeuristicCommitError:
-    """ABORTED is decided, and rows are visible: `told` says which, and the DELETE that settles it."""
+def committed_by_hand(description: str, pipeline: str) -> HeuristicCommitError:
+    """ABORTED is decided, and rows are visible: `as_sink_head` says which, and the DELETE that settles it."""
     return HeuristicCommitError(
-        f"the checkpoint is ABORTED, and its rows cannot be rolled back: {told}",
+        f"the checkpoint is ABORTED, and its rows cannot be rolled back: {description}",
         remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
         f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
     )

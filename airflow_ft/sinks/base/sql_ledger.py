@@ -132,12 +132,12 @@ class SqlLedger(ABC):
         return (*self.key, head.installation, head.epoch, head.attempt, head.last_delivered, head.floor)
 
     @property
-    def _told(self) -> str:
+    def _ledger_label(self) -> str:
         return f"a row of the ledger of {self.key[0]}"
 
     def marker(self, number: int) -> Marker | None:
         found = self.rows(f"SELECT {_MARKER} FROM {{ledger}} WHERE {_MINE} AND number = ?", *self.key, number)
-        return Marker.stored(found[0], self._told) if found else None
+        return Marker.stored(found[0], self._ledger_label) if found else None
 
     def newest(self) -> int:
         """The highest number with a marker; 0: there is none."""
@@ -147,16 +147,19 @@ class SqlLedger(ABC):
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
     ) -> None:
         """Takes the number's place; the database refuses when it is taken."""
-        told = (canonical_json(dict(counts)), canonical_json(dict(detail)))
+        texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
         self.run(
             f"INSERT INTO {{ledger}} (pipeline, participant, number, {_MARKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*self.key, plan.number, fence.installation, outcome.value, *fence.rank, plan.digest, *told),
+            *(*self.key, plan.number, fence.installation, outcome.value, *fence.rank, plan.digest, *texts),
         )
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
         """Return what other installations have written above a number, ascending."""
         sql = f"SELECT number, {_MARKER} {_OTHERS} ORDER BY number"
-        return [(row[0], Marker.stored(row[1:], self._told)) for row in self.rows(sql, *self.key, above, installation)]
+        return [
+            (row[0], Marker.stored(row[1:], self._ledger_label))
+            for row in self.rows(sql, *self.key, above, installation)
+        ]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""

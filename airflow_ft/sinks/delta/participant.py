@@ -33,7 +33,7 @@ from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import OURS, Place
 from airflow_ft.sinks.delta.rows import Rows
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.delta.table import Snapshot, told
+from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
 from airflow_ft.sinks.refused import Refused
 
 
@@ -87,17 +87,17 @@ class DeltaParticipant(DocumentParticipant[Rows]):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name and (there := self._there(plan)) is not None:
-            with told(self.place, **self._where(plan)):
+            with translated_delta_errors(self.place, **self._where(plan)):
                 Rows(there, self.sink_name, self.sink.file_bytes).try_out(readers)
         return {}
 
     def _insert(
-        self, db: Rows, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: Rows, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         has_rows = any(segment.rows.get(self.sink_name) for segment in plan.segments)
         if has_rows and (problems := self._judged(db.snapshot, readers)):  # the table may have changed since the vote
             raise together(problems)
-        return {self.sink_name: db.write(plan, readers, letters)}
+        return {self.sink_name: db.write(plan, readers, dead_letters)}
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class DeltaParticipant(DocumentParticipant[Rows]):
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[Rows, Ledger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
-        with told(self.place, **self._where(plan)):
+        with translated_delta_errors(self.place, **self._where(plan)):
             snapshot = self._newest()
             if snapshot is None and create:
                 snapshot = Snapshot.made(self.place, self._first_schema(plan), self.sink.partition_by)
@@ -135,7 +135,7 @@ class DeltaParticipant(DocumentParticipant[Rows]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:
         """None: there is no table, or it has never seen the pipeline."""
-        with told(self.place, **self._where(plan)):
+        with translated_delta_errors(self.place, **self._where(plan)):
             snapshot = self._newest()
             ledger = snapshot.ledger(self._app(pipeline)) if snapshot is not None else None
             if snapshot is not None and ledger is not None:
@@ -154,7 +154,7 @@ class DeltaParticipant(DocumentParticipant[Rows]):
         return f"airflow_ft/{pipeline}/{self.name}"
 
     def _there(self, plan: Plan) -> Snapshot | None:
-        with told(self.place, **self._where(plan)):
+        with translated_delta_errors(self.place, **self._where(plan)):
             return self._newest()
 
     def _newest(self) -> Snapshot | None:

@@ -17,8 +17,8 @@ from airflow_ft.sinks.delta.columns import is_placeholder
 from airflow_ft.sinks.delta.columns import schema_problems as column_problems_of
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.delta.table import Snapshot, told
-from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
+from airflow_ft.sinks.files.failures import translated_errors
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
@@ -29,9 +29,9 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 
 def _table(sink: DeltaSink, place: Place) -> Finding:
-    with telling(str(place)):
+    with translated_errors(str(place)):
         free = "" if place.is_bucket else f", {room(sink.path):,} bytes free"
-    with told(place):
+    with translated_delta_errors(place):
         there = Snapshot.newest(place)
         if there is None and not sink.create:
             raise place.lacks_its_table()
@@ -51,7 +51,7 @@ def schema_problems(
         sink = DeltaSink.from_settings(plan.name, plan.sinks[name])
         place = Place.of(sink, connection)
         try:
-            with told(place, participant=plan.name, sink=name):
+            with translated_delta_errors(place, participant=plan.name, sink=name):
                 there = Snapshot.newest(place)
         except UnfitTargetError as error:  # it was asked, and what it is does not fit
             found.append(error)

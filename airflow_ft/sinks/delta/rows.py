@@ -55,8 +55,8 @@ class Rows:
     adds: list[AddAction] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> int:
-        """All rows, durably; how many. Without `letters` DeclinedError for rows that the table refuses."""
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
         mine = [reader for reader in readers if self.sink in reader.sinks() and reader.files(self.sink)]
         if not mine:
             return 0
@@ -76,7 +76,7 @@ class Rows:
                     if file in adopted:
                         out.adopt(reader, file, self.sink)
                     else:
-                        for rows in self.taken(reader, file, letters):
+                        for rows in self.taken(reader, file, dead_letters):
                             for partition, part in partitions.split(rows, by):
                                 if part.num_rows:
                                     out.put(places.setdefault(partition, _folder(partition)), part)
@@ -110,9 +110,9 @@ class Rows:
         for folder in self.folders:
             self.snapshot.place.files.remove_tree(folder)
 
-    def taken(self, reader: SegmentReader, file: WalFile, letters: Refused | None) -> Iterator[pa.RecordBatch]:
+    def taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as the table has them, without those that are set aside."""
-        return accepted(reader, self.sink, file, letters, self._judged)
+        return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = cast(batch, self.snapshot.columns)
@@ -225,10 +225,10 @@ def _bound(value: Any, zoned: bool, *, up: bool) -> str:
         value = value.astimezone(UTC) if value.tzinfo else value
         below = value.replace(microsecond=value.microsecond // 1000 * 1000)
         try:
-            told = below + timedelta(milliseconds=1) if up and below != value else below
+            rounded = below + timedelta(milliseconds=1) if up and below != value else below
         except OverflowError:  # in the last millisecond of the year 9999
             return ""
-        return json.dumps(told.replace(tzinfo=None).isoformat(timespec="milliseconds") + ("Z" if zoned else ""))
+        return json.dumps(rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + ("Z" if zoned else ""))
     if isinstance(value, float):
         return json.dumps(value) if math.isfinite(value) else ""
     if isinstance(value, str):

@@ -41,7 +41,7 @@ from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, 
 from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
 from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import LOG, OURS, Place
-from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.objects import Objects
 
 if TYPE_CHECKING:
@@ -287,20 +287,20 @@ def _properties(transactions: list[Any], says: dict[str, Any] | None = None) -> 
 
 
 @contextmanager
-def told(place: Place, **where: Any) -> Iterator[None]:
+def translated_delta_errors(place: Place, **where: Any) -> Iterator[None]:
     """Errors of delta-rs, of the file system and of the store as ours, and all of ours with their place."""
-    with telling(str(place), **where):
+    with translated_errors(str(place), **where):
         try:
             yield
         except (AirflowFtError, OvertakenError):
             raise
         except Exception as error:
-            if (ours := _told(place, error)) is error:
+            if (ours := _translated(place, error)) is error:
                 raise
             raise ours from error
 
 
-def _told(place: Place, error: Exception) -> Exception:
+def _translated(place: Place, error: Exception) -> Exception:
     text = re.sub(r"\x1b\[\d*m|\s*↳", "", str(error)).replace("\n", ": ")  # colours, and what led to what
     text = re.sub(r"\s+", " ", text)
     if match := re.search(r"os error (\d+)", text) if not place.is_bucket else None:  # of the file system, in words

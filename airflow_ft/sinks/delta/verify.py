@@ -17,7 +17,7 @@ from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.delta.columns import Column, cast, holds, lacking
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.delta.table import Snapshot, told
+from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 _BATCH = 10_000
@@ -43,7 +43,7 @@ def verify(
 def _verify(sent: Sequence[Sent], participant: str, place: Place, log: DeliveredLog) -> SinkReport:
     report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
     readers = log.readers(sent)
-    with told(place, participant=participant):
+    with translated_delta_errors(place, participant=participant):
         there = Snapshot.newest(place)
         if there is None:
             raise SinkUnavailableError(

@@ -11,7 +11,7 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnav
 
 
 @contextmanager
-def telling(root: str, **where: Any) -> Iterator[None]:
+def translated_errors(root: str, **where: Any) -> Iterator[None]:
     """Errors of the file system as ours, and all of ours with their place."""
     where = {"unconnected": True, **where}
     try:
@@ -22,10 +22,10 @@ def telling(root: str, **where: Any) -> Iterator[None]:
             raise failure.located(**where) from error
         raise error.located(**where) from error.__cause__
     except OSError as error:
-        raise _told(root, error).located(**where) from error
+        raise _translated(root, error).located(**where) from error
 
 
-def _told(root: str, error: OSError) -> AirflowFtError:
+def _translated(root: str, error: OSError) -> AirflowFtError:
     path = str(error.filename or root)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SinkUnavailableError(

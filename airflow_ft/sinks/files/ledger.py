@@ -121,7 +121,7 @@ class Ledger:
         """A place in `_airflow_ft`."""
         return self.files.uri(self.root, OURS, *names)
 
-    def told(self, uri: str) -> str:
+    def path(self, uri: str) -> str:
         """A place in it, for people."""
         return self.files.hadoop_path(uri).removeprefix("file://")
 
@@ -178,13 +178,13 @@ class Ledger:
         """UnfitTargetError when the folder is another pipeline's, by a head that was read."""
         if (owner := self.owner(head)) != pipeline:
             raise UnfitTargetError(
-                f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} counts its own"
+                f"{self.path(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} counts its own"
                 " checkpoints.",
                 code="target_shared",
                 remedy="Give each pipeline its own folder. Readers can read several. Has the pipeline been renamed?"
                 f" Then run `airflow ft savepoint restore PATH --pipeline {pipeline} --rename` with a savepoint of"
                 f" {owner}, and it keeps the folder.",
-                path=self.told(self.root),
+                path=self.path(self.root),
                 owner=owner,
             )
 
@@ -215,11 +215,11 @@ class Ledger:
             return False
         if isinstance(self.files, LocalFileSystem) and not self.files.has_links(self.uri(_probe())):
             raise UnfitTargetError(
-                f"the file system of {self.told(self.root)} lacks hard links, which are needed to create files"
+                f"the file system of {self.path(self.root)} lacks hard links, which are needed to create files"
                 " atomically.",
                 code="file_system_unsupported",
                 remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
-                path=self.told(self.root),
+                path=self.path(self.root),
                 feature="hard links",
             )
         return self._can_rename_from(self._beside)
@@ -286,7 +286,7 @@ class Ledger:
                 return _Version()
             found = self._json(self._version(versions[-1]))
             if found is not None:  # else newer ones were made since
-                with damaged(self.told(self._version(versions[-1]))):
+                with damaged(self.path(self._version(versions[-1]))):
                     aborted = frozenset(found.pop(_ABORTED, ()))
                     return _Version(versions[-1], Owned.from_json(found), aborted)
         raise self._too_fast()
@@ -319,7 +319,7 @@ class Ledger:
         return 0, frozenset(above)
 
     def _too_fast(self) -> SinkUnavailableError:
-        where = self.told(self.uri("head"))
+        where = self.path(self.uri("head"))
         return SinkUnavailableError(
             f"other processes keep changing the head in {where}.",
             code="changed_meanwhile",
@@ -342,7 +342,7 @@ class Ledger:
     def marker(self, number: int) -> Marker | None:
         """Return how the number was settled."""
         found = self._json(self.marker_uri(number))
-        with damaged(self.told(self.marker_uri(number))):
+        with damaged(self.path(self.marker_uri(number))):
             return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
 
     def write_marker(self, number: int, marker: Marker) -> Marker:
@@ -424,7 +424,7 @@ class Ledger:
             data = self.files.read(uri)
         except WalCorruptError:  # there is none
             return None
-        with damaged(self.told(uri)):
+        with damaged(self.path(uri)):
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("it is no JSON object")

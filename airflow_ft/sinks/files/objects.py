@@ -231,7 +231,7 @@ class Objects:
         import obstore
 
         _, key = _split(uri)
-        with self._telling(uri):
+        with self._translated_errors(uri):
             for some in obstore.list(self.store, key, offset=after):
                 for each in some:
                     yield str(each["path"]), int(each["size"])
@@ -251,11 +251,11 @@ class Objects:
             raise WalCorruptError(f"{uri} is missing.", remedy="Restore it from a backup.", path=uri) from error
 
     def _ask(self, uri: str, call: Callable[[str], T]) -> T:
-        with self._telling(uri):
+        with self._translated_errors(uri):
             return call(_split(uri)[1])
 
     @contextmanager
-    def _telling(self, uri: str) -> Iterator[None]:
+    def _translated_errors(self, uri: str) -> Iterator[None]:
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         try:
@@ -264,12 +264,12 @@ class Objects:
             raise FileExistsError(errno.EEXIST, "the object exists already", uri) from error
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                self._tell(uri, error)
+                self._raise_translated(uri, error)
             raise
         except BaseError as error:
-            self._tell(uri, error)
+            self._raise_translated(uri, error)
 
-    def _tell(self, uri: str, error: Exception) -> NoReturn:
+    def _raise_translated(self, uri: str, error: Exception) -> NoReturn:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
@@ -311,7 +311,7 @@ class _Download(io.RawIOBase):
         return True
 
     def readinto(self, into: Any) -> int:
-        with self._objects._telling(self._uri):
+        with self._objects._translated_errors(self._uri):
             found = memoryview(self._source.read(len(into)))
         into[: len(found)] = found
         return len(found)
@@ -339,13 +339,13 @@ class _Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        with self._objects._telling(self._uri):
+        with self._objects._translated_errors(self._uri):
             return self._out.write(bytes(data))  # the client keeps what it is given for a while
 
     def close(self) -> None:
         if not self.closed:
             try:
-                with self._objects._telling(self._uri):
+                with self._objects._translated_errors(self._uri):
                     self._out.close()
             finally:
                 super().close()

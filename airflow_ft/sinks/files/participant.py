@@ -70,7 +70,7 @@ from airflow_ft.sinks.base.memory import (
 )
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import judged
-from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.staged import Rank, Staged, others
@@ -103,9 +103,9 @@ class FilesParticipant:
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Raises the head, judges columns, and has all rows durably in a hidden folder when it returns."""
-        notes: dict[str, Any] = {"folder": self.ledger.told(self.ledger.root), "epoch": fence.epoch}
+        notes: dict[str, Any] = {"folder": self.ledger.path(self.ledger.root), "epoch": fence.epoch}
         readers = [self.wal.open(segment) for segment in plan.segments]
-        with self._telling(plan):
+        with self._translated_errors(plan):
             head = self._raised(fence, plan)
             if head.since and self._begins(plan):
                 self.staged.remove(lambda number, _: number < head.since)
@@ -131,7 +131,7 @@ class FilesParticipant:
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Renames what the counted attempt has prepared, or finds that the number is settled."""
-        with self._telling(plan):
+        with self._translated_errors(plan):
             head = self._raised(fence)
             marker = self._settled(plan, head, fence, exactly=True)
             if marker is None:
@@ -141,17 +141,17 @@ class FilesParticipant:
                     rank = fence.rank
                     log.warning("%s: checkpoint %d is not prepared here, so it is delivered from the write-ahead log",
                                 self.name, plan.number)  # fmt: skip
-                    letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+                    dead_letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
                     readers = [self.wal.open(each) for each in plan.segments]
-                    manifest = self._built(plan, fence, readers, self._before(plan, head), letters)
+                    manifest = self._built(plan, fence, readers, self._before(plan, head), dead_letters)
                 marker = self._published(plan, fence, rank, manifest)
-            standing = self.ledger.write_marker(plan.number, marker)
+            existing = self.ledger.write_marker(plan.number, marker)
             self.staged.remove(lambda number, _: number == plan.number)
-        return standing.proof(self.name, plan.number)
+        return existing.proof(self.name, plan.number)
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """ABORTED is decided: removes what is prepared, and writes the tombstone."""
-        with self._telling(plan):
+        with self._translated_errors(plan):
             try:
                 head = self._raised(fence, plan)
             except UnfitTargetError:
@@ -161,27 +161,27 @@ class FilesParticipant:
                 return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
             self._settled(plan, head, fence, exactly=False)
             self.staged.remove(lambda number, _: number == plan.number)
-            standing = self.ledger.marker(plan.number)
-            if standing is None and not self.heuristic(plan):
+            existing = self.ledger.marker(plan.number)
+            if existing is None and not self.heuristic(plan):
                 tombstone = Marker(fence.installation, Outcome.ABORTED, *fence.rank, plan.digest, {}, dict(detail))
-                standing = self.ledger.write_marker(plan.number, tombstone)
+                existing = self.ledger.write_marker(plan.number, tombstone)
             if early := self.heuristic(plan):
-                marked = standing is not None and standing.outcome is Outcome.COMMITTED
-                marker = f" and {self.ledger.told(self.ledger.marker_uri(plan.number))}" if marked else ""
+                marked = existing is not None and existing.outcome is Outcome.COMMITTED
+                marker = f" and {self.ledger.path(self.ledger.marker_uri(plan.number))}" if marked else ""
                 raise HeuristicCommitError(
                     f"the checkpoint is ABORTED, but it cannot be rolled back: {early}",
                     remedy=f"Remove that folder{marker}, then run `airflow ft resume {plan.pipeline}`. A later"
                     " checkpoint delivers its rows, or they are computed again.",
                 )
-            if standing is None:
+            if existing is None:
                 raise SinkUnavailableError(
                     "another process has just removed what replaced it.", code="changed_meanwhile", remedy="Retry."
                 )
-        return standing.proof(self.name, plan.number)
+        return existing.proof(self.name, plan.number)
 
     def proof(self, plan: Plan) -> Proof | None:
         """The marker; None when there is none, which proves nothing."""
-        with self._telling(plan):
+        with self._translated_errors(plan):
             marker = self.ledger.marker(plan.number) if self.ledger.has_been_of(plan.pipeline) else None
         if marker is None:
             return None
@@ -192,7 +192,7 @@ class FilesParticipant:
         """Raises the floor, then prunes markers at or below it: who finds no marker reads the floor after that."""
         if floor <= 0:
             return
-        with self._telling():
+        with self._translated_errors():
 
             def raised(head: Owned | None) -> Owned:
                 found = self._owned(head, fence)
@@ -204,9 +204,9 @@ class FilesParticipant:
 
     def head(self, pipeline: str) -> SinkHead | None:
         """Return the newest version of the head, with any owner; None if the folder is not this pipeline's."""
-        with self._telling():
+        with self._translated_errors():
             head = self._head_of(pipeline)
-        return None if head is None else head.told
+        return None if head is None else head.as_sink_head
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Takes the head over from another installation."""
@@ -215,7 +215,7 @@ class FilesParticipant:
             check_adopter(head, fence)
             self.ledger.require_owner(head, fence.pipeline)
             marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]
-            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
             found = head or _head(fence)
             return replace(
                 found,
@@ -228,13 +228,13 @@ class FilesParticipant:
                 inherited=0,
             )
 
-        with self._telling():
+        with self._translated_errors():
             self.ledger.claim(fence.pipeline)
             self.ledger.change(taken)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Tombstones and prepared folders of former owners past the last delivered number."""
-        with self._telling():
+        with self._translated_errors():
             head = self._head_of(pipeline)
             if head is None:
                 return ()
@@ -259,7 +259,7 @@ class FilesParticipant:
             mine = found.installation == fence.installation  # it was adopted since
             return found if mine else replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
-        with self._telling():
+        with self._translated_errors():
             head = self._head_of(fence.pipeline)
             if head is None:
                 return
@@ -274,10 +274,10 @@ class FilesParticipant:
 
     def heuristic(self, plan: Plan) -> str:
         """Return whether its rows are visible because someone moved the folder."""
-        with self._telling(plan):
+        with self._translated_errors(plan):
             where = self.ledger.published(plan.number)
             manifest = self.ledger.manifest(where) if self.ledger.has_been_of(plan.pipeline) else None
-        return f"{self.ledger.told(where)} exists and shows {count_text(manifest['rows'], 'row')}." if manifest else ""
+        return f"{self.ledger.path(where)} exists and shows {count_text(manifest['rows'], 'row')}." if manifest else ""
 
     def close(self) -> None:
         """Nothing is held between calls."""
@@ -291,11 +291,11 @@ class FilesParticipant:
             if manifest is not None and manifest["digest"] == plan.digest and manifest["sink"] != self.staged.name:
                 raise UnfitTargetError(
                     f"sinks {manifest['sink']!r} and {self.staged.name!r} lead to one folder,"
-                    f" {self.ledger.told(self.ledger.root)}.",
+                    f" {self.ledger.path(self.ledger.root)}.",
                     code="folder_shared",
                     remedy="Give each sink its own folder.",
                     sink=self.staged.name,
-                    path=self.ledger.told(self.ledger.root),
+                    path=self.ledger.path(self.ledger.root),
                 )
 
     def schema_problems(
@@ -330,7 +330,7 @@ class FilesParticipant:
                 if marked := self.ledger.newest():
                     head = self._begun_since()
                     if head is None:
-                        refuse_markers_without_head(marked, self.ledger.told(self.ledger.uri("head")))
+                        refuse_markers_without_head(marked, self.ledger.path(self.ledger.uri("head")))
             if head is None and begins:
                 return _head(fence)
             if head is not None and former is not None and self.ledger.owner(head) == former.pipeline:
@@ -346,7 +346,7 @@ class FilesParticipant:
         check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt))  # ranks are of two pipelines
         if head.last_delivered != former.number:
             raise UnfitTargetError(
-                f"{self.ledger.told(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which continues"
+                f"{self.ledger.path(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which continues"
                 f" as {fence.pipeline!r} after checkpoint {former.number}. But the last checkpoint in it is"
                 f" {head.last_delivered}.",
                 code="number_differs",
@@ -393,7 +393,7 @@ class FilesParticipant:
     def _required(self, head: Owned | None) -> Owned:
         if head is None:
             raise StoreBehindSinkError(
-                f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone or empty.",
+                f"the sink has lost its head: {self.ledger.path(self.ledger.uri())} is gone or empty.",
                 code="ledger_lost",
                 remedy=self._bring_back,
             )
@@ -401,7 +401,7 @@ class FilesParticipant:
 
     @property
     def _bring_back(self) -> str:
-        return f"Restore {self.ledger.told(self.ledger.uri())}, and compare it before you resume."
+        return f"Restore {self.ledger.path(self.ledger.uri())}, and compare it before you resume."
 
     def _settled(self, plan: Plan, head: Owned, fence: Fence, *, exactly: bool) -> Marker | None:
         """Return the marker that settles the number, or one made from the visible folder if a process died before its
@@ -429,7 +429,7 @@ class FilesParticipant:
         detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
         detail["manifest"] = self.ledger.checksum(manifest)
         if manifest["files"]:
-            detail["folder"] = self.ledger.told(self.ledger.published(number))
+            detail["folder"] = self.ledger.path(self.ledger.published(number))
         counts = {self.staged.name: manifest["rows"]}
         epoch, attempt = manifest["rank"]
         return Marker(
@@ -453,11 +453,11 @@ class FilesParticipant:
         fence: Fence,
         readers: Sequence[SegmentReader],
         before: Mapping[str, Any] | None,
-        letters: Refused | None = None,
+        dead_letters: Refused | None = None,
     ) -> dict[str, Any]:
-        aside = (lambda: set_aside_detail(letters.write())) if letters is not None else dict
+        aside = (lambda: set_aside_detail(dead_letters.write())) if dead_letters is not None else dict
         try:
-            return self.staged.build(plan, fence, readers, letters, aside, before)
+            return self.staged.build(plan, fence, readers, dead_letters, aside, before)
         except BaseException as error:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))
@@ -473,10 +473,10 @@ class FilesParticipant:
             try:
                 self.staged.publish(number, rank)
             except (FileExistsError, FileNotFoundError) as error:
-                standing = self.ledger.marker(number) or self._visible(plan)
-                if standing is not None:
-                    check_marker(standing, plan, fence.installation)
-                    return standing
+                existing = self.ledger.marker(number) or self._visible(plan)
+                if existing is not None:
+                    check_marker(existing, plan, fence.installation)
+                    return existing
                 if isinstance(error, FileExistsError):
                     raise self._in_the_way(number) from error
                 what = "another process has just removed the prepared files."
@@ -484,7 +484,7 @@ class FilesParticipant:
         return self._marker(number, manifest)
 
     def _in_the_way(self, number: int) -> AirflowFtError:
-        path = self.ledger.told(self.ledger.published(number))
+        path = self.ledger.path(self.ledger.published(number))
         return UnfitTargetError(
             f"{path} exists, and airflow-ft did not write it.",
             code="path_occupied",
@@ -494,8 +494,8 @@ class FilesParticipant:
         )
 
     def _orphan(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Orphan:
-        folder = self.ledger.told(self.staged.uri(number, rank))
-        visible = self.ledger.told(self.ledger.published(number))
+        folder = self.ledger.path(self.staged.uri(number, rank))
+        visible = self.ledger.path(self.ledger.published(number))
         return Orphan(
             number,
             "",
@@ -511,7 +511,7 @@ class FilesParticipant:
         left = [each for each in others(self.staged, fence.installation, above) if self.ledger.marker(each[0]) is None]
         if left and ending is None:
             raise StateConflictError(
-                f"{self.ledger.told(self.staged.uri(*left[0][:2]))} is prepared.",
+                f"{self.ledger.path(self.staged.uri(*left[0][:2]))} is prepared.",
                 code="prepared_foreign",
                 remedy="Decide about it with `--prepared commit` or `--prepared rollback`.",
             )
@@ -521,10 +521,10 @@ class FilesParticipant:
                     self.staged.publish(number, rank)
             self.ledger.write_marker(number, self._marker(number, manifest))
 
-    def _telling(self, plan: Plan | None = None) -> Any:
+    def _translated_errors(self, plan: Plan | None = None) -> Any:
         where: dict[str, Any] = {"participant": self.name}
-        return telling(
-            self.ledger.told(self.ledger.root),
+        return translated_errors(
+            self.ledger.path(self.ledger.root),
             **where,
             **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}),
         )

@@ -14,7 +14,7 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import is_object_store, only_sink, room
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.files.columns import schema_problems as column_problems_of
-from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
@@ -31,7 +31,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 
 def _folder(pipeline: str, plan: ParticipantPlan, sink: FilesSink, connection: ConnectionInfo) -> Finding:
-    with telling(sink.folder):
+    with translated_errors(sink.folder):
         owner = Ledger.of(sink.folder, connection).pipeline()
         free = ""
         if not is_object_store(sink.folder) and not is_hdfs(sink.folder):
@@ -43,7 +43,7 @@ def _folder(pipeline: str, plan: ParticipantPlan, sink: FilesSink, connection: C
 
 def _described(look: Callable[[], Finding], pipeline: str, sink: FilesSink, connection: ConnectionInfo) -> Finding:
     free = look().text
-    with telling(sink.folder):
+    with translated_errors(sink.folder):
         ledger = Ledger.of(sink.folder, connection)
         owner = ledger.pipeline()
         many = count_text(len(ledger.visible()), "checkpoint is", "checkpoints are")
@@ -62,7 +62,7 @@ def schema_problems(
     found: list[AirflowFtError] = []
     for name, schema in schemas.items():
         sink = FilesSink.from_settings(plan.name, plan.sinks[name])
-        with telling(sink.folder, participant=plan.name):
+        with translated_errors(sink.folder, participant=plan.name):
             before = Ledger.of(sink.folder, connection).newest_layout()
         found += column_problems_of(sink, schema, before, name)
     return found

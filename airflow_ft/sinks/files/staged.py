@@ -83,13 +83,13 @@ class Staged:
         plan: Plan,
         fence: Fence,
         readers: Sequence[SegmentReader],
-        letters: Refused | None,
+        dead_letters: Refused | None,
         aside: Callable[[], Mapping[str, Any]],
         before: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Write all rows of the number, durably; returns the manifest.
 
-        With `letters` refused rows are set aside instead; `aside` writes them, and returns their part of the proof.
+        With `dead_letters` refused rows are set aside instead; `aside` writes them and returns their part of the proof.
         `before` is the layout of the preceding rows (`layout_behind`).
 
         Raises:
@@ -102,12 +102,12 @@ class Staged:
         mine = [reader for reader in readers if self.name in reader.sinks()]
         try:
             for reader in mine:
-                linked = self._linked(reader, len(mine)) if letters is None else []
+                linked = self._linked(reader, len(mine)) if dead_letters is None else []
                 for file in reader.files(self.name):
                     if file in linked:
                         out.adopt(reader, file, self.name)
                     else:
-                        self._write(reader, file, out, letters)
+                        self._write(reader, file, out, dead_letters)
             written = out.close()
         except BaseException:
             out.abandon()
@@ -143,12 +143,12 @@ class Staged:
         if lost := sorted(path for path in paths if path not in there):
             folder_of = lost[0].rpartition("/")[0]
             raise UnfitTargetError(
-                f"the file system of {self.ledger.told(self.ledger.root)} ignores case or the form of letters. It takes"
+                f"the file system of {self.ledger.path(self.ledger.root)} ignores case or the form of letters. It takes"
                 f" the folder of partition {folder_of} for that of another value.",
                 code="file_system_unsupported",
                 remedy="Name a folder on a file system that distinguishes them, or make them one value in the job.",
                 sink=self.name,
-                path=self.ledger.told(self.ledger.root),
+                path=self.ledger.path(self.ledger.root),
                 feature="case",
                 partition=folder_of,
             )
@@ -187,10 +187,10 @@ class Staged:
         most = LARGEST if isinstance(self.ledger.files, Objects) else math.inf
         return [file for file in found if file.bytes <= most]
 
-    def _write(self, reader: SegmentReader, file: WalFile, out: Files, letters: Refused | None) -> None:
+    def _write(self, reader: SegmentReader, file: WalFile, out: Files, dead_letters: Refused | None) -> None:
         parts = (
             (folder, part)
-            for rows in accepted(reader, self.name, file, letters, lambda batch: (batch, self._refused(batch)))
+            for rows in accepted(reader, self.name, file, dead_letters, lambda batch: (batch, self._refused(batch)))
             for folder, part in partitions.split(rows, self.sink.partition_by)
             if part.num_rows
         )

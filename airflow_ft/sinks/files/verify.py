@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, Difference, Sent, SinkReport, by_target, expected_rows
 from airflow_ft.protocol.write_ahead_log import WalReader
-from airflow_ft.sinks.files.failures import telling
+from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink
 
@@ -33,7 +33,7 @@ def verify(
 ) -> list[SinkReport]:
     """One report a folder. SinkUnavailableError, SinkAccessError: nothing could be compared."""
     sent = by_target(delivered, plan.name, lambda given: FilesSink.from_settings(plan.name, given).folder)
-    with telling(plan.name, participant=plan.name):
+    with translated_errors(plan.name, participant=plan.name):
         return [_verify(of_folder, plan.name, folder, connection) for folder, of_folder in sent.items()]
 
 

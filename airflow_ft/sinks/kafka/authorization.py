@@ -18,7 +18,7 @@ from kafka.protocol.producer.transaction import EndTxnRequest
 
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 
-_NOBODY = 2**62  # brokers give out producer ids from 0 upwards, a thousand at a time
+_UNUSED_PRODUCER_ID = 2**62  # brokers give out producer ids from 0 upwards, a thousand at a time
 
 # What a broker says to a request that it has let in.
 _NO_SUCH_TRANSACTION = frozenset(
@@ -60,7 +60,7 @@ class Permissions(TransactionCoordinator):
 
         def ask(client: KafkaAdminClient) -> bool:
             try:
-                code = client._manager.run(_beat_for_nobody, client, group)
+                code = client._manager.run(_heartbeat_as_stranger, client, group)
             except kafka.errors.GroupAuthorizationFailedError:
                 return False
             return _is_allowed(code, KafkaError.GROUP_AUTHORIZATION_FAILED, _NO_SUCH_MEMBER)
@@ -78,11 +78,13 @@ def _is_allowed(code: int, refused: int, let_in: frozenset[int]) -> bool:
 
 async def _end_nothing(client: Any, transactional_id: str) -> int:
     broker = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)
-    request = EndTxnRequest(transactional_id=transactional_id, producer_id=_NOBODY, producer_epoch=0, committed=False)
+    request = EndTxnRequest(
+        transactional_id=transactional_id, producer_id=_UNUSED_PRODUCER_ID, producer_epoch=0, committed=False
+    )
     return int((await client._manager.send(request, node_id=broker)).error_code)
 
 
-async def _beat_for_nobody(client: Any, group: str) -> int:
+async def _heartbeat_as_stranger(client: Any, group: str) -> int:
     broker = await client._find_coordinator_id(group, CoordinatorType.GROUP)
     request = HeartbeatRequest(group_id=group, generation_id=0, member_id="nobody")
     return int((await client._manager.send(request, node_id=broker)).error_code)

@@ -64,7 +64,7 @@ Report = Callable[[KafkaError | None, Any], None]
 
 
 class Counter(Protocol):
-    """Counter of delivery reports (`transaction.Tally`)."""
+    """Counter of delivery reports (`transaction.AckCounter`)."""
 
     def reporting(self, records: int) -> Report: ...
 

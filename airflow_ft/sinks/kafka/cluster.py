@@ -87,8 +87,8 @@ class KafkaParticipant:
             # Not before: some brokers make a topic of whatever a producer asks for.
             slot.connect(self._demanded if slot.has_written(fence) else {})
         for slot in slots:
-            token, standing = self._tokens.ensure_taken_over(slot, plan, fence)
-            if standing is TokenStatus.READY:
+            token, status = self._tokens.ensure_taken_over(slot, plan, fence)
+            if status is TokenStatus.READY:
                 births[slot.group] = list(token.birth)
         notes = self._check_rows(plan, topics)
         return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
@@ -118,14 +118,14 @@ class KafkaParticipant:
         There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there.
         """
         tokens = []
-        standings = set()
+        statuses = set()
         for slot in self._tokens.slots(plan.pipeline):
-            token, standing = self._tokens.take_over(slot, plan, fence)
+            token, status = self._tokens.take_over(slot, plan, fence)
             tokens.append(token)
-            standings.add(standing)
-        if standings == {TokenStatus.DONE}:
+            statuses.add(status)
+        if statuses == {TokenStatus.DONE}:
             return self._proof(plan, tokens)
-        if TokenStatus.DONE in standings:
+        if TokenStatus.DONE in statuses:
             raise StateConflictError(
                 "some transactional ids have already delivered this checkpoint, so it was decided to commit it.",
                 remedy="Let the next attempt commit it. It delivers the rest.",
@@ -246,9 +246,9 @@ class KafkaParticipant:
 
         def work(transaction: Transaction) -> Token:
             token = slot.read_token(fence)
-            standing = judge(token, expected, fence, may_wait=False)
+            status = judge(token, expected, fence, may_wait=False)
             assert token is not None  # judge raises TokenLostError
-            if standing is TokenStatus.DONE:
+            if status is TokenStatus.DONE:
                 return token  # a transaction that was in doubt, or another process under this plan, has committed
             after = self._send(slot, plan, fence, token, reading, transaction, content, note)
             transaction.commit(after)
@@ -275,15 +275,15 @@ class KafkaParticipant:
         with self._known.trusted():
             ids = self._known.ids(self._topics)
             transaction.begin()
-            tallies = (content or self._content).send(plan, slot.index, reading, transaction)
-            ends = merge_ends(tallies.values())
+            counters = (content or self._content).send(plan, slot.index, reading, transaction)
+            ends = merge_ends(counters.values())
             after = topic_ids(self._clients, ends)
             if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
                 what = f"topics were deleted or recreated before all rows were sent to them: {', '.join(others)}."
                 where: dict[str, Any] = {"participant": self._plan.name, "topics": others}
                 remedy = "Retry. Nothing was committed."
                 raise SinkUnavailableError(what, code="topic_recreated", remedy=remedy, **where)
-        counts = {name: tally.total for name, tally in tallies.items()}
+        counts = {name: counter.total for name, counter in counters.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
         into = {topic: found for topic in ends if (found := ids[topic])}
         return delivered(before, fence, delivery, self._tokens.count, ends, now(), into, note)

@@ -11,7 +11,7 @@ from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
-from airflow_ft.sinks.kafka.sending import Sender, Tally
+from airflow_ft.sinks.kafka.sending import AckCounter, Sender
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.vote import SegmentRows, replaced_times
 
@@ -77,37 +77,37 @@ class PlanContent:
         """The slot's rows, of which the first are read beside what else is done; to be closed."""
         return Reading(lambda: self._records(plan, slot))
 
-    def send(self, plan: Plan, slot: int, reading: Reading, sender: Sender) -> Mapping[str, Tally]:
+    def send(self, plan: Plan, slot: int, reading: Reading, sender: Sender) -> Mapping[str, AckCounter]:
         """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows.
 
         Raises:
             UnfitTargetError: the brokers have replaced timestamps that a sink maps: the topic was altered since the
                 vote. Only their answer shows it without a gap.
         """
-        tallies = {name: Tally(sink.topic, sink.timestamp is not None) for name, sink in self._sinks.items()}
-        expected = dict.fromkeys(tallies, 0)
+        counters = {name: AckCounter(sink.topic, sink.timestamp is not None) for name, sink in self._sinks.items()}
+        expected = dict.fromkeys(counters, 0)
         for rows, file in self.loads(plan, slot):
             expected[rows.name] += file.rows
         with closing(reading.begin()) as ahead:
             for name, records in ahead:
-                sender.send(tallies[name].topic, records, tallies[name])
-        sender.flush(tallies.values())
-        for name, tally in tallies.items():
-            if tally.replaced:
+                sender.send(counters[name].topic, records, counters[name])
+        sender.flush(counters.values())
+        for name, counter in counters.items():
+            if counter.replaced:
                 raise replaced_times(self._sinks[name], name).located(pipeline=plan.pipeline, checkpoint=plan.number)
-            if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
+            if counter.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
                 raise SinkUnavailableError(
-                    f"the brokers acknowledged {tally.total} records, but the log has {expected[name]} rows.",
+                    f"the brokers acknowledged {counter.total} records, but the log has {expected[name]} rows.",
                     code="records_unacknowledged",
                     remedy="Retry. Nothing was committed.",
                     pipeline=plan.pipeline,
                     checkpoint=plan.number,
                     participant=self._participant,
                     sink=name,
-                    acknowledged=tally.total,
+                    acknowledged=counter.total,
                     rows=expected[name],
                 )
-        return tallies
+        return counters
 
     def _records(self, plan: Plan, slot: int) -> Iterator[SlotRecords]:
         """Yield what a slot sends, in order."""

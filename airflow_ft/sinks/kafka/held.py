@@ -82,7 +82,7 @@ class HeldParticipant(KafkaParticipant):
         try:
             self._in_each_slot(plan, lambda slot: self._hold(slot, plan, fence, hold, held))
         except BaseException:
-            self._let_go(held)
+            self._end_uncounted(held)
             raise
         return {**notes, HELD: held}
 
@@ -279,7 +279,7 @@ class HeldParticipant(KafkaParticipant):
             **self._tokens.expectation(slot, plan).where(),
         )
 
-    def _let_go(self, held: Mapping[str, Any]) -> None:
+    def _end_uncounted(self, held: Mapping[str, Any]) -> None:
         """End transactions that no vote counts, so that readers need not wait for their time-out."""
         with suppress(SinkUnavailableError, SinkAccessError):  # once is enough: the next init or the time-out ends them
             for group, note in held.items():

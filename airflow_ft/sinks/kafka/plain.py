@@ -20,7 +20,7 @@ from airflow_ft.protocol.set_aside import SetAside, together
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
 from airflow_ft.sinks.kafka.content import PlanContent
-from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally, merge_ends
+from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError, Sender, merge_ends
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 
@@ -44,17 +44,17 @@ class PlainParticipant(KafkaParticipant):
         if aside:
             content = PlanContent(self._plan.name, self._sinks, DeliveredLog.without(self._wal, aside))
         sender = self._sender = self._sender or Sender(self._clients, self._clients.plain_producer(self._limits()))
-        tallies: list[Mapping[str, Tally]] = []
+        counters: list[Mapping[str, AckCounter]] = []
         try:
             for slot in slots:
                 with closing(content.read(plan, slot.index)) as reading:
-                    tallies.append(content.send(plan, slot.index, reading, sender))
+                    counters.append(content.send(plan, slot.index, reading, sender))
         except BaseException as error:
             self._discard()
             if isinstance(error, ProducerLostError):
                 raise self._clients.error(error.error, f"delivering without a transaction: {error.doing}") from error
             raise
-        self._done = self._acknowledged(plan, fence, tallies, aside)
+        self._done = self._acknowledged(plan, fence, counters, aside)
         return self._done
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -107,15 +107,15 @@ class PlainParticipant(KafkaParticipant):
         self,
         plan: Plan,
         fence: Fence,
-        tallies: Sequence[Mapping[str, Tally]],
+        counters: Sequence[Mapping[str, AckCounter]],
         aside: Sequence[Mapping[str, SetAside]],
     ) -> Proof:
         partitions: dict[str, Any] = {}
         counts = dict.fromkeys(self._sinks, 0)
-        for each in tallies:
+        for each in counters:
             add_ends(partitions, merge_ends(each.values()))
-            for name, tally in each.items():
-                counts[name] += tally.total
+            for name, counter in each.items():
+                counts[name] += counter.total
         into = {topic: found for topic, found in topic_ids(self._clients, partitions).items() if found}
         detail = {"attempt": fence.attempt, "partitions": partitions, "topics": into}
         detail |= set_aside_detail(together(aside))

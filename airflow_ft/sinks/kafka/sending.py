@@ -36,7 +36,7 @@ class ProducerLostError(Exception):
 
 
 @dataclass
-class Tally:
+class AckCounter:
     """Acknowledged records of one sink's topic, counted by delivery reports: what brokers said, not what was sent.
 
     With `with_times` it also counts the records whose timestamp the broker has replaced by its own time.
@@ -76,14 +76,14 @@ class Tally:
         return sum(self.records.values())
 
 
-def merge_ends(tallies: Iterable[Tally]) -> dict[str, dict[int, PartitionEnd]]:
+def merge_ends(counters: Iterable[AckCounter]) -> dict[str, dict[int, PartitionEnd]]:
     """Records and last offset by topic and partition, over sinks that may share a topic."""
     ends: dict[str, dict[int, PartitionEnd]] = {}
-    for tally in tallies:
-        by_partition = ends.setdefault(tally.topic, {})
-        for partition, records in tally.records.items():
+    for counter in counters:
+        by_partition = ends.setdefault(counter.topic, {})
+        for partition, records in counter.records.items():
             before = by_partition.get(partition, PartitionEnd(0, -1))
-            by_partition[partition] = PartitionEnd(before.records + records, max(before.last, tally.last[partition]))
+            by_partition[partition] = PartitionEnd(before.records + records, max(before.last, counter.last[partition]))
     return {topic: by_partition for topic, by_partition in ends.items() if by_partition}
 
 
@@ -96,14 +96,14 @@ def keep_for_ever(producer: Producer) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(producer))
 
 
-def _columns(topic: str, records: Records, tally: Tally) -> list[Iterable[Any]]:
+def _columns(topic: str, records: Records, counter: AckCounter) -> list[Iterable[Any]]:
     """The arguments of `_produce` as columns."""
     columns: list[Iterable[Any]] = [
         repeat(topic),
         records.values,
         records.keys if records.keys is not None else repeat(None),
         records.partitions if records.partitions is not None else repeat(-1),
-        repeat(tally),
+        repeat(counter),
     ]
     if _has_more(records):
         columns.append(records.timestamps if records.timestamps is not None else repeat(0))
@@ -121,8 +121,10 @@ def _produce(producer: Producer, records: Records) -> Callable[..., None]:
     if not _has_more(records):
         return plain
 
-    def with_more(topic: str, value: Any, key: Any, partition: int, tally: Tally, timestamp: int, headers: Any) -> None:
-        plain(topic, value, key, partition, tally, timestamp=timestamp, headers=headers)
+    def with_more(
+        topic: str, value: Any, key: Any, partition: int, counter: AckCounter, timestamp: int, headers: Any
+    ) -> None:
+        plain(topic, value, key, partition, counter, timestamp=timestamp, headers=headers)
 
     return with_more
 
@@ -137,28 +139,28 @@ class Sender:
         self._is_fatal = False
         self._is_stuck = False
 
-    def send(self, topic: str, records: RecordColumns, tally: Tally) -> None:
+    def send(self, topic: str, records: RecordColumns, counter: AckCounter) -> None:
         """Hands records to the producer; blocks while its buffer is full, as long as the brokers acknowledge some."""
         progress = self._progress()
         doing = f"sending to topic {topic!r}"
 
         def wait(acknowledged: Callable[[], int]) -> None:
             self._producer.poll(0.1)
-            self._check(tally, doing)
+            self._check(counter, doing)
             progress(acknowledged(), doing)
 
         with self._failures(doing):
             batches = self._batches if records.timestamps is None and records.headers is None else None
             if batches is not None:
-                batches.send(topic, records, tally, lambda: wait(batches.acknowledged))
+                batches.send(topic, records, counter, lambda: wait(batches.acknowledged))
             else:
-                self._send_one_by_one(topic, records.rows(), tally, lambda: wait(lambda: tally.total))
+                self._send_one_by_one(topic, records.rows(), counter, lambda: wait(lambda: counter.total))
             self._producer.poll(0)
-        self._check(tally, doing)
+        self._check(counter, doing)
 
-    def _send_one_by_one(self, topic: str, records: Records, tally: Tally, wait: Callable[[], None]) -> None:
+    def _send_one_by_one(self, topic: str, records: Records, counter: AckCounter, wait: Callable[[], None]) -> None:
         produce = _produce(self._producer, records)
-        for arguments in zip(*_columns(topic, records, tally), strict=False):
+        for arguments in zip(*_columns(topic, records, counter), strict=False):
             while True:
                 try:
                     produce(*arguments)
@@ -166,18 +168,18 @@ class Sender:
                 except BufferError:
                     wait()
 
-    def flush(self, tallies: Iterable[Tally]) -> None:
+    def flush(self, counters: Iterable[AckCounter]) -> None:
         """Waits until every record is acknowledged; ProducerLostError when one failed or the brokers are silent."""
         doing = "waiting for acknowledgements"
-        tallies = list(tallies)
+        counters = list(counters)
         progress = self._progress()
         with self._failures(doing):
             while (left := self._producer.flush(0.5)) > 0:
-                for tally in tallies:
-                    self._check(tally, doing)
+                for counter in counters:
+                    self._check(counter, doing)
                 progress(-left, doing)
-        for tally in tallies:
-            self._check(tally, doing)  # flush() returns 0 even when deliveries failed
+        for counter in counters:
+            self._check(counter, doing)  # flush() returns 0 even when deliveries failed
 
     def discard(self) -> None:
         """Throws the producer away."""
@@ -230,9 +232,9 @@ class Sender:
         """Return what a failure without a report of its own has left behind; None: nothing."""
         return None
 
-    def _check(self, tally: Tally, doing: str) -> None:
-        if tally.failure is not None:  # it may be but a consequence: what is queued is purged after the first failure
-            raise ProducerLostError(self._abortable() or tally.failure, doing)
+    def _check(self, counter: AckCounter, doing: str) -> None:
+        if counter.failure is not None:  # it may be but a consequence: what is queued is purged after the first failure
+            raise ProducerLostError(self._abortable() or counter.failure, doing)
 
     def _progress(self) -> Callable[[int, str], None]:
         seen, since = -math.inf, time.monotonic()

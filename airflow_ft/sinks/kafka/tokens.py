@@ -149,7 +149,7 @@ class Tokens:
         def choose(slot: Slot) -> Token:
             token = slot.read_token(fence)
             if token is None:
-                return self._anew(fence, number)
+                return self._first_token(fence, number)
             check_owner(token, fence, self._participant.name, slot.group)
             if token.number != number:
                 raise TokenLostError(
@@ -181,13 +181,13 @@ class Tokens:
                 check_owner(token, fence, self._participant.name, slot.group)
             if slot.index == 0:  # its producer is initialised: the former owner cannot deliver any more
                 refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
-            return self._anew(fence, number)
+            return self._first_token(fence, number)
 
         self._write_all(fence, choose, foreign=True)
 
     # --- small things --------------------------------------------------------------------------------------------
 
-    def _anew(self, fence: Fence, number: int) -> Token:
+    def _first_token(self, fence: Fence, number: int) -> Token:
         return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
 
     def _write_all(self, fence: Fence, choose: Callable[[Slot], Token], *, foreign: bool = False) -> None:

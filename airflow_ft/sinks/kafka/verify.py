@@ -240,13 +240,13 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
                 starts.append(TopicPartition(topic, partition, begin))
         if starts:
             consumer.assign(starts)
-        heard = time.monotonic()
+        answered_at = time.monotonic()
         while waiting:
             # It returns when the batch is full or the time is over, so this is also what the last batch costs.
             messages = consumer.consume(_BATCH, _PATIENCE)
             if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > clients.timeout:
+                answered_at = time.monotonic()
+            elif time.monotonic() - answered_at > clients.timeout:
                 raise SinkUnavailableError(
                     f"the brokers sent nothing of topic {topic!r} for {clients.timeout:g} s.",
                     code="server_unreachable",

@@ -101,7 +101,7 @@ class BranchedParticipant(ServerParticipant):
 
     # --- what is missing ----------------------------------------------------------------------------------------
 
-    def _standing_branches(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> dict[str, Marker]:
+    def _visible_branches(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> dict[str, Marker]:
         """The markers of the branches that are visible now, of this very plan."""
         found = ledger.branch_markers(session, plan.number)
         for marker in found.values():
@@ -154,10 +154,10 @@ class BranchedParticipant(ServerParticipant):
         marker = settled(session, ledger, plan, fence, head, exactly=True)
         if marker is not None:
             return marker.proof(self._plan.name, plan.number)
-        standing = self._standing_branches(session, ledger, plan, fence)
-        lacking = [branch for branch in expected if branch not in standing]
-        refused = [branch for branch, marker in standing.items() if marker.outcome is not Outcome.COMMITTED]
-        unknown = [branch for branch in standing if branch not in expected]
+        visible = self._visible_branches(session, ledger, plan, fence)
+        lacking = [branch for branch in expected if branch not in visible]
+        refused = [branch for branch, marker in visible.items() if marker.outcome is not Outcome.COMMITTED]
+        unknown = [branch for branch in visible if branch not in expected]
         if lacking or refused or unknown:
             raise SinkUnavailableError(
                 f"branches are missing: {lacking}, aborted: {refused}, of another plan: {unknown}.",
@@ -169,19 +169,19 @@ class BranchedParticipant(ServerParticipant):
                 unknown=unknown,
             )
         counts = dict.fromkeys(self._sinks, 0)
-        for marker in standing.values():
+        for marker in visible.values():
             for name, rows in marker.counts.items():
                 counts[name] += rows
         whole = {
             **detail,
             "server": session.product,
             "segments": [segment.number for segment in plan.segments],
-            "branches": {branch: dict(marker.counts) for branch, marker in sorted(standing.items())},
-            **set_aside_detail(together(read_detail(marker.detail) for _, marker in sorted(standing.items()))),
+            "branches": {branch: dict(marker.counts) for branch, marker in sorted(visible.items())},
+            **set_aside_detail(together(read_detail(marker.detail) for _, marker in sorted(visible.items()))),
         }
         if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
             session.close()
-            return self._standing(plan)
+            return self._current_proof(plan)
         if ledger.fill_marker(session, plan.number, counts, whole) != 1:
             raise marker_lost(ledger, plan.number)
         ledger.deliver_head(session, plan.number)

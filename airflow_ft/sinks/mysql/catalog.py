@@ -104,7 +104,7 @@ class Table:
         ).hexdigest()
 
 
-def told_of(
+def information_schema(
     session: Session,
     name: TableName,
     source: str,
@@ -153,7 +153,7 @@ def read_table(session: Session, name: TableName) -> Table:
 
     UnfitTargetError when it is not there. SinkAccessError when it is no base table, or its engine has no transactions.
     """
-    tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
+    tables = information_schema(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
         remedy = f"Create the table, or run GRANT SELECT, INSERT ON {name.sql} to the connection's user."
         raise Misfits(str(name)).no_table(remedy)
@@ -169,7 +169,7 @@ def read_table(session: Session, name: TableName) -> Table:
             engine=str(engine or ""),
         )
     charsets = "information_schema.CHARACTER_SETS s ON s.CHARACTER_SET_NAME = c.CHARACTER_SET_NAME"
-    columns = told_of(
+    columns = information_schema(
         session,
         name,
         f"COLUMNS c LEFT JOIN {charsets}",
@@ -179,10 +179,10 @@ def read_table(session: Session, name: TableName) -> Table:
         "ORDER BY ORDINAL_POSITION",
     )
     primary = "AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
-    key = told_of(session, name, "STATISTICS", "COLUMN_NAME", primary)
+    key = information_schema(session, name, "STATISTICS", "COLUMN_NAME", primary)
     about = ("EVENT_OBJECT_SCHEMA", "EVENT_OBJECT_TABLE")
     named = "EVENT_MANIPULATION, TRIGGER_NAME"
-    triggers = told_of(session, name, "TRIGGERS", named, "ORDER BY TRIGGER_NAME", about)
+    triggers = information_schema(session, name, "TRIGGERS", named, "ORDER BY TRIGGER_NAME", about)
     described = [_column(row) for row in columns]
     by_event: dict[str, list[str]] = {}
     for event, trigger in triggers:

@@ -16,7 +16,7 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.requirements import Finding, Requirement
-from airflow_ft.sinks.mysql.failures import telling
+from airflow_ft.sinks.mysql.failures import translated_errors
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, Way, path
@@ -51,11 +51,11 @@ def examine(
     """
     exam = Examination(f"connection {plan.name}")
     sinks = exam.attempt("settings", lambda: MySqlSink.all_of(plan))
-    session = exam.attempt("connect", telling("connecting")(lambda: Session(connection, Limits())))
+    session = exam.attempt("connect", translated_errors("connecting")(lambda: Session(connection, Limits())))
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("examination", telling("examining")(lambda: _server(exam, session, sinks)))
+        exam.attempt("examination", translated_errors("examining")(lambda: _server(exam, session, sinks)))
         for requirement in requirements_of(session, pipeline, plan, connection.schema):
             if requirement.name == BRANCHES:
                 ledger = ledger_of(sinks, connection.schema, pipeline, plan.name)
@@ -115,7 +115,7 @@ def _branches(
     installation: str | None,
 ) -> None:
     """Check whether prepared branches are safe here: prepare one, and roll it back over another connection."""
-    is_ready = exam.attempt(BRANCHES, telling("reading the ledger")(partial(is_usable, session, ledger)))
+    is_ready = exam.attempt(BRANCHES, translated_errors("reading the ledger")(partial(is_usable, session, ledger)))
     if not is_ready or installation is None:
         missing = "the decision log" if is_ready else "the ledger"
 
@@ -127,7 +127,7 @@ def _branches(
         return
     limits = Limits(head_wait=10)
 
-    @telling("preparing a branch")
+    @translated_errors("preparing a branch")
     def attempt() -> float:
         return try_xa(lambda: Session(connection, limits), session, ledger, installation, new_nonce, limits)
 
@@ -146,7 +146,7 @@ def _rows(
 ) -> None:
     """Judge published rows as `prepare` would."""
 
-    @telling("reading the table")
+    @translated_errors("reading the table")
     def read() -> Target:
         return fit_target(session, read_target(session, name, sink, connection.schema), sink)
 
@@ -157,7 +157,7 @@ def _rows(
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
 
-        @telling("checking rows")
+        @translated_errors("checking rows")
         def judge(reader: SegmentReader = reader) -> None:
             whole = target.to_judge(session, lambda: Session(connection, Limits()))
             room = session.max_allowed_packet - HEADROOM

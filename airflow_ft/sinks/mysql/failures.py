@@ -223,8 +223,8 @@ def _is_about_rows(error: BaseException) -> bool:
 def _is_answer(error: BaseException) -> bool:
     """Return whether the server has sent the error; the numbers from 2000 to 2999 are the driver's, unless it did."""
     code = code_of(error)
-    told = getattr(error, "sqlstate", None)  # since PyMySQL 1.2
-    return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(told) or not 2000 <= code < 3000)
+    sqlstate = getattr(error, "sqlstate", None)  # since PyMySQL 1.2
+    return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(sqlstate) or not 2000 <= code < 3000)
 
 
 def refuses_rows(code: int) -> bool:
@@ -306,7 +306,7 @@ def suppressed(code: int) -> Iterator[None]:
 
 
 @contextmanager
-def telling(doing: str, **where: Any) -> Iterator[None]:
+def translated_errors(doing: str, **where: Any) -> Iterator[None]:
     """The driver's errors as ours, and all of ours with their place."""
     try:
         yield

@@ -19,7 +19,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError, together
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
-from airflow_ft.sinks.mysql.catalog import computed, told_of, whole_name
+from airflow_ft.sinks.mysql.catalog import computed, information_schema, whole_name
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Way, path
@@ -113,7 +113,7 @@ class JudgingParticipant(ABC):  # noqa: B024
             raise refused[0]
         if not changed:
             return targets
-        if way.letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
+        if way.dead_letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
             return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
         if judge:
             self._judge_again(session, plan, changed, known)
@@ -173,13 +173,15 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     where it refuses the statement: reading the table afterwards may name the reason better.
     """
     asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
-    told = [
+    described = [
         (str(column), "insert" in str(privileges).lower(), bool(needed))
-        for column, extra, privileges, needed in told_of(session, name, "COLUMNS", asked, "ORDER BY ORDINAL_POSITION")
+        for column, extra, privileges, needed in information_schema(
+            session, name, "COLUMNS", asked, "ORDER BY ORDINAL_POSITION"
+        )
         if not computed(str(extra or ""))
     ]
-    granted = any(may for _, may, _ in told)  # privileges by way of a role may not show
-    columns = [(column, needed) for column, may, needed in told if may or not granted]
+    granted = any(may for _, may, _ in described)  # privileges by way of a role may not show
+    columns = [(column, needed) for column, may, needed in described if may or not granted]
     # MariaDB demands the columns without a default, though there is no row.
     named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
     if not named:

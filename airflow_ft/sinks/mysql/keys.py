@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from airflow_ft.protocol.errors import UnfitTargetError
-from airflow_ft.sinks.mysql.catalog import told_of
+from airflow_ft.sinks.mysql.catalog import information_schema
 from airflow_ft.sinks.mysql.failures import NOT_ALLOWED, suppressed
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
@@ -29,13 +29,13 @@ class Unique:
     nullable: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} ({', '.join(self._told(part) for part in self.parts)})"
+        return f"{self.name} ({', '.join(self._part_text(part) for part in self.parts)})"
 
-    def _told(self, part: str) -> str:
+    def _part_text(self, part: str) -> str:
         return f"{part}({self.prefixes[part]})" if part in self.prefixes else part
 
     @property
-    def tells_apart(self) -> bool:
+    def is_unique(self) -> bool:
         """Return whether two rows with different values always have different keys."""
         return not self.nullable and not self.prefixes
 
@@ -60,7 +60,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     wanted = sorted(key.lower() for key in sink.key_columns)
     unique = unique_keys(session, name)
     same = [key for key in unique if sorted(key.parts) == wanted]
-    fitting = [key for key in same if key.tells_apart]
+    fitting = [key for key in same if key.is_unique]
     if not fitting:
         raise _no_key(target, sink, same)
     if others := [str(key) for key in unique if key not in fitting]:
@@ -85,10 +85,10 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
 
 def _period_key(session: Session, name: TableName) -> str:
     """A key over a period, as SHOW CREATE TABLE shows it ("": none): older releases list them nowhere else."""
-    told = ""
+    statement = ""
     with suppressed(NOT_ALLOWED):  # then the vote on privileges speaks
-        told = str((session.row(f"SHOW CREATE TABLE {name.sql}") or ("", ""))[1])
-    found = re.search(r"^\s*((?:PRIMARY|UNIQUE) KEY .*WITHOUT OVERLAPS\))", told, re.MULTILINE | re.IGNORECASE)
+        statement = str((session.row(f"SHOW CREATE TABLE {name.sql}") or ("", ""))[1])
+    found = re.search(r"^\s*((?:PRIMARY|UNIQUE) KEY .*WITHOUT OVERLAPS\))", statement, re.MULTILINE | re.IGNORECASE)
     return found[1] if found else ""
 
 
@@ -101,7 +101,7 @@ def unique_keys(session: Session, name: TableName) -> list[Unique]:
     columns = f"INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
     order = "AND NON_UNIQUE = 0 ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
     found: dict[str, Unique] = {}
-    for index, column, computed, prefix, null in told_of(session, name, "STATISTICS", columns, order):
+    for index, column, computed, prefix, null in information_schema(session, name, "STATISTICS", columns, order):
         key = found.setdefault(str(index), Unique(str(index)))
         part = f"({computed})" if column is None else str(column).lower()
         key.parts.append(part)

@@ -42,9 +42,9 @@ class Labels:
             return None
         places: dict[str, int] = {}
         for place, found in enumerate(_LABEL.findall(full_type)):
-            told = found.replace("''", "'")
-            places.setdefault(told, place)
-            places.setdefault(_ESCAPED.sub(lambda match: _CONTROL.get(match[1], match[1]), told), place)
+            label = found.replace("''", "'")
+            places.setdefault(label, place)
+            places.setdefault(_ESCAPED.sub(lambda match: _CONTROL.get(match[1], match[1]), label), place)
         return cls(kind == "set", places)
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ class Ledger:
         return (self.pipeline, self.participant)
 
     @property
-    def _told(self) -> str:
+    def _ledger_label(self) -> str:
         return f"a row of {self.table} of {self._key[0]}"
 
     # --- the tables ---------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Ledger:
             f" FROM {self.table}{_MINE} AND {where}",
             (*self._key, *values),
         )
-        return [(int(row[0]), row[1], Marker.stored(row[2:], self._told)) for row in rows]
+        return [(int(row[0]), row[1], Marker.stored(row[2:], self._ledger_label)) for row in rows]
 
     def drop_markers_of_others(self, session: Session, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""
@@ -227,18 +227,18 @@ class Ledger:
         branch: str = WHOLE,
     ) -> None:
         """Takes the number's place. Error 1062: it is settled already, as the row there says."""
-        told = canonical_json(dict(detail))
-        self._insert(session, plan.number, branch, fence, outcome.value, plan.digest, told)
+        detail_text = canonical_json(dict(detail))
+        self._insert(session, plan.number, branch, fence, outcome.value, plan.digest, detail_text)
 
     def fill_marker(
         self, session: Session, number: int, counts: Mapping[str, int], detail: Mapping[str, Any], branch: str = WHOLE
     ) -> int:
         """Writes what the server counted; returns the affected rows, which must be 1."""
-        told = (sum(counts.values()), canonical_json(dict(counts)), canonical_json(dict(detail)))
+        texts = (sum(counts.values()), canonical_json(dict(counts)), canonical_json(dict(detail)))
         return session.run(
             f"UPDATE {self.table} SET `rows` = %s, `counts` = %s, `detail` = %s, `at` = UTC_TIMESTAMP(6)"
             f"{_MINE} AND `number` = %s AND `branch` = %s",
-            (*told, *self._key, number, branch),
+            (*texts, *self._key, number, branch),
         ).affected
 
     def touch(self, session: Session, fence: Fence, name: str) -> None:

@@ -81,16 +81,16 @@ class Way:
     """Allowed ways to send rows: LOAD DATA LOCAL, and sending an INSERT before the previous one is answered.
 
     Starts with both; a way that a server refuses, or cannot explain, is dropped when the rows are sent again. With
-    `letters` (at a person's request) refused rows go there, and only the others are delivered.
+    `dead_letters` (at a person's request) refused rows go there, and only the others are delivered.
     """
 
     load: bool = True
     ahead: bool = True
-    letters: DeadLetters | None = None
+    dead_letters: DeadLetters | None = None
 
     def refused(self, label: str = "") -> Refused | None:
         """Return what collects the refused rows of a transaction; None: they end it."""
-        return Refused(self.letters, label) if self.letters is not None else None
+        return Refused(self.dead_letters, label) if self.dead_letters is not None else None
 
 
 HEADROOM = 1024

@@ -52,7 +52,7 @@ class LocalParticipant(ServerParticipant):
                 detail["killed"] = list(self._killed)
             if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail):
                 session.close()
-                return self._standing(plan)
+                return self._current_proof(plan)
             counts = dict.fromkeys(targets, 0)
             refused = way.refused()
             readers = [self._wal.open(segment) for segment in plan.segments]

@@ -33,7 +33,7 @@ from airflow_ft.sinks.mysql.failures import (
     is_used_up,
     meaning,
     remedy_for,
-    telling,
+    translated_errors,
 )
 from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
@@ -61,13 +61,13 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     Raises:
         SinkUnavailableError, SinkAccessError: the server cannot be asked now.
     """
-    with telling("checking the server"), closing(Session(connection, LIMITS)) as session:
+    with translated_errors("checking the server"), closing(Session(connection, LIMITS)) as session:
         yield from requirements_of(session, pipeline, plan, connection.schema)
 
 
 def requirements_of(session: Session, pipeline: str, plan: ParticipantPlan, schema: str) -> Generator[Requirement]:
     """Yield them, as one session finds them; `schema` is the connection's."""
-    asking, sinks = telling("checking the server"), MySqlSink.all_of(plan)
+    asking, sinks = translated_errors("checking the server"), MySqlSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     yield Requirement("durability", asking(partial(_durability, session, unsafe)))
     yield Requirement("ledger", asking(partial(_ledger, session, pipeline, plan, sinks, schema)))
@@ -87,7 +87,10 @@ def schema_problems(
     """
     found: list[AirflowFtError] = []
     sinks = MySqlSink.all_of(plan)
-    with telling("reading the tables", participant=plan.name), closing(Session(connection, LIMITS)) as session:
+    with (
+        translated_errors("reading the tables", participant=plan.name),
+        closing(Session(connection, LIMITS)) as session,
+    ):
         for name, schema in schemas.items():
             try:
                 target = read_target(session, name, sinks[name], connection.schema)
@@ -349,8 +352,8 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
     except pymysql.err.MySQLError as error:
         if meaning(error) is not Meaning.ACCESS or is_used_up(error):
             raise
-        told = describe(error)
-        denied = _DENIED.search(told)
+        description = describe(error)
+        denied = _DENIED.search(description)
         # Another table than the statement's: the sequence of a default, or what a trigger writes.
         if denied and _quoted_name(denied["table"]).lower() not in statement.lower():
             grant = f"GRANT {denied['privileges']} on {denied['table']}"
@@ -358,7 +361,7 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
         lacking = "a privilege" if code == PRIVILEGE_MISSING else "a privilege, or the table differs"
         other = "" if code == PRIVILEGE_MISSING else f" {remedy_for(code)}"
         raise SinkAccessError(
-            f"the connection's user lacks {lacking}: {told}",
+            f"the connection's user lacks {lacking}: {description}",
             code=code,
             remedy=f"Run {grant} to the connection's user.{other}",
             sink=sink,
@@ -367,6 +370,6 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
         ) from error
 
 
-def _quoted_name(told: str) -> str:
+def _quoted_name(description: str) -> str:
     """Return the last part of a table's name in a message, quoted: `a`.`b` of MariaDB, 'b' of MySQL."""
-    return quote(told.rpartition(".")[2].strip("`'"))
+    return quote(description.rpartition(".")[2].strip("`'"))

@@ -78,11 +78,11 @@ class ServerParticipant(JudgingParticipant):
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Delivers under this plan's marker, or finds that the number is settled."""
-        letters = self._wal.dead_letters(plan) if set_aside else None
+        dead_letters = self._wal.dead_letters(plan) if set_aside else None
         self._killed = ()
 
         def deliver(tries: int) -> Proof:
-            return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way), letters)
+            return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way), dead_letters)
 
         return self._persist("committing", plan, deliver)
 
@@ -90,13 +90,13 @@ class ServerParticipant(JudgingParticipant):
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         """One try of the strategy's own way to commit."""
 
-    def _in_some_way(self, tries: int, send: Callable[[Way], T], letters: DeadLetters | None = None) -> T:
+    def _in_some_way(self, tries: int, send: Callable[[Way], T], dead_letters: DeadLetters | None = None) -> T:
         """Sends rows in the first way, or in the next one that was found out to be needed.
 
         Nothing is sent ahead in a second try: some proxies end a connection that does not wait for its answers.
         Nor where refused rows are looked for: the answer must come before anything else is sent.
         """
-        way = Way(ahead=tries == 1 and letters is None, letters=letters)
+        way = Way(ahead=tries == 1 and dead_letters is None, dead_letters=dead_letters)
         while True:
             try:
                 return send(way)
@@ -248,7 +248,7 @@ class ServerParticipant(JudgingParticipant):
             for branch in (WHOLE, *self._labels()):
                 if not self._take_place(session, ledger, plan, fence, Outcome.ABORTED, detail, branch):
                     session.close()
-                    return self._standing(plan)
+                    return self._current_proof(plan)
             self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
@@ -278,7 +278,7 @@ class ServerParticipant(JudgingParticipant):
         head = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
             head = self._ledger(pipeline).head(session)
-        return None if head is None else head.told
+        return None if head is None else head.as_sink_head
 
     def _adopt(self, fence: Fence, number: int) -> None:
         ledger = self._ledger(fence.pipeline)
@@ -287,7 +287,7 @@ class ServerParticipant(JudgingParticipant):
             head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
             check_adopter(head, fence)
             marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
-            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
             ledger.adopt_head(session, fence, number)
             self._end(session)
 
@@ -336,7 +336,7 @@ class ServerParticipant(JudgingParticipant):
             return False
         return True
 
-    def _standing(self, plan: Plan) -> Proof:
+    def _current_proof(self, plan: Plan) -> Proof:
         """The marker that took the place, in a fresh snapshot."""
         proof = self._proof(plan)
         if proof is None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pymysql
 
 from airflow_ft.sinks.arrow import flags, numbers, offsets, scalar
-from airflow_ft.sinks.mysql.catalog import Column, Table, told_of
+from airflow_ft.sinks.mysql.catalog import Column, Table, information_schema
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.session import Session
 
@@ -139,6 +139,6 @@ def _is_json(session: Session, table: Table, column: Column) -> bool:
     if column.type != "longtext":
         return False
     about = ("CONSTRAINT_SCHEMA", "TABLE_NAME")
-    told = told_of(session, table.name, "CHECK_CONSTRAINTS", "CONSTRAINT_NAME, CHECK_CLAUSE", about=about)
-    clauses = (str(clause).lower() for name, clause in told if str(name).lower() == column.name.lower())
+    checks = information_schema(session, table.name, "CHECK_CONSTRAINTS", "CONSTRAINT_NAME, CHECK_CLAUSE", about=about)
+    clauses = (str(clause).lower() for name, clause in checks if str(name).lower() == column.name.lower())
     return any(clause.startswith("json_valid(") for clause in clauses)

@@ -9,7 +9,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
-from airflow_ft.sinks.mysql.failures import telling
+from airflow_ft.sinks.mysql.failures import translated_errors
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName, literal, quote
@@ -70,7 +70,10 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
     SinkAccessError: that user may not, or lacks a privilege on the ledger.
     """
     ledger = _ledger(pipeline, plan, connection)
-    with telling("making the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
+    with (
+        translated_errors("making the ledger", participant=plan.name),
+        closing(Session(connection, Limits())) as session,
+    ):
         return ensure_ledger(session, ledger)
 
 

@@ -342,10 +342,10 @@ def _between(
         return pc.or_(pc.less(array, bounds[0]), pc.greater(array, bounds[1]))
 
     def by_statistics(statistics: ColumnStatistics) -> bool:
-        told = [text for text in (statistics.minimum, statistics.maximum) if text is not None]
-        if any(not _YEAR_IN_USE.match(text) for text in told):  # Python may not have it, and no column does
+        known = [text for text in (statistics.minimum, statistics.maximum) if text is not None]
+        if any(not _YEAR_IN_USE.match(text) for text in known):  # Python may not have it, and no column does
             return True
-        return any(not first <= parse_time(text) <= last for text in told)
+        return any(not first <= parse_time(text) <= last for text in known)
 
     lowest, highest = _bounds(column, timestamps_to_2106)
     return Check(

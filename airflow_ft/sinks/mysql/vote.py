@@ -243,9 +243,9 @@ def _question(column: Column, question: Question) -> Check:
 
 def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[AirflowFtError]:
     written = {column.name for column in columns}
-    told = target.own | target.required  # `mapped` speaks of these
+    accounted = target.own | target.required  # `mapped` speaks of these
     for column in target.table.columns.values():
-        if column.name not in written and column.name.lower() not in told and column.must:
+        if column.name not in written and column.name.lower() not in accounted and column.must:
             remedy = f"Give {column.name} a default, add it to the job's result, or map it in columns=."
             yield target.misfits.required(column.name, remedy)
 

@@ -117,10 +117,10 @@ class XaParticipant(BranchedParticipant):
         (I3).
         """
         with closing(self._open()) as session:
-            standing = self._ledger(plan.pipeline).branch_markers(session, plan.number)
-        for marker in standing.values():
+            visible = self._ledger(plan.pipeline).branch_markers(session, plan.number)
+        for marker in visible.values():
             check_marker(marker, plan, fence.installation)
-        there = sorted(branch for branch, marker in standing.items() if marker.outcome is Outcome.COMMITTED)
+        there = sorted(branch for branch, marker in visible.items() if marker.outcome is Outcome.COMMITTED)
         if there:
             log.warning("%s: someone committed branches %s of checkpoint %d by hand (XA COMMIT) before the decision, a"
                         " heuristic outcome; preparing the others, so that the checkpoint can be delivered",
@@ -210,21 +210,21 @@ class XaParticipant(BranchedParticipant):
             self._sweep(session, ledger, plan, fence, listed)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
-            standing = self._standing_branches(session, ledger, plan, fence)
-            if not expected or set(expected) - set(standing):
+            visible = self._visible_branches(session, ledger, plan, fence)
+            if not expected or set(expected) - set(visible):
                 self._commit_prepared(session, ledger, plan, fence, vote)  # asked once more, in the same order
-                standing = self._standing_branches(session, ledger, plan, fence)
+                visible = self._visible_branches(session, ledger, plan, fence)
             detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
             detail["prepared"] = list(counted(vote))
             if "heuristic" in vote.notes:
                 detail["heuristic"] = vote.notes["heuristic"]
-            if expected and not set(expected) - set(standing):
+            if expected and not set(expected) - set(visible):
                 return self._conclude_in(session, plan, fence, expected, detail)
         # Neither prepared nor committed: rolled back by hand, or forgotten by the server. It is decided, so
         # it is delivered from the log; should it come back after all, the marker's key lets only one in.
         slices = self._slices(plan)
         expected = [part.label for part in slices]
-        lost = [part for part in slices if part.label not in standing]
+        lost = [part for part in slices if part.label not in visible]
         log.warning("%s: branches %s of checkpoint %d are lost; delivering them from the write-ahead log",
                     self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
@@ -260,8 +260,8 @@ class XaParticipant(BranchedParticipant):
                     if ledger.head(session) is None:
                         self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
-                if told := self._told_early(session, ledger, plan):
-                    raise committed_by_hand(told, plan.pipeline)
+                if early := self._heuristic_text(session, ledger, plan):
+                    raise committed_by_hand(early, plan.pipeline)
             try:
                 return super()._abort(plan, fence, detail)
             except pymysql.err.MySQLError as error:
@@ -274,14 +274,14 @@ class XaParticipant(BranchedParticipant):
         """Return a text about visible branches of an undecided number."""
 
         def look(_: int) -> str:
-            told = ""
+            early = ""
             with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
-                told = self._told_early(session, self._ledger(plan.pipeline), plan)
-            return told
+                early = self._heuristic_text(session, self._ledger(plan.pipeline), plan)
+            return early
 
         return self._persist("looking for what was committed by hand", plan, look)
 
-    def _told_early(self, session: Session, ledger: Ledger, plan: Plan) -> str:
+    def _heuristic_text(self, session: Session, ledger: Ledger, plan: Plan) -> str:
         found = committed_early(session, ledger, plan)
         return describe_early(ledger, plan, found, [sink.table for sink in self._sinks.values()]) if found else ""
 

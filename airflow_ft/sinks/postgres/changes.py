@@ -72,14 +72,14 @@ class Changes:
         judges = self.sink.change_column and name not in self.keys and column.base != column.declared
         return f"{quoted(name)}::{column.base} AS {quoted(name)}" if judges else quoted(name)
 
-    def load(self, reader: SegmentReader, letters: Refused | None = None) -> int:
+    def load(self, reader: SegmentReader, dead_letters: Refused | None = None) -> int:
         """The rows of a segment; how many."""
         columns = dict(self.table.columns)
         if change := self.sink.change_column:
             columns[change] = Column(change, "text", "b", "", -1, "text", True, False, False, True, "text")
         changes = replace(self.table, name=CHANGES, columns=columns)
         judge = partial(unknown_kinds, change) if change else None
-        return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
+        return Load(self.db, self.name, changes, reader, dead_letters, str(self.table.name), judge).all()
 
     def are_certain(self, readers: Sequence[SegmentReader]) -> bool:
         """Return whether the target certainly takes the changes of these segments: then no trial need send them."""

@@ -20,7 +20,7 @@ from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import told
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
-from airflow_ft.sinks.postgres.failures import telling
+from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.naming import TableName
@@ -47,22 +47,23 @@ def examine(
     """
     exam = Examination(f"connection {plan.name}")
     sinks = exam.attempt("settings", lambda: PostgresSink.all_of(plan))
-    session = exam.attempt("connect", telling("connecting")(lambda: Session(connection, Limits())))
+    session = exam.attempt("connect", translated_errors("connecting")(lambda: Session(connection, Limits())))
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", telling("checking the server")(lambda: _server(exam, session)))
+        exam.attempt("server", translated_errors("checking the server")(lambda: _server(exam, session)))
         for requirement in requirements_of(session, pipeline, plan, partial(_created, session)):
             if requirement.report(exam) and requirement.sink:
                 name, sink = requirement.sink, sinks[requirement.sink]
                 exam.attempt(
-                    requirement.name, telling("reading the table")(partial(_table, exam, session, name, sink, rows))
+                    requirement.name,
+                    translated_errors("reading the table")(partial(_table, exam, session, name, sink, rows)),
                 )
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
                 "prepared transactions",
-                telling("preparing a transaction")(lambda: _try(session, connection, fence, plan)),
+                translated_errors("preparing a transaction")(lambda: _try(session, connection, fence, plan)),
             )
             if took is not None:
                 exam.ok("prepared transactions", f"prepared, found and rolled back one in {took:.0f} ms")

@@ -189,7 +189,7 @@ def code_of_refusal(error: BaseException) -> str:
 
 
 @contextmanager
-def telling(doing: str, **where: Any) -> Iterator[None]:
+def translated_errors(doing: str, **where: Any) -> Iterator[None]:
     """The driver's errors as ours, and all of ours with their place."""
     try:
         yield

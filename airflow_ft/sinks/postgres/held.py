@@ -99,7 +99,7 @@ def targets_of(
     return {name: _target(session, sinks[name], table) for name, table in tables.items()}
 
 
-def targets_told(vote: Vote | None) -> Mapping[str, Any]:
+def voted_targets(vote: Vote | None) -> Mapping[str, Any]:
     """Return the notes of a vote; empty if there is none."""
     found = vote.notes.get(_TARGETS, {}) if vote is not None else {}
     return found if isinstance(found, Mapping) else {}

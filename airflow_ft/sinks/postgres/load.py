@@ -61,15 +61,15 @@ class _Part:
 class Load:
     """Puts the rows of one sink and segment into its table, in the transaction of `session`.
 
-    With `letters` rows that are refused by themselves go there, and all others into the table.
+    With `dead_letters` rows that are refused by themselves go there, and all others into the table.
     """
 
     session: Session
     sink: str
     table: Table
     reader: SegmentReader
-    letters: Refused | None
-    told: str = ""
+    dead_letters: Refused | None
+    table_label: str = ""
     """What errors call the table, where it is not the target itself."""
     judge: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
     """Find rows of a batch of an unknown kind of change, and say why."""
@@ -80,9 +80,9 @@ class Load:
         columns = self.table.columns_of(self.reader.schema(self.sink).names, self.sink)
         with closing(Ahead(self._parts(columns))) as parts:
             for part in parts:
-                if self.letters is not None:
+                if self.dead_letters is not None:
                     segment, refused = self.reader.segment, partial(self._refused, columns)
-                    taken += self.letters.around(
+                    taken += self.dead_letters.around(
                         self.sink, segment, part.file, part.first, part.rows, part.wrong, refused
                     )
                 else:
@@ -144,7 +144,7 @@ class Load:
         return why
 
     def _declined(self, rows: str, why: str, code: str, part: _Part, **fields: Any) -> DeclinedError:
-        table = self.told or str(self.table.name)
+        table = self.table_label or str(self.table.name)
         return DeclinedError(
             f"table {table} refuses {rows}: {why.rstrip('.')}.",
             code=code,
@@ -179,10 +179,10 @@ _LEFT_OUT = "a trigger left the row out"
 def _row_of(error: psycopg2.Error, table: str, part: _Part, columns: Sequence[Column]) -> int | None:
     """The row of which the server speaks. Of CSV it counts lines: there are more of them where texts have several."""
     # The words between are the server's language.
-    told = re.search(rf"^COPY {re.escape(table)}\D*(\d+)", error.diag.context or "", re.MULTILINE)
-    if told is None:
+    match = re.search(rf"^COPY {re.escape(table)}\D*(\d+)", error.diag.context or "", re.MULTILINE)
+    if match is None:
         return None
-    line, rows = int(told[1]), part.rows
+    line, rows = int(match[1]), part.rows
     if part.data.format == "binary":
         return line - 1
     low, high = 0, rows.num_rows - 1

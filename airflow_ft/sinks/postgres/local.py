@@ -37,7 +37,7 @@ from airflow_ft.sinks.postgres.failures import (
     shown,
 )
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
-from airflow_ft.sinks.postgres.held import Held, targets_of, targets_told
+from airflow_ft.sinks.postgres.held import Held, targets_of, voted_targets
 from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.orphans import end_of_others, find_prepared, refuse_prepared_of_others
@@ -190,22 +190,22 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         return notes | super()._vote(plan, fence, readers)
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
-        self._voted = targets_told(vote)
+        self._voted = voted_targets(vote)
         return super()._commit(plan, fence, vote, set_aside)
 
     def _insert(
-        self, db: Session, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: Session, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         # Constraints that wait for COMMIT would fail there, where it is too late to say which row it was.
-        if letters is not None:
+        if dead_letters is not None:
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         counts = dict.fromkeys(self.sinks, 0)
         own = {name: [each for each in readers if name in each.sinks()] for name in self.sinks}
         held = Held.of(db, self.sinks, own, self._voted)
         for name, table in held.tables.items():
-            counts[name] = self._send(db, plan, name, table, own[name], letters)
-            if letters is not None and not counts[name]:
-                _require_rows_at_fault(letters.reasons(name), name, table)
+            counts[name] = self._send(db, plan, name, table, own[name], dead_letters)
+            if dead_letters is not None and not counts[name]:
+                _require_rows_at_fault(dead_letters.reasons(name), name, table)
         with self._declining():
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         held.check_again()
@@ -218,10 +218,10 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         name: str,
         table: Table,
         readers: Sequence[SegmentReader],
-        letters: Refused | None,
+        dead_letters: Refused | None,
     ) -> int:
         """The rows of one sink; how many went in."""
-        return sum(Load(db, name, table, reader, letters).all() for reader in readers)
+        return sum(Load(db, name, table, reader, dead_letters).all() for reader in readers)
 
     # --- what former owners have left ----------------------------------------------------------------------------
 

@@ -25,11 +25,11 @@ _LAST = TableName("pg_temp", "airflow_ft_last")
 
 @dataclass(frozen=True, slots=True)
 class Piecewise:
-    """Changes that are loaded, from these segments; refused rows go into `letters`."""
+    """Changes that are loaded, from these segments; refused rows go into `dead_letters`."""
 
     changes: Changes
     readers: Sequence[SegmentReader]
-    letters: Refused
+    dead_letters: Refused
 
     def apply(self, number: int) -> int:
         """Apply all but the refused ones; how many were refused. DeclinedError: too many for rows to be at fault."""
@@ -109,12 +109,12 @@ class Piecewise:
         )
         wanted = {int(rank): refused[int(place)] for place, rank in ranks}
         for rank, (reader, file, index, row) in self._taken({*wanted}):
-            self.letters.add(self.changes.name, reader.segment, file, index, row, wanted[rank])
+            self.dead_letters.add(self.changes.name, reader.segment, file, index, row, wanted[rank])
 
     def _taken(self, ranks: set[int]) -> Iterator[tuple[int, tuple[SegmentReader, WalFile, int, pa.RecordBatch]]]:
         """Rows of the log by rank (from 1) among those that were loaded."""
         sink, rank = self.changes.name, 0
-        lost = self.letters.places(sink)
+        lost = self.dead_letters.places(sink)
         for reader in self.readers:
             for file in reader.files(sink):
                 index = 0

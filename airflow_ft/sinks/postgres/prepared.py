@@ -29,7 +29,7 @@ from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning
 from airflow_ft.sinks.postgres.gid import end_prepared, full, listed, new_gid, no_place
-from airflow_ft.sinks.postgres.held import targets_of, targets_told
+from airflow_ft.sinks.postgres.held import targets_of, voted_targets
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.session import Session
@@ -156,11 +156,11 @@ class PreparedParticipant(LocalParticipant):
         rank: tuple[int, int] | None = counted(require_vote(vote))
         if vote is not None and DEFERRED in vote.notes:
             rank = None  # nothing was held
-        self._voted = targets_told(vote)
+        self._voted = voted_targets(vote)
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):  # I4: not before its predecessor
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
         with self._session(fence) as session:
             ledger = self._ledger(session, plan.pipeline)
             for gid in listed(session, owner_of(fence.installation, *ledger.key)):
@@ -202,9 +202,9 @@ class PreparedParticipant(LocalParticipant):
             if marker is None or marker.outcome is not Outcome.COMMITTED or marker.installation != plan.installation:
                 return ""
             assert isinstance(ledger, Ledger)
-            return self._told(ledger, plan, marker)
+            return self._heuristic_text(ledger, plan, marker)
 
-    def _told(self, ledger: Ledger, plan: Plan, marker: Marker) -> str:
+    def _heuristic_text(self, ledger: Ledger, plan: Plan, marker: Marker) -> str:
         where = (
             f"FROM {ledger.tables[1]} WHERE pipeline = '{ledger.pipeline}'"
             f" AND participant = '{ledger.participant.replace(chr(39), chr(39) * 2)}' AND number = {plan.number}"

@@ -21,7 +21,7 @@ from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, not_granted, read_table
 from airflow_ft.sinks.postgres.encoding import fits
-from airflow_ft.sinks.postgres.failures import telling
+from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.keys import key_problems
 from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
@@ -39,7 +39,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         SinkUnavailableError, SinkAccessError: the server cannot be asked now.
     """
     limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
-    with telling("checking the server"), closing(Session(connection, limits)) as session:
+    with translated_errors("checking the server"), closing(Session(connection, limits)) as session:
         yield from requirements_of(session, pipeline, plan)
 
 
@@ -47,7 +47,7 @@ def requirements_of(
     session: Session, pipeline: str, plan: ParticipantPlan, try_out: Callable[[Ledger], object] = lambda ledger: None
 ) -> Generator[Requirement]:
     """Yield them, as one session finds them. `try_out` may create a ledger that is missing, and undo it."""
-    asking, sinks = telling("checking the server"), PostgresSink.all_of(plan)
+    asking, sinks = translated_errors("checking the server"), PostgresSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     yield Requirement("durability", asking(partial(_durability, session, unsafe, plan.strategy == "prepared")))
     yield Requirement("ledger", asking(partial(_ledger, session, pipeline, plan, sinks, try_out)))
@@ -92,7 +92,7 @@ def schema_problems(
     """Return what speaks against each sink's schema; see `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
     sinks = PostgresSink.all_of(plan)
-    with telling("reading the tables"), closing(Session(connection, Limits())) as session:
+    with translated_errors("reading the tables"), closing(Session(connection, Limits())) as session:
         for name, schema in schemas.items():
             found += schema_problems_of(session, sinks[name], schema, name)
     return found

@@ -10,7 +10,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import SEQUENCES
-from airflow_ft.sinks.postgres.failures import telling
+from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.ledger import create_schema, ddl_of, ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -78,7 +78,10 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
 
     SinkAccessError: that user may not, or lacks a privilege on the ledger.
     """
-    with telling("creating the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
+    with (
+        translated_errors("creating the ledger", participant=plan.name),
+        closing(Session(connection, Limits())) as session,
+    ):
         ledger = ledger_of(session, PostgresSink.all_of(plan), pipeline, plan.name)
         was_there = ledger.exists()
         ledger.create()

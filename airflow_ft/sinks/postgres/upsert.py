@@ -53,7 +53,7 @@ class UpsertParticipant(LocalParticipant):
         name: str,
         table: Table,
         readers: Sequence[SegmentReader],
-        letters: Refused | None,
+        dead_letters: Refused | None,
     ) -> int:
         sink = self.sinks[name]
         taken = 0
@@ -68,11 +68,11 @@ class UpsertParticipant(LocalParticipant):
                 taken += sum(reader.segment.rows.get(name, 0) for reader in own)
                 changes.drop()
                 continue
-            taken += sum(changes.load(reader, letters) for reader in own)
-            if letters is None:
+            taken += sum(changes.load(reader, dead_letters) for reader in own)
+            if dead_letters is None:
                 with declining(name):
                     changes.apply(plan.number)
             else:
-                taken -= Piecewise(changes, own, letters).apply(plan.number)
+                taken -= Piecewise(changes, own, dead_letters).apply(plan.number)
             changes.drop()
         return taken

@@ -116,7 +116,7 @@ class SqliteFile:
         except AirflowFtError as error:
             raise error.located(**where) from error.__cause__
         except sqlite3.Error as error:
-            raise self._told(error).located(**where) from error
+            raise self._translated(error).located(**where) from error
         except OSError as error:
             raise self._unreachable(error).located(**where) from error
 
@@ -167,12 +167,12 @@ class SqliteFile:
             db.execute("BEGIN IMMEDIATE")
             return f"SQLite {sqlite3.sqlite_version}: {self.path}, {self.path.stat().st_size:,} bytes"
 
-    def _told(self, error: sqlite3.Error) -> AirflowFtError:
+    def _translated(self, error: sqlite3.Error) -> AirflowFtError:
         """As one of ours; an error of COMMIT too, since the next try reads the marker."""
         name = getattr(error, "sqlite_errorname", "")
-        for names, told in self._meanings().items():
+        for names, meaning in self._meanings().items():
             if name.startswith(names):
-                return told
+                return meaning
         return SinkUnavailableError(
             f"{self.path}: {error} ({name or 'error of Python'}).",
             code="sink_unavailable",

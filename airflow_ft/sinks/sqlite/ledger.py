@@ -21,5 +21,5 @@ class Ledger(DbApiLedger):
     @staticmethod
     def has_rows(db: sqlite3.Connection, participant: str, sink: str) -> bool:
         """Return whether a checkpoint that the file remembers had rows of this sink."""
-        told = db.execute("SELECT counts FROM airflow_ft_ledger WHERE participant = ?", (participant,))
-        return any(json.loads(counts).get(sink) for (counts,) in told)
+        rows = db.execute("SELECT counts FROM airflow_ft_ledger WHERE participant = ?", (participant,))
+        return any(json.loads(counts).get(sink) for (counts,) in rows)

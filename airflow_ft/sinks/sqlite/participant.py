@@ -96,7 +96,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 yield from found
 
     def _insert(
-        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that the file refuses."""
         wrong = [problem for name in self.sinks for problem in self._changed(db, name, readers)]
@@ -106,7 +106,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         def load(name: str, reader: SegmentReader) -> Load:
             table = self.sinks[name].table
             columns = read_columns(db, table)
-            return _Load(name, table, reader, letters, db, columns)
+            return _Load(name, table, reader, dead_letters, db, columns)
 
         return load_all(self.sinks, readers, load)
 

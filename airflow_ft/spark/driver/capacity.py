@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _LOOK_SECONDS = 0.02
-_TOLD_EACH = 30.0
+_LOG_EACH = 30.0
 _CARRIED_EACH = 1.0
 _COUNTED_EACH = 10.0
 
@@ -58,18 +58,18 @@ class Capacity:
                     raise QueueIsFull(waiting)
             self._left -= 1
             return
-        began = looked = told = carried = time.monotonic()
+        began = looked = logged = carried = time.monotonic()
         while (reason := self.try_take()) and not is_over():
             time.sleep(_LOOK_SECONDS)
             now = time.monotonic()
             self._waited[reason] = self._waited.get(reason, 0.0) + now - looked
             looked = now
-            self._tell_waits()
+            self._log_waits()
             if reason is WaitReason.TOO_MANY_QUEUED and now - carried > _CARRIED_EACH:
                 carried = now
                 carry()
-            if now - told > _TOLD_EACH:
-                told = now
+            if now - logged > _LOG_EACH:
+                logged = now
                 log.info(
                     "no checkpoint is triggered for %.0f s (%s); %d wait for delivery. %s %s",
                     now - began,
@@ -78,9 +78,9 @@ class Capacity:
                     reason.cause,
                     reason.remedy,
                 )
-        self._tell_waits()
+        self._log_waits()
 
-    def _tell_waits(self) -> None:
+    def _log_waits(self) -> None:
         """For metrics, now and then: `airflow_ft.spark.task.launcher` reads these lines."""
         if self._waited and time.monotonic() - self._counted > _COUNTED_EACH:
             self._counted = time.monotonic()

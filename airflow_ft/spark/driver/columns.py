@@ -35,7 +35,7 @@ class SinkColumns:
         self._of_frame: ColumnLineage | None = None
         self._failed = False
 
-    def told(self, batch: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, Any]:
+    def lineage(self, batch: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, Any]:
         """By sink, plain data, of those that are known. `frames` are what the job has made of the micro-batch."""
         for sink in frames:
             if sink in self._known or self._failed:

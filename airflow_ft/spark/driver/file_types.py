@@ -74,10 +74,10 @@ def _schemas(spark: SparkSession, relation: Any, name: str, pipeline: str) -> li
         if "MERGE_SCHEMA" not in str(error.java_exception):
             raise  # a file that cannot be read: the reader names it in its error
         if files.size() > MOST_FILES:
-            told = " ".join(str(error.java_exception.getMessage()).split())
+            message = " ".join(str(error.java_exception.getMessage()).split())
             raise JobError(
                 f"{name} files of one checkpoint have different types for the same column, and more than {MOST_FILES}"
-                f" files are not compared one by one: {told}",
+                f" files are not compared one by one: {message}",
                 code="file_types_unfit",
                 pipeline=pipeline,
                 remedy=f"Set max_files_per_trigger={MOST_FILES} for the source. Or write all files with one type.",

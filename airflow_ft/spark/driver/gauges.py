@@ -79,7 +79,7 @@ class FilesGauge:
         changed: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         self._listed, self._begun, self._read, self._last = listed, begun, read, begin
-        self._changed, self._told = changed, set[str]()
+        self._changed, self._warned_of = changed, set[str]()
         self._known: dict[str, int] | None = None
         self._done = 0
         self._are_too_many = False
@@ -111,8 +111,8 @@ class FilesGauge:
 
     def _look_for_changed(self, files: Times, read: Times) -> None:
         found = {place for place in files.keys() & read.keys() if files[place] != read[place]}
-        if found and found != self._told:
-            self._told = found
+        if found and found != self._warned_of:
+            self._warned_of = found
             self._changed(found)
 
 

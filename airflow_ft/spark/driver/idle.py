@@ -14,7 +14,7 @@ from airflow_ft.protocol.decision_log import QueryLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TOLD_SECONDS = 5.0
+_RECORD_SECONDS = 5.0
 _MARKS = 30  # Spark tells of an interval some time after it
 
 
@@ -27,7 +27,7 @@ class Idle:
 
     def __init__(self, store: QueryLog) -> None:
         self._store = store
-        self._told = 0.0
+        self._recorded = 0.0
         self._seen = 0.0
         self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
 
@@ -38,7 +38,7 @@ class Idle:
 
         jvm: Any = spark._jvm
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(self._heard))
+        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(self._on_event))
         streams = spark._jsparkSession.streams()
         streams.addListener(listener)
         try:
@@ -47,7 +47,7 @@ class Idle:
             with suppress(Exception):  # the JVM may have gone
                 streams.removeListener(listener)
 
-    def _heard(self, timestamp: str) -> None:
+    def _on_event(self, timestamp: str) -> None:
         self._seen = datetime.fromisoformat(timestamp).timestamp()
 
     def read_as_of(self) -> datetime | None:
@@ -62,11 +62,11 @@ class Idle:
         self._marks.append((time.time(), at))
         return before[-1] if before else None
 
-    def is_to_be_told(self) -> bool:
+    def is_due(self) -> bool:
         """Not each time: a stream that waits need not write."""
-        if time.monotonic() - self._told < _TOLD_SECONDS:
+        if time.monotonic() - self._recorded < _RECORD_SECONDS:
             return False
-        self._told = time.monotonic()
+        self._recorded = time.monotonic()
         return True
 
 

@@ -26,7 +26,7 @@ def load(job: InlineJob) -> Any:
     module.__file__ = job.file
     sys.modules[MODULE] = module  # dataclasses and type hints look for it there
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    _tell_lines(job)
+    _cache_lines(job)
     for part in job.parts:
         code = _compiled(part, job)
         exec(code, module.__dict__)  # nosec B102 # the author's own job, in Spark's driver
@@ -43,7 +43,7 @@ def _compiled(part: Part, job: InlineJob) -> CodeType:
     return code
 
 
-def _tell_lines(job: InlineJob) -> None:
+def _cache_lines(job: InlineJob) -> None:
     """Tracebacks show the lines as they were shipped, even if the file has changed, or is not here."""
     lines: list[str] = []
     for part in job.parts:

@@ -239,7 +239,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinct_names(names: Sequence[str]) -> list[str]:
     """Sources by the names of `source_order`, each under another one: a job may read one twice, joined with itself."""
     found: list[str] = []
     for index, name in enumerate(names):
@@ -258,7 +258,7 @@ def named_positions(
     Those of Kafka have "topic_ids" too, by topic: offsets count the records of that very topic.
     """
     positions: dict[str, Any] = {}
-    names = told_apart([*names, *(f"source-{index}" for index in range(len(names), len(end)))])
+    names = distinct_names([*names, *(f"source-{index}" for index in range(len(names), len(end)))])
     for index, value in enumerate(end):
         name = names[index]
         positions[name] = {"start": start[index] if index < len(start) else None, "end": value}
@@ -275,18 +275,18 @@ def declared_source(request: StageRequest, name: str) -> Source | None:
 
 def sources_by_place(request: StageRequest, names: Sequence[str]) -> dict[str, Source | None]:
     """The sources in Spark's order, told apart. None: the job has opened it by itself."""
-    return {told: declared_source(request, name) for told, name in zip(told_apart(names), names, strict=True)}
+    return {told: declared_source(request, name) for told, name in zip(distinct_names(names), names, strict=True)}
 
 
 def unfrozen_sources(request: StageRequest) -> set[str]:
     """The names of declared sources of which no attempt has kept yet where they begin."""
     frozen, new = Beginnings.of(request), request.sources.keys() - known_sources(request.base)
-    return {name for name in new if request.begins_anew or not frozen.has(name)}
+    return {name for name in new if request.starts_from_scratch or not frozen.has(name)}
 
 
 def sources_to_freeze(request: StageRequest, names: Sequence[str], change: SourceChange | None) -> dict[int, str]:
     """The declared Kafka sources that have no position yet, by their places; where they begin is to be frozen."""
-    if request.begins_anew:
+    if request.starts_from_scratch:
         return {}
     added = {} if change is None else change.added
     new = dict(enumerate(names)) if request.base is None else added

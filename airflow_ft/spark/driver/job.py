@@ -121,10 +121,10 @@ class Job:
         except ValueError:  # it says nothing of what it takes
             return
         except TypeError as error:
-            told = f"has {', '.join(arguments)}" if arguments else "is empty"
+            arguments_text = f"has {', '.join(arguments)}" if arguments else "is empty"
             raise self._error(
                 f"{what} cannot be called: {error}",
-                f"Give in job_args the arguments that the job takes. It {told} now.",
+                f"Give in job_args the arguments that the job takes. It {arguments_text} now.",
                 arguments=list(arguments),
             ) from None
 

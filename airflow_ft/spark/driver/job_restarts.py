@@ -13,7 +13,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.spark.driver.ending import Ending, warn_of
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
-from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.session import is_alive
 from airflow_ft.spark.driver.staging import ManyRowsError
@@ -41,13 +41,13 @@ def continuing(request: StageRequest, base: SparkPosition | None) -> StageReques
 class JobRestarts:
     """The restarts of one driver. `expects_few`: see `staging.write_batch`."""
 
-    def __init__(self, request: StageRequest, requests: Requests, tally: Tally, ending: Ending) -> None:
+    def __init__(self, request: StageRequest, requests: Requests, counts: PublishedCounts, ending: Ending) -> None:
         """`request`: of the first attempt; without a strategy in it only lost executors begin it again."""
         given = request.restart
         self._restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
-        self._requests, self._tally, self._ending = requests, tally, ending
+        self._requests, self._counts, self._ending = requests, counts, ending
         # What is computed again then, though nothing has died, would be lost without a base.
-        self.expects_few = request.streaming and not request.begins_anew
+        self.expects_few = request.streaming and not request.starts_from_scratch
         self._losses = 0, 0  # numbers that were published before executors were lost, and how often that was
 
     def after(
@@ -90,7 +90,7 @@ class JobRestarts:
     def _may_compute_again(self) -> bool:
         """Return whether executors may be lost once more; each publication begins the count again."""
         published, losses = self._losses
-        now = self._tally.numbers.count
+        now = self._counts.numbers.count
         self._losses = now, losses + 1 if published == now else 1
         return self._losses[1] <= MOST_LOSSES
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.job import Job
-from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.stopper import Stopper
 from airflow_ft.spark.request import StageRequest
@@ -36,7 +36,7 @@ class JobRun:
     await_answer: Callable[[], None]
     ending: Ending
     requests: Requests
-    tally: Tally
+    counts: PublishedCounts
     expects_few: bool = False
 
     @contextmanager

@@ -170,7 +170,7 @@ class TopicAdmin:
                 return None
             servers = self._source.reader_options(self._connection)["kafka.bootstrap.servers"]
             raise StageError(
-                f"the brokers at {servers} did not describe the topics of source {self._name!r}: {_told(kind, cause)}.",
+                f"the brokers at {servers} did not describe the topics of source {self._name!r}: {_text(kind, cause)}.",
                 code=_code(kind),
                 participant=self._source.conn_id,
                 remedy="Check that this machine reaches the brokers, and that the source's user may DESCRIBE its topics"
@@ -190,7 +190,7 @@ class TopicAdmin:
         return self._jvm.org.apache.spark.sql.kafka010.SubscribePatternStrategy(".*").createAdmin(settings)
 
 
-def _told(kind: str, cause: Any) -> str:
+def _text(kind: str, cause: Any) -> str:
     said = cause.getMessage()
     return kind if said is None else f"{kind}: {said}".rstrip(".")
 

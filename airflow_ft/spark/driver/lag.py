@@ -79,8 +79,8 @@ class LagWatch:
         """Return the lag of each measurable source after a number of this attempt (0: after its start)."""
         if self._gauges is None:
             self._gauges = self._open()
-        is_told = not self._request.streaming and len(self._gauges) == 1  # with several, it is unknown which one
-        within = self._within(number) if is_told else 0
+        one_source = not self._request.streaming and len(self._gauges) == 1  # with several, it is unknown which one
+        within = self._within(number) if one_source else 0
         found = []
         for name, gauge in self._gauges.items():
             position = positions.get(name)
@@ -101,14 +101,14 @@ class LagWatch:
         wait = _FIRST_SECONDS
         while not self._stop.wait(wait):
             began = time.monotonic()
-            if not self._look_and_tell() or self._gauges == {}:
+            if not self._look_and_record() or self._gauges == {}:
                 return
             wait = max(EACH_SECONDS, _SHARE * (time.monotonic() - began))
         if self._looks_at_end:
             self._logged = 0.0
-            self._look_and_tell()
+            self._look_and_record()
 
-    def _look_and_tell(self) -> bool:
+    def _look_and_record(self) -> bool:
         """Return whether to continue."""
         try:
             number, positions = self._published() or (0, {})

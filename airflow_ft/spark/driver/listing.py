@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATUS = re.compile(r"path=(.*?); isDirectory=false; length=(\d+);.*?modification_time=(\d+);", re.DOTALL)
-_SHOWN, _TOLD = 3, 100
+_SHOWN, _MOST_PATHS = 3, 100
 _REMEDY = (
     "Write each file elsewhere, then rename it into the folder, and do not change it until its checkpoint is published."
     " Nothing was published: the next try lists the folder again."
@@ -157,5 +157,5 @@ def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError
         code="file_changed",
         pipeline=pipeline,
         remedy=_REMEDY,
-        paths=sorted(paths)[:_TOLD],
+        paths=sorted(paths)[:_MOST_PATHS],
     )

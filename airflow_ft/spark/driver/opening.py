@@ -26,7 +26,7 @@ from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.operators import remember
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.source_changes import SourceChange, change_sources
-from airflow_ft.spark.state.status import LocationStatus, leave_out, record_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, leave_out, location_status, record_ids
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -57,12 +57,14 @@ def open_attempt(
     `bear` computes a planned micro-batch (`compute_planned`); `on_compute` hears that the job begins to compute.
     """
     begun = frozen.read(begins)
-    before = LocationStatus() if request.base is None else standing(request.base)
+    before = LocationStatus() if request.base is None else location_status(request.base)
     if change is not None:
-        before = change.standing(before)
-    before = before.beside(frozen.standing(begun))
+        before = change.location_status(before)
+    before = before.beside(frozen.location_status(begun))
     void = topics.begin(before)
-    step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators, plan.memory)
+    step = (
+        None if request.starts_from_scratch else evolution(request.pipeline, request.base, plan.operators, plan.memory)
+    )
     # What others may have to go back to is changed in a copy only.
     behind = is_planned(request.base)
     fits = step is None and change is None and has_places(request.base, plan.places)
@@ -70,7 +72,7 @@ def open_attempt(
     in_place = request.base_is_clean and fits and not void and not behind
     location = open_location(request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place)
     log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
-    if request.begins_anew:
+    if request.starts_from_scratch:
         remember_incarnation(location, f"{request.pipeline}/{location.uri.rsplit('/', 1)[1]}")
         log.info("mode AT_MOST_ONCE: reading from the sources' present end; rows that are not published are lost")
         check_sources(location, plan.sources)

@@ -58,7 +58,7 @@ def refuse_passing_over(
     before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
     if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
         return
-    told, skipped = [], []
+    problems, skipped = [], []
     for topic, partitions in sorted(first.items()):
         new = topic not in before and source.pattern is None
         if new or is_other(known.get(topic, ""), ids.get(topic, "")):
@@ -66,13 +66,15 @@ def refuse_passing_over(
         for partition, begin in sorted(partitions.items(), key=lambda each: int(each[0])):
             end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
             if begin > end:
-                told.append(f"partition {partition} of topic {topic!r} was read up to {end} but would begin at {begin}")
+                problems.append(
+                    f"partition {partition} of topic {topic!r} was read up to {end} but would begin at {begin}"
+                )
                 skipped.append((topic, int(partition), end, begin))
-    if told:
+    if problems:
         records = sum(begin - end for _, _, end, begin in skipped)
         raise DataLossError(
             f"a full refresh of source {name!r} would begin after its delivered position and skip up to {records}"
-            f" records: {'; '.join(told)}. Nothing was read or published.",
+            f" records: {'; '.join(problems)}. Nothing was read or published.",
             code="records_skipped",
             pipeline=pipeline,
             participant=source.conn_id,

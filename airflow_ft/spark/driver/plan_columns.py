@@ -79,13 +79,13 @@ class _Output:
 class Node:
     """A node of a plan or of an expression, as JSON."""
 
-    told: Mapping[str, Any]
+    data: Mapping[str, Any]
     children: list[Node] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
         """The class's name."""
-        return simple_name(self.told["class"])
+        return simple_name(self.data["class"])
 
 
 def lineage_of(plan: Sequence[Mapping[str, Any]], leaf: Leaf) -> ColumnLineage:
@@ -125,7 +125,7 @@ class _Reading:
                 return self._joined(node, below, known, rows)
             case "Generate":
                 made = self._uses(node, "generator", known, How.TRANSFORMATION)
-                if any(self._is_record(each) for each in expressions(node.told["generator"])):
+                if any(self._is_record(each) for each in expressions(node.data["generator"])):
                     self._records |= {column.id for column in _listed(node, "generatorOutput", made)}
                 return _Output([*below[0].columns, *_listed(node, "generatorOutput", made)], rows)
             case "Union":
@@ -141,20 +141,20 @@ class _Reading:
             return self._opaque(node, below, known, rows)
         found = _Output(below[0].columns, rows)
         if node.kind == "CTERelationDef":
-            self._named[node.told["id"]] = found
+            self._named[node.data["id"]] = found
         return found
 
     def _of_leaf(self, node: Node) -> _Output:
         index = self._leaves
         self._leaves += 1
-        columns = _listed(node, "output", _NONE) if "output" in node.told else []
+        columns = _listed(node, "output", _NONE) if "output" in node.data else []
         if not columns and node.kind != "OneRowRelation":
             raise UnknownPlanError(node.kind)
         made = [_Column(each.id, each.name, self._leaf(index, at, each.name)) for at, each in enumerate(columns)]
         return _Output(made)
 
     def _of_name(self, node: Node) -> _Output:
-        of, columns = self._named.get(node.told["cteId"]), _listed(node, "output", _NONE)
+        of, columns = self._named.get(node.data["cteId"]), _listed(node, "output", _NONE)
         if of is None or len(of.columns) != len(columns):
             raise UnknownPlanError(node.kind)
         inputs = [each.inputs for each in of.columns]
@@ -162,7 +162,7 @@ class _Reading:
 
     def _joined(self, node: Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
         on = self._uses(node, "condition", known, How.JOIN)
-        how = node.told["joinType"]
+        how = node.data["joinType"]
         kind = simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
         if kind.startswith(("LeftSemi", "LeftAnti")):
             columns = list(below[0].columns)
@@ -178,7 +178,7 @@ class _Reading:
 
     def _opaque(self, node: Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
         """A Python function over whole frames, mostly: all that it is given is a part of each column that it makes."""
-        name = next((name for name in OUTPUTS if name in node.told), None)
+        name = next((name for name in OUTPUTS if name in node.data), None)
         if name is None:
             raise UnknownPlanError(node.kind)
         given = self._sum(column.inputs for each in below for column in each.columns)
@@ -190,34 +190,34 @@ class _Reading:
 
     def _named_columns(self, node: Node, field_name: str, known: Mapping[Any, Inputs]) -> list[_Column]:
         found = []
-        for each in expressions(node.told.get(field_name)):
-            if "exprId" not in each.told:
+        for each in expressions(node.data.get(field_name)):
+            if "exprId" not in each.data:
                 raise UnknownPlanError(each.kind)
             if self._is_record(each):
-                self._records.add(column_id(each.told))
-            found.append(_Column(column_id(each.told), each.told["name"], self._inputs(each, known)))
+                self._records.add(column_id(each.data))
+            found.append(_Column(column_id(each.data), each.data["name"], self._inputs(each, known)))
         return found
 
     def _uses(self, node: Node, field_name: str, known: Mapping[Any, Inputs], how: How) -> Inputs:
-        used = self._sum(self._inputs(each, known) for each in expressions(node.told.get(field_name)))
+        used = self._sum(self._inputs(each, known) for each in expressions(node.data.get(field_name)))
         return self._after(used, how)
 
     def _is_record(self, expression: Node) -> bool:
         if expression.kind in ("Alias", "Explode"):
             return self._is_record(expression.children[0])
         if expression.kind == "AttributeReference":
-            return column_id(expression.told) in self._records
-        return bool(expression.kind == "ScalaUDF" and expression.told["udfName"] == NAME_OF_FILES)
+            return column_id(expression.data) in self._records
+        return bool(expression.kind == "ScalaUDF" and expression.data["udfName"] == NAME_OF_FILES)
 
     def _of_record(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs | None:
         """Return, for a field of a record, the column of that name of its source; None for other expressions."""
         path: list[str] = []
         while expression.kind == "GetStructField":
-            path.insert(0, expression.told.get("name") or "")  # `struct.*` has none
+            path.insert(0, expression.data.get("name") or "")  # `struct.*` has none
             expression = expression.children[0]
-        if not path or expression.kind != "AttributeReference" or column_id(expression.told) not in self._records:
+        if not path or expression.kind != "AttributeReference" or column_id(expression.data) not in self._records:
             return None
-        sources = {each.source for each in known.get(column_id(expression.told), _NONE)}
+        sources = {each.source for each in known.get(column_id(expression.data), _NONE)}
         return self._count(frozenset(Input(source, path[1]) for source in sources) if len(path) > 1 else _NONE)
 
     def _inputs(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs:
@@ -227,7 +227,7 @@ class _Reading:
         kind, children = expression.kind, expression.children
         if kind == "AttributeReference":
             # An outer one, of a subquery, is not known here.
-            return self._count(known.get(column_id(expression.told), _NONE))
+            return self._count(known.get(column_id(expression.data), _NONE))
         given = [self._inputs(child, known) for child in children]
         if kind == "Alias":
             return given[0]
@@ -261,16 +261,16 @@ class _Reading:
         return inputs
 
 
-def expressions(told: Any) -> Iterator[Node]:
+def expressions(data: Any) -> Iterator[Node]:
     """Those of a node's field: one, or a list of them."""
-    if told:
-        for each in told if isinstance(told[0], list) else [told]:
+    if data:
+        for each in data if isinstance(data[0], list) else [data]:
             yield tree(each)
 
 
 def _listed(node: Node, name: str, inputs: Inputs) -> list[_Column]:
     """The columns that a node lists by itself."""
-    found = [each.told for each in expressions(node.told[name])]
+    found = [each.data for each in expressions(node.data[name])]
     return [_Column(column_id(each), each["name"], inputs) for each in found]
 
 
@@ -278,22 +278,22 @@ def tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
     """Return the tree of a list in which each node comes before its children."""
     root: Node | None = None
     waiting: list[tuple[Node, int]] = []  # and how many children each still lacks
-    for told in nodes:
-        node = Node(told)
+    for data in nodes:
+        node = Node(data)
         while waiting and waiting[-1][1] == len(waiting[-1][0].children):
             waiting.pop()
         if waiting:
             waiting[-1][0].children.append(node)
         root = root or node
-        waiting.append((node, told["num-children"]))
+        waiting.append((node, data["num-children"]))
     if root is None:
         raise UnknownPlanError("an empty plan")
     return root
 
 
-def column_id(told: Mapping[str, Any]) -> Any:
+def column_id(data: Mapping[str, Any]) -> Any:
     """Return the id of a column, which is unique in a session."""
-    return told["exprId"]["id"]
+    return data["exprId"]["id"]
 
 
 def simple_name(name: str) -> str:

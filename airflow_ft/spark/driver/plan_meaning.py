@@ -89,13 +89,13 @@ def memory_of(
 
 
 def meanings(
-    told: Sequence[Mapping[str, Any]], facts: Sequence[Facts], given: Collection[str] = ()
+    plan: Sequence[Mapping[str, Any]], facts: Sequence[Facts], given: Collection[str] = ()
 ) -> Iterator[Meaning]:
     """Yield the meaning of each stateful operator of a plan as JSON (`TreeNode.toJSON`), in the plan's order.
 
     `given`: texts and numbers that the run has given to the job.
     """
-    reading = _Reading(tree(told), facts, given)
+    reading = _Reading(tree(plan), facts, given)
     for index, node in enumerate(reading.nodes):
         if facts[index].kind is not None:
             yield reading.meaning(node)
@@ -124,7 +124,7 @@ class _Reading:
         self._defined: dict[Any, list[_Column]] = {}  # common table expressions, by their ids
         for node in reversed(self.nodes):  # children first; a table expression before what refers to it
             if node.kind == "CTERelationDef":
-                self._defined[node.told["id"]] = self._output(node)
+                self._defined[node.data["id"]] = self._output(node)
         self._output(root)
         self._use(root, {each.id for each in self._output(root)})
 
@@ -136,24 +136,24 @@ class _Reading:
         if node.kind == "Distinct":
             found["keys"] = self._keys(self._output(node.children[0]))
         elif node.kind in _KEYS:
-            keys = expressions(node.told.get(_KEYS[node.kind]))
+            keys = expressions(node.data.get(_KEYS[node.kind]))
             found["keys"] = [_CONSTANT if self._is_constant(e) else list(self._texts(e, known)) for e in keys]
-        elif "groupingAttributesLen" in node.told:
-            found["keys"] = self._keys(self._output(node.children[0])[: node.told["groupingAttributesLen"]])
+        elif "groupingAttributesLen" in node.data:
+            found["keys"] = self._keys(self._output(node.children[0])[: node.data["groupingAttributesLen"]])
         if node.kind == "Aggregate":
             found["functions"] = list(self._functions(node, known))
         elif node.kind == "Join":
             found["join"] = [[_join_type(node)]]
-            found["condition"] = [list(self._texts(each, known)) for each in expressions(node.told.get("condition"))]
+            found["condition"] = [list(self._texts(each, known)) for each in expressions(node.data.get("condition"))]
             for side, child in zip(("the left", "the right"), node.children, strict=True):
                 used = self._used[id(child)]
                 found[ROWS + side] = [list(each.texts) for each in self._output(child) if each.id in used]
         elif node.kind == "GlobalLimit":
-            found["limit"] = [list(self._texts(each, known)) for each in expressions(node.told.get("limitExpr"))]
+            found["limit"] = [list(self._texts(each, known)) for each in expressions(node.data.get("limitExpr"))]
         elif node.kind == "FlatMapGroupsInPandasWithState":
             found["function"] = [[_function(node)]]
             found["state"] = [
-                [f"{each['name']} {type_text(each['type'])}"] for each in _fields(node.told.get("stateType"))
+                [f"{each['name']} {type_text(each['type'])}"] for each in _fields(node.data.get("stateType"))
             ]
         found |= {aspect: [[text] for text in texts] for aspect, texts in facts.more.items()}
         if marks := sorted(self._watermarks(node)):
@@ -166,7 +166,7 @@ class _Reading:
     def _functions(self, node: Node, known: Mapping[Any, Texts]) -> Iterator[list[str]]:
         """Aggregate functions in the order in which Spark lays out their buffers."""
         seen = set()
-        for expression in expressions(node.told.get("aggregateExpressions")):
+        for expression in expressions(node.data.get("aggregateExpressions")):
             for each in all_below(expression):
                 if each.kind == "AggregateExpression" and (found := self._texts(each, known)) not in seen:
                     seen.add(found)
@@ -176,7 +176,7 @@ class _Reading:
         found = set()
         for each in all_below(node):
             if each.kind == "EventTimeWatermark":
-                for expression in expressions(each.told.get("eventTime")):
+                for expression in expressions(each.data.get("eventTime")):
                     columns = " or ".join(self._texts(expression, self._known(each)))
                     found.add(f"{columns} with a delay of {self._facts[id(each)].delay}")
         return found
@@ -193,7 +193,7 @@ class _Reading:
 
     def _computed(self, node: Node) -> list[_Column]:
         if node.kind == "CTERelationRef":
-            of, columns = self._defined.get(node.told["cteId"], []), _listed(node)
+            of, columns = self._defined.get(node.data["cteId"], []), _listed(node)
             return [_Column(c.id, c.name, o.texts) for c, o in zip(columns, of, strict=False)] or columns
         if not node.children:
             source = self._facts[id(node)].source
@@ -217,30 +217,30 @@ class _Reading:
             case "Expand":
                 return self._expanded(node, known)
             case "Generate":
-                made = [t for each in expressions(node.told.get("generator")) for t in self._texts(each, known)]
+                made = [t for each in expressions(node.data.get("generator")) for t in self._texts(each, known)]
                 listed = _listed(node, "generatorOutput")
                 more = [_Column(c.id, c.name, alternatives(f"{t}.{c.name}" for t in made)) for c in listed]
                 return [*below[0], *more]
             case "WithCTE":
                 return below[-1]
-        output = next((name for name in OUTPUTS if name in node.told), None)
+        output = next((name for name in OUTPUTS if name in node.data), None)
         if node.kind in PASSING or node.kind in DECIDING or output is None:
             return below[0]
         function = _function(node) or node.kind
         return [_Column(c.id, c.name, known.get(c.id) or (f"{function}().{c.name}",)) for c in _listed(node, output)]
 
     def _named(self, node: Node, name: str, known: Mapping[Any, Texts]) -> list[_Column]:
-        made = [each for each in expressions(node.told.get(name)) if "exprId" in each.told]
+        made = [each for each in expressions(node.data.get(name)) if "exprId" in each.data]
         for each in made:
             if self._is_constant(each):
-                self._constants.add(column_id(each.told))
+                self._constants.add(column_id(each.data))
             if each.kind == "Alias" and (found := self._fields_of(each, known)):
-                self._structs[column_id(each.told)] = found
-        return [_Column(column_id(each.told), each.told["name"], self._named_texts(each, known)) for each in made]
+                self._structs[column_id(each.data)] = found
+        return [_Column(column_id(each.data), each.data["name"], self._named_texts(each, known)) for each in made]
 
     def _named_texts(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:
         """Text and times that are the same in all rows are likely to be of the run, and numbers of the job."""
-        types = {str(each.told.get("dataType")) for each in all_below(expression) if each.kind == "Literal"}
+        types = {str(each.data.get("dataType")) for each in all_below(expression) if each.kind == "Literal"}
         if types and types <= _OF_A_RUN and self._is_constant(expression):
             return tuple(_CONSTANT)
         return self._texts(expression, known)
@@ -249,7 +249,7 @@ class _Reading:
         """Return whether it has one value in a run, such as its date. As a key it has no meaning in the state."""
         for each in all_below(expression):
             if each.kind == "AttributeReference":
-                if column_id(each.told) not in self._constants:
+                if column_id(each.data) not in self._constants:
                     return False
             elif each.kind not in ("Alias", "Cast", "Literal"):
                 return False
@@ -257,7 +257,7 @@ class _Reading:
 
     def _expanded(self, node: Node, known: Mapping[Any, Texts]) -> list[_Column]:
         """Sliding windows: a row is repeated for each window that it is in."""
-        rows = [[tree(each) for each in row] for row in node.told.get("projections", ())]
+        rows = [[tree(each) for each in row] for row in node.data.get("projections", ())]
         found = []
         for index, column in enumerate(_listed(node)):
             each = [row[index] for row in rows if index < len(row)]
@@ -293,25 +293,25 @@ class _Reading:
     # --- expressions -----------------------------------------------------------------------------------------
 
     def _texts(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:
-        kind, told, children = expression.kind, expression.told, expression.children
+        kind, data, children = expression.kind, expression.data, expression.children
         if kind == "AttributeReference":
-            return known.get(column_id(told)) or (told["name"],)
+            return known.get(column_id(data)) or (data["name"],)
         if kind == "Literal":
-            return (literal(told, self._given),)
+            return (literal(data, self._given),)
         if kind in TRANSPARENT and len(children) == 1:
             return self._texts(children[0], known)
         if kind == "GetStructField" and len(children) == 1:
             return self._field(expression, known)
         if kind == "GetArrayStructFields":
-            return alternatives(f"{text}[].{told['field']['name']}" for text in self._texts(children[0], known))
+            return alternatives(f"{text}[].{data['field']['name']}" for text in self._texts(children[0], known))
         if is_window(expression):
             return (self._window([expression], known),)
         parts = [self._texts(child, known) for child in children[: SEEDED.get(kind, len(children))]]
-        return alternatives(written(kind, told, each, zone(expression)) for each in combined(parts))
+        return alternatives(written(kind, data, each, zone(expression)) for each in combined(parts))
 
     def _field(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:
         """By its name: a struct may get further fields."""
-        child, name = expression.children[0], expression.told.get("name") or str(expression.told.get("ordinal"))
+        child, name = expression.children[0], expression.data.get("name") or str(expression.data.get("ordinal"))
         found = self._fields_of(child, known).get(name)
         return found or alternatives(f"{text}.{name}" for text in self._texts(child, known))
 
@@ -320,11 +320,11 @@ class _Reading:
         while expression.kind in TRANSPARENT:
             expression = expression.children[0]
         if expression.kind == "AttributeReference":
-            return self._structs.get(column_id(expression.told), {})
+            return self._structs.get(column_id(expression.data), {})
         if expression.kind != "CreateNamedStruct" or is_window(expression):
             return {}
         pairs = zip(expression.children[::2], expression.children[1::2], strict=True)
-        return {str(key.told.get("value")): self._texts(value, known) for key, value in pairs}
+        return {str(key.data.get("value")): self._texts(value, known) for key, value in pairs}
 
     def _window(self, made: Sequence[Node], known: Mapping[Any, Texts]) -> str:
         """A time or session window: Spark has replaced it by arithmetic, which differs from version to version."""
@@ -334,8 +334,8 @@ class _Reading:
         for each in (node for one in made for node in all_below(one)):
             if each.kind == "AttributeReference":
                 columns[" or ".join(self._texts(each, known))] = None
-            elif each.kind == "Literal" and each.told.get("value") not in ("start", "end"):
-                literals[duration(each.told)] = None  # its length, slide and start; the gap of a session
+            elif each.kind == "Literal" and each.data.get("value") not in ("start", "end"):
+                literals[duration(each.data)] = None  # its length, slide and start; the gap of a session
             session |= each.kind in ("TimestampAddInterval", "TimeAdd")
         name = "session_window" if session else "window"
         return f"{name}({', '.join(columns)}: {', '.join(sorted(literals))})"
@@ -356,43 +356,43 @@ class _Reading:
                     waiting.append((child, {columns[index].id for index in at if index < len(columns)}))
                 continue
             if node.kind == "Project":
-                made = [e for e in expressions(node.told.get("projectList")) if column_id(e.told) in wanted]
-                below = {column_id(each.told) for e in made for each in all_below(e) if "exprId" in each.told}
+                made = [e for e in expressions(node.data.get("projectList")) if column_id(e.data) in wanted]
+                below = {column_id(each.data) for e in made for each in all_below(e) if "exprId" in each.data}
             else:
-                below = wanted | set(_references(node.told))
+                below = wanted | set(_references(node.data))
             waiting += [(child, below) for child in node.children]
 
 
-def _references(told: Any) -> Iterator[Any]:
+def _references(data: Any) -> Iterator[Any]:
     """The ids of all columns that a part of a plan names."""
-    if isinstance(told, Mapping):
-        if simple_name(str(told.get("class", ""))) == "AttributeReference":
-            yield column_id(told)
-        for value in told.values():
+    if isinstance(data, Mapping):
+        if simple_name(str(data.get("class", ""))) == "AttributeReference":
+            yield column_id(data)
+        for value in data.values():
             yield from _references(value)
-    elif isinstance(told, list):
-        for value in told:
+    elif isinstance(data, list):
+        for value in data:
             yield from _references(value)
 
 
 def _listed(node: Node, name: str = "output") -> list[_Column]:
-    found = [each.told for each in expressions(node.told.get(name))]
+    found = [each.data for each in expressions(node.data.get(name))]
     return [_Column(column_id(each), each["name"], (each["name"],)) for each in found]
 
 
 def _join_type(node: Node) -> str:
-    how = node.told.get("joinType")
+    how = node.data.get("joinType")
     return simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
 
 
 def _function(node: Node) -> str:
     """The name of the Python function that a node calls; "": there is none."""
     for name in ("functionExpr", "func", "function"):
-        for each in expressions(node.told.get(name)):
+        for each in expressions(node.data.get(name)):
             if each.kind == "PythonUDF":
-                return str(each.told["name"])
+                return str(each.data["name"])
     return ""
 
 
-def _fields(told: Any) -> list[Mapping[str, Any]]:
-    return list(told.get("fields", ())) if isinstance(told, Mapping) else []
+def _fields(data: Any) -> list[Mapping[str, Any]]:
+    return list(data.get("fields", ())) if isinstance(data, Mapping) else []

@@ -78,9 +78,9 @@ def _shortened(text: str) -> str:
     return f"{readable(same)[:200]}... (SHA-256 {digest})"
 
 
-def literal(told: Mapping[str, Any], given: Collection[str]) -> str:
+def literal(data: Mapping[str, Any], given: Collection[str]) -> str:
     """Return a constant. `given`: what the run has given to the job, as `plain` writes it."""
-    kind, value = told.get("dataType"), told.get("value")
+    kind, value = data.get("dataType"), data.get("value")
     if kind == "binary":  # Java shows its address
         return "bytes"
     text = str(value)
@@ -98,32 +98,32 @@ def plain(text: str) -> str:
 
 def zone(expression: Node) -> str:
     """Return the time zone in which an expression is computed; "": none has a part in it."""
-    told = expression.told
+    data = expression.data
     of = {"Cast": all_below(expression), "JsonToStructs": [expression], "CsvToStructs": [expression]}
     if expression.kind in of and not any(
-        "timestamp" in _quoted(each.told.get(key)) for each in of[expression.kind] for key in ("dataType", "schema")
+        "timestamp" in _quoted(each.data.get(key)) for each in of[expression.kind] for key in ("dataType", "schema")
     ):
         return ""
-    return str(told.get("timeZoneId") or "")
+    return str(data.get("timeZoneId") or "")
 
 
 def _quoted(kind: Any) -> set[str]:
     return set(json.dumps(kind).split('"'))
 
 
-def written(kind: str, told: Mapping[str, Any], parts: Sequence[str], zone: str = "") -> str:
+def written(kind: str, data: Mapping[str, Any], parts: Sequence[str], zone: str = "") -> str:
     """Return an expression of a class with these settings, over the texts of its children."""
     if kind in _SIGNS and len(parts) == 2:
         return f"({parts[0]} {_SIGNS[kind]} {parts[1]})"
     if kind == "Cast":
-        return f"cast({parts[0]} as {type_text(told.get('dataType'))}{f' in {zone}' if zone else ''})"
+        return f"cast({parts[0]} as {type_text(data.get('dataType'))}{f' in {zone}' if zone else ''})"
     if kind == "AggregateExpression":
-        distinct = "distinct " if told.get("isDistinct") else ""
+        distinct = "distinct " if data.get("isDistinct") else ""
         return f"{distinct}{parts[0]}" + "".join(f" where {each}" for each in parts[1:])
-    name = str(told.get("name") or told.get("udfName") or kind) if kind.endswith(("UDF", "UDAF")) else kind.lower()
+    name = str(data.get("name") or data.get("udfName") or kind) if kind.endswith(("UDF", "UDAF")) else kind.lower()
     settings = [
         f"{key}={value}"
-        for key, value in told.items()
+        for key, value in data.items()
         if key not in (*_NOISE, "dataType") and (value is True or isinstance(value, str | float))
     ]
     if zone:
@@ -137,7 +137,7 @@ def is_window(expression: Node) -> bool:
         expression = expression.children[0]
     if expression.kind != "CreateNamedStruct":
         return False
-    names = [each.told.get("value") for each in expression.children[::2]]
+    names = [each.data.get("value") for each in expression.children[::2]]
     return names == ["start", "end"] and any(e.kind == "PreciseTimestampConversion" for e in all_below(expression))
 
 
@@ -147,6 +147,6 @@ def duration(literal: Mapping[str, Any]) -> str:
     return f"{int(value) / 1e6:g} s" if literal.get("dataType") in ("long", "integer") else value
 
 
-def type_text(told: Any) -> str:
+def type_text(data: Any) -> str:
     """Return a type of Spark's JSON."""
-    return told if isinstance(told, str) else json.dumps(told, sort_keys=True)
+    return data if isinstance(data, str) else json.dumps(data, sort_keys=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
     from airflow_ft.spark.state.locations import SparkLocation
 
-_TOLD = 100  # paths in an error
+_MOST_PATHS = 100  # paths in an error
 
 Logged = Mapping[int, Sequence[tuple[str, int]]]
 """By index of a source: place and time of modification (milliseconds) of each entry."""
@@ -86,7 +86,7 @@ def check_plan(
                 pipeline=pipeline,
                 remedy="Retry the task: nothing was published. If it happens again, rename files whose names contain"
                 f" one of {GLOB}.",
-                paths=sorted(others)[:_TOLD],
+                paths=sorted(others)[:_MOST_PATHS],
             )
     if unread := [index for index, each in wanted.items() if all(each != listing.times for listing in listings)]:
         raise StageError(
@@ -94,7 +94,7 @@ def check_plan(
             code="file_changed",
             pipeline=pipeline,
             remedy="Retry the task: nothing was published.",
-            paths=sorted(wanted[unread[0]])[:_TOLD],
+            paths=sorted(wanted[unread[0]])[:_MOST_PATHS],
         )
 
 
@@ -198,7 +198,7 @@ def _unreadable(code: str, pipeline: str, paths: Collection[str], what: str, rem
         pipeline=pipeline,
         remedy=f"{remedy} Nothing of this batch was published.",
         column=column,
-        paths=sorted(paths)[:_TOLD],
+        paths=sorted(paths)[:_MOST_PATHS],
     )
 
 

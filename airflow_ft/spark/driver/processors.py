@@ -68,13 +68,13 @@ class _Handle:
     def _note(self, name: str, schema: Any) -> Any:
         from pyspark.sql import types as T
 
-        told = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        self.fields[f"{FIELDS}{name}"] = list(_fields(told.jsonValue()))
+        struct = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        self.fields[f"{FIELDS}{name}"] = list(_fields(struct.jsonValue()))
         return _Handle()
 
 
-def _fields(told: Any, within: str = "") -> Iterator[str]:
-    for each in told["fields"]:
+def _fields(struct: Any, within: str = "") -> Iterator[str]:
+    for each in struct["fields"]:
         if isinstance(each["type"], dict) and each["type"].get("type") == "struct":
             yield from _fields(each["type"], f"{within}{each['name']}.")
         else:

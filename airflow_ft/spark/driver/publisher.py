@@ -68,7 +68,7 @@ class _Open:
         self.parts[part], self.since = round(now - self.since, 6), now
 
 
-class Tally:
+class PublishedCounts:
     """Published numbers, and rows by sink."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Publisher:
         durable: Callable[[], None],
         position: Callable[[int], SparkPosition | None],
         stop: Callable[[BaseException], None],
-        tally: Tally | None = None,
+        counts: PublishedCounts | None = None,
         application: str = "",
         remote: bool = False,
     ) -> None:
@@ -125,7 +125,7 @@ class Publisher:
         self._closed = False
         self._predecessor = request.last_published
         self.failure: BaseException | None = None
-        self.tally = tally or Tally()
+        self.counts = counts or PublishedCounts()
         self.last_batch: int | None = None
         self.last_number = 0
         self.last_segment: Segment | None = None  # of this attempt
@@ -296,7 +296,7 @@ class Publisher:
             each,
         )
         with self._changed:
-            self.tally.add(segment)
+            self.counts.add(segment)
             if position is not None:
                 self.last_batch, self.last_number = now.batch, now.number
             self.last_segment = segment

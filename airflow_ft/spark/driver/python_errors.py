@@ -86,8 +86,8 @@ def _read(text: str) -> UserError | None:
         return None
     what = " ".join(part.strip() for part in said if part.strip())
     missing = _MODULE.search(what)
-    told = f"{what}{_place(frames)}"
-    return _missing_module(told, missing["name"]) if missing else UserError(told)
+    described = f"{what}{_place(frames)}"
+    return _missing_module(described, missing["name"]) if missing else UserError(described)
 
 
 def _missing_module(what: str, name: str) -> UserError:

@@ -32,7 +32,7 @@ from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
 from airflow_ft.spark.driver.planned import batch_listings
-from airflow_ft.spark.driver.publisher import Publisher, Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
 from airflow_ft.spark.driver.slices import has_known_bounds, is_bounded_in_bytes, is_slice
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import is_small, materialised, write_batch
@@ -80,13 +80,13 @@ class Query:
         inputs: Sources,
         topics: Topics,
         *,
-        tally: Tally,
+        counts: PublishedCounts,
         failed: Callable[[BaseException], None],
         stop: Stopper,
         expects_few: bool = False,
         freeze: Callable[[], None] | None = None,
     ) -> None:
-        """`sources`: by unique names (`told_apart`) in Spark's order; None: the job opened it itself. `failed`
+        """`sources`: by unique names (`distinct_names`) in Spark's order; None: the job opened it itself. `failed`
         receives the error that ends a micro-batch, before Spark wraps it. `expects_few`: small micro-batches follow
         each other. `freeze` stores where sources begin, before the first publication; None: no source begins here.
         """
@@ -97,7 +97,9 @@ class Query:
         unsealed = lacking(frame.sparkSession, location.uri)
         self._durable = Durable(store, location, request, sources, topics, freeze, unsealed)
         self._capacity = Capacity(store, request)
-        self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
+        self._one_query = request.starts_from_scratch and not all(
+            isinstance(each, KafkaSource) for each in sources.values()
+        )
         self._sockets = Sockets(frame.sparkSession, sources)
         self._state = StateReports(store, request, location)
         self._timers = Timers(frame, location, request)
@@ -116,7 +118,7 @@ class Query:
             durable=self._publishable,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
-            tally=tally,
+            counts=counts,
             application=frame.sparkSession.sparkContext.applicationId,
             remote=is_hdfs(location.uri),
         )
@@ -139,7 +141,7 @@ class Query:
         if not self._request.streaming:
             self._fire()
         if began is not None:
-            self._tell_read(began)
+            self._record_read(began)
 
     def _fire(self) -> None:
         """Run the timers that are due now, in a scheduled run, and emit what the new watermark closes."""
@@ -180,7 +182,7 @@ class Query:
             return
         upload(self._frame.sparkSession)
         self._durable()
-        self._state.tell(self.publisher.last_batch, self.publisher.last_number)
+        self._state.report(self.publisher.last_batch, self.publisher.last_number)
 
     def emit_open(self) -> None:
         """Publishes a checkpoint of what is open at the end (`spark.state.draining`), unless nothing can be."""
@@ -206,7 +208,7 @@ class Query:
         last = location.batch if publisher.last_batch is None else publisher.last_batch
         clean = complete or location.ends_at(last)
         position = location.position(last) if last >= 0 and clean else None
-        return publisher.tally.result(position, complete=complete)
+        return publisher.counts.result(position, complete=complete)
 
     @contextmanager
     def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:
@@ -249,7 +251,7 @@ class Query:
         try:
             with self._busy:
                 self.publisher.settle()
-                self._state.tell_now_and_then(self.publisher.last_batch, self.publisher.last_number)
+                self._state.report_if_due(self.publisher.last_batch, self.publisher.last_number)
                 self._capacity.take(lambda: self._ending, self.publisher.carry)
                 if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
@@ -327,8 +329,8 @@ class Query:
 
     def _pass_by(self, as_of: datetime | None) -> None:
         """Nothing was read, and nothing has come of it: all of before is published."""
-        if as_of is not None and has_known_bounds(self._sources) and self._idle.is_to_be_told():
-            self._tell_read(as_of)
+        if as_of is not None and has_known_bounds(self._sources) and self._idle.is_due():
+            self._record_read(as_of)
 
     def _look(self, idle: Idle, query: StreamingQuery) -> None:
         """Between micro-batches: what an aborted checkpoint has left, and how far the stream has come."""
@@ -345,12 +347,12 @@ class Query:
             self._sockets.require_open(as_of)
             if self._cut is not None:
                 self._cut = max(self._cut, as_of)
-            if idle.is_to_be_told():
-                self._tell_read(as_of)
+            if idle.is_due():
+                self._record_read(as_of)
         finally:
             self._busy.release()
 
-    def _tell_read(self, as_of: datetime) -> None:
+    def _record_read(self, as_of: datetime) -> None:
         self._knew = time.monotonic()
         self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
 

@@ -34,7 +34,7 @@ from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember_code
-from airflow_ft.spark.state.settings import remember_given, tell_changed
+from airflow_ft.spark.state.settings import log_changed_settings, remember_given
 from airflow_ft.spark.state.source_changes import SourceChange, source_change
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import require
@@ -71,14 +71,14 @@ class QueryRun:
         """Run the query of this plan in the attempt's location."""
         run, requests, ending = self._run, self._run.requests, self._run.ending
         store, request, job, frame = run.store, run.request, run.job, run.frame
-        change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
+        change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
         frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
         location = self.open_location(plan, change, frozen, begins, topics, bear)
         require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
-        tell_changed(request.base, frame.sparkSession.conf.get)
+        log_changed_settings(request.base, frame.sparkSession.conf.get)
         declared = sources_by_place(request, plan.sources)
         with run.stopping() as stop:
             query = Query(
@@ -90,7 +90,7 @@ class QueryRun:
                 declared,
                 run.sources,
                 topics,
-                tally=run.tally,
+                counts=run.counts,
                 failed=ending.failed,
                 stop=stop,
                 expects_few=run.expects_few,

@@ -26,7 +26,7 @@ from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
 from airflow_ft.spark.driver.local_files import spare_processes
-from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.driver.query_run import QueryRun
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.session import leave_session, start_session
@@ -71,12 +71,12 @@ def main(folder: str, session: int | None = None) -> int:
         attempt.report(error)
         attempt.leave(failed=True)
         return 1
-    _tell(result)
+    _print_result(result)
     write(private / RESULT, json.dumps({"result": result.to_json()}))
     return 0 if attempt.leave() else 1
 
 
-def _tell(result: StageResult) -> None:
+def _print_result(result: StageResult) -> None:
     if count := result.published.count:
         log.info("staged %s checkpoints with %s rows", f"{count:,}", f"{sum(result.rows.values()):,}")
     else:
@@ -91,21 +91,21 @@ class Attempt:
         self._folder, self._kept = report.parent, session
         self._ending = Ending(self._request, report)
         self._requests = Requests(self._folder)
-        self._tally = Tally()
+        self._counts = PublishedCounts()
         self._spark: SparkSession | None = None
 
     def run(self) -> StageResult:
         """Stage until nothing is left to read, a stream until it is stopped; raises the error that ended it."""
         with closing(open_store(self._request.store_url)) as store:
             spark = self._spark = self._session()
-            restarts = JobRestarts(self._request, self._requests, self._tally, self._ending)
+            restarts = JobRestarts(self._request, self._requests, self._counts, self._ending)
             while True:
                 try:
                     return self._stage(store, spark, expects_few=restarts.expects_few)
                 except Exception as error:
                     again = restarts.after(store, spark, self._request, error)
                     if again is None:
-                        return self._tally.result(None, complete=False)
+                        return self._counts.result(None, complete=False)
                 self._request = self._ending.request = again
                 tidy_up(store, spark, again)
 
@@ -123,15 +123,15 @@ class Attempt:
     def _stage(self, store: DecisionLog, spark: SparkSession, *, expects_few: bool) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
-        tell = partial(warn, store, request.pipeline)
-        if told := owners.register(store, request.wal_root, request.pipeline):
-            tell(PipelineWarning("FOLDER_SHARED", "", told, owners.REMEDY))
+        warn_store = partial(warn, store, request.pipeline)
+        if shared_with := owners.register(store, request.wal_root, request.pipeline):
+            warn_store(PipelineWarning("FOLDER_SHARED", "", shared_with, owners.REMEDY))
         if request.base is not None:  # it may lie where the log was before
             claim(store, location_root(request.base.location))
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=unfrozen_sources(request))
         frame = job.transform(spark, sources)
-        await_answer = ask(self._folder, request, job, spark, frame, tell)
+        await_answer = ask(self._folder, request, job, spark, frame, warn_store)
         fix_conf(spark, "spark.sql.")
         spare_processes(frame.sparkSession, request.wal_root)
         run = JobRun(
@@ -143,7 +143,7 @@ class Attempt:
             await_answer=await_answer,
             ending=self._ending,
             requests=self._requests,
-            tally=self._tally,
+            counts=self._counts,
             expects_few=expects_few,
         )
         if frame.isStreaming:

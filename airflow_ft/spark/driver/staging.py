@@ -108,7 +108,7 @@ def write_batch(
         frames = job.split(found, request.sinks, request.optional_sinks)
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
-        lineage = made_of.told(found, frames) if made_of is not None else {}
+        lineage = made_of.lineage(found, frames) if made_of is not None else {}
         ways = {sink: _collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
         counted = {
             sink: ways[sink](frames[sink], folder, sink) if sink in frames else None

@@ -23,19 +23,19 @@ class StateReports:
 
     def __init__(self, store: ReportOperations, request: StageRequest, location: SparkLocation) -> None:
         self._store, self._request, self._location = store, request, location
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
 
-    def tell_now_and_then(self, batch: int | None, number: int) -> None:
+    def report_if_due(self, batch: int | None, number: int) -> None:
         """As often as Spark's maintenance makes a difference; memory is given back as often."""
-        if batch is not None and time.monotonic() - self._told > _STATE_EACH:
-            self.tell(batch, number)
+        if batch is not None and time.monotonic() - self._reported > _STATE_EACH:
+            self.report(batch, number)
             give_back()
 
-    def tell(self, batch: int, number: int) -> None:
+    def report(self, batch: int, number: int) -> None:
         """Report the state of a published batch under this number. An unavailable folder or log does not end the
         stream.
         """
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         try:
             found = sizes(self._location.uri, batch)
         except (AirflowFtError, OSError) as error:

@@ -28,7 +28,7 @@ def run_static(run: JobRun) -> StageResult:
             durable=lambda: None,
             position=lambda _: None,
             stop=stop,
-            tally=run.tally,
+            counts=run.counts,
             application=frame.sparkSession.sparkContext.applicationId,
         )
         try:
@@ -44,4 +44,4 @@ def run_static(run: JobRun) -> StageResult:
             publisher.close(run.ending.cause(error))
             raise
         publisher.close()
-    return run.tally.result(None)
+    return run.counts.result(None)

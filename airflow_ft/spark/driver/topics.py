@@ -72,7 +72,7 @@ class Topics:
         """The ids of all topics that are read, as they were seen first."""
         return self._known
 
-    def begin(self, standing: LocationStatus) -> Ids:
+    def begin(self, status: LocationStatus) -> Ids:
         """Compare the positions of an attempt with the current topics; returns the topics whose positions are void.
 
         Raises:
@@ -81,7 +81,7 @@ class Topics:
         """
         void: dict[int, dict[str, str]] = {}
         for index, (name, source) in self._sources.items():
-            offsets, ids = standing.offsets.get(index, {}), standing.ids.get(index, {})
+            offsets, ids = status.offsets.get(index, {}), status.ids.get(index, {})
             counted = {topic for topic in offsets if source.pattern or topic in source.topics}
             before = {**dict.fromkeys(source.topics, ""), **{topic: ids.get(topic, "") for topic in counted}}
             now = self._known[index] = self._settled(index, self._admins[index].topics(sorted(counted)), before)
@@ -149,7 +149,7 @@ class Topics:
 
     def check(self) -> None:
         """Raises unless the topics of the batch that is computed are still the same: before its publication."""
-        if (error := self._lost_of(self._reading, "Nothing of this batch is published.")) is not None:
+        if (error := self._loss_of(self._reading, "Nothing of this batch is published.")) is not None:
             raise error
 
     def check_start(self, offsets: Offsets) -> Ids:
@@ -172,7 +172,7 @@ class Topics:
     def explain(self) -> AirflowFtError | None:
         """Return whether a query may have failed because a topic was recreated under it: the error that says so."""
         try:
-            return self._lost_of(self._known, "Nothing of this batch is published.")
+            return self._loss_of(self._known, "Nothing of this batch is published.")
         except Exception:  # the JVM may be gone: then that is the reason
             return None
 
@@ -195,7 +195,7 @@ class Topics:
             topics=[topic],
         )
 
-    def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
+    def _loss_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
         """Return what to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
@@ -228,12 +228,12 @@ class Topics:
         self, index: int, lost: Mapping[str, str], now: Mapping[str, str], offsets: Mapping[str, Any], consequence: str
     ) -> DataLossError:
         name, source = self._sources[index]
-        told = []
+        losses = []
         for topic, old in lost.items():
             read = f", read up to {canonical_json(offsets[topic])}" if topic in offsets else ""
-            told.append(f"topic {topic!r} was {_what_became(old, now.get(topic))}{read}")
+            losses.append(f"topic {topic!r} was {_what_became(old, now.get(topic))}{read}")
         return DataLossError(
-            f"source {name!r}: {'; '.join(told)}. The unread records of the old topic are lost, and the old offsets"
+            f"source {name!r}: {'; '.join(losses)}. The unread records of the old topic are lost, and the old offsets"
             f" point at other records of the new one. {consequence}",
             code="topic_recreated",
             pipeline=self._pipeline,

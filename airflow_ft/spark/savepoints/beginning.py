@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def begin_anew(
+def start_from_scratch(
     store: DecisionLog,
     pipeline: str,
     participants: ParticipantFactory,

@@ -87,9 +87,9 @@ class Savepoint:
         return {**asdict(self), "taken_at": self.taken_at.isoformat()}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Savepoint:
+    def from_json(cls, data: Mapping[str, Any]) -> Savepoint:
         """Ignores what an author of the same format has added."""
-        known: dict[str, Any] = {each.name: told[each.name] for each in fields(cls) if each.name in told}
+        known: dict[str, Any] = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         names = {each.name for each in fields(Operator)}
         operators = [
             Operator(
@@ -109,8 +109,8 @@ class Savepoint:
 
 def write_metadata(uri: str, savepoint: Savepoint) -> None:
     """Makes the folder a savepoint."""
-    told = savepoint.to_json()
-    text = canonical_json({"format": FORMAT, "sha256": _digest(told), "savepoint": told})
+    data = savepoint.to_json()
+    text = canonical_json({"format": FORMAT, "sha256": _digest(data), "savepoint": data})
     files = filesystem(uri)
     files.write(files.uri(uri, METADATA), text.encode())
 
@@ -137,13 +137,13 @@ def read_metadata(uri: str) -> Savepoint:
         )
     try:
         document = json.loads(files.read(where))
-        version, told, digest = document["format"], document.get("savepoint"), document.get("sha256")
+        version, data, digest = document["format"], document.get("savepoint"), document.get("sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _damaged(uri, f"{METADATA} cannot be read") from error
     refuse_newer(f"the savepoint {uri}", version, FORMAT)
-    if told is None or _digest(told) != digest:
+    if data is None or _digest(data) != digest:
         raise _damaged(uri, f"{METADATA} is not what was written")
-    return Savepoint.from_json(told)
+    return Savepoint.from_json(data)
 
 
 def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
@@ -158,8 +158,10 @@ def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
         raise _damaged(uri, f"{SPARK}/{missing[0]} is missing")
     if added := sorted(set(found) - set(savepoint.files)):
         raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
-    for name, told in savepoint.files.items():
-        if found[name] != told.size or (contents and file_of(files, files.uri(uri, SPARK, *name.split("/"))) != told):
+    for name, checksum in savepoint.files.items():
+        if found[name] != checksum.size or (
+            contents and file_of(files, files.uri(uri, SPARK, *name.split("/"))) != checksum
+        ):
             raise _damaged(uri, f"{SPARK}/{name} is not what was written")
 
 
@@ -201,7 +203,7 @@ def of_pipeline(
     require(folder)
     files = filesystem(folder)
     named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
-    wanted = [name for name, told in named.items() if told is None or told[1] == pipeline]
+    wanted = [name for name, metadata in named.items() if metadata is None or metadata[1] == pipeline]
 
     def place(name: str) -> tuple[float, str]:
         match = named[name]
@@ -213,9 +215,9 @@ def of_pipeline(
     for name in wanted[:most]:
         uri = files.uri(folder, name)
         try:
-            told = read_metadata(uri)
-            if (told.pipeline, told.installation) == (pipeline, installation):
-                found.append((name, told))
+            metadata = read_metadata(uri)
+            if (metadata.pipeline, metadata.installation) == (pipeline, installation):
+                found.append((name, metadata))
         except StorageUnavailableError:
             raise
         except (ConfigurationError, WalCorruptError, OSError) as error:
@@ -286,8 +288,8 @@ def _not_ours(uri: str, why: str, remedy: str = "") -> ConfigurationError:
     )
 
 
-def _digest(told: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(data).encode()).hexdigest()
 
 
 def _damaged(uri: str, what: str) -> WalCorruptError:

@@ -25,7 +25,7 @@ from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.wal.filesystem import filesystem
 
-_TOLD = 500
+_MOST_LISTED = 500
 # The line that a person would look for; the frames of a stack trace are none.
 _REASON = re.compile(r"^(?!at ).*(?:Error|Exception)")
 
@@ -51,8 +51,8 @@ def changed_copy(
     with removed_on_error(folder, target, savepoint.pipeline):
         files.make_folder(target)
         changed = change(copy_location(savepoint.location(uri), files.uri(target, SPARK)))
-        told = replace(savepoint, id=id, taken_by=f"{by}, from {uri}")
-        return target, finish(target, changed, told)
+        metadata = replace(savepoint, id=id, taken_by=f"{by}, from {uri}")
+        return target, finish(target, changed, metadata)
 
 
 def drive(
@@ -104,7 +104,7 @@ def drive(
                 reason = last if _REASON.search(last) else reason
         if driver.returncode:
             raise StageError(
-                f"Spark could not {what}: {(reason or last or 'it wrote no output')[:_TOLD]}",
+                f"Spark could not {what}: {(reason or last or 'it wrote no output')[:_MOST_LISTED]}",
                 code="state_not_rewritten",
                 pipeline=pipeline,
                 remedy="Read Spark's lines above. The savepoint is unchanged.",

@@ -43,7 +43,7 @@ from airflow_ft.protocol.from_savepoint import later as later_of
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import CheckpointState, PipelineStatus, RunKey, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
-from airflow_ft.spark.savepoints.beginning import begin_anew
+from airflow_ft.spark.savepoints.beginning import start_from_scratch
 from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import not_written
@@ -123,7 +123,7 @@ def restore(
                 remedy="Remove --rename." if rename else "Name the pipeline (--pipeline).",
                 argument="rename" if rename else "pipeline",
             )
-        base = begin_anew(store, pipeline, participants, worker, why, later, run, lease_seconds)
+        base = start_from_scratch(store, pipeline, participants, worker, why, later, run, lease_seconds)
         return Restored(None, base, ())
     savepoint = read_metadata(uri)
     was, name = savepoint.pipeline, pipeline or savepoint.pipeline
@@ -178,11 +178,11 @@ def restore(
                 pipeline=name,
             ) from error
         position = copied.position(savepoint.batch)
-        told = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
+        reason = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
         if rename:
-            store.rename(was, held, savepoint.number, name, epoch, position, told, run, uri)
+            store.rename(was, held, savepoint.number, name, epoch, position, reason, run, uri)
         else:
-            store.restore(name, epoch, position, told, run, uri, None if was == name else (was, savepoint.number))
+            store.restore(name, epoch, position, reason, run, uri, None if was == name else (was, savepoint.number))
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)
@@ -193,7 +193,7 @@ def restore(
 
 def restore_once(
     store: DecisionLog,
-    told: FromSavepoint,
+    from_savepoint: FromSavepoint,
     pipeline: str,
     run: RunKey,
     participants: ParticipantFactory,
@@ -214,20 +214,20 @@ def restore_once(
     if row is not None and row.restored_from:
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
-    later = later_of(told.later)
+    later = later_of(from_savepoint.later)
     restored = restore(
         store,
-        told.path.strip(),
+        from_savepoint.path.strip(),
         participants,
         worker,
         why or f"asked for by run {run}",
         pipeline=pipeline,
         wal_root=wal_root,
         later=later,
-        claim=claim_mode(told.claim_mode),
-        allow_non_restored_state=told.may_leave_state,
-        allow_changed_state=told.may_change_state,
-        rename=told.renames,
+        claim=claim_mode(from_savepoint.claim_mode),
+        allow_non_restored_state=from_savepoint.may_leave_state,
+        allow_changed_state=from_savepoint.may_change_state,
+        rename=from_savepoint.renames,
         run=run,
         lease_seconds=lease_seconds,
     )
@@ -408,10 +408,10 @@ def _examine(
             path=uri,
         )
     if former is not None:
-        newest, stands = former.number, row.base
+        newest, base = former.number, row.base
     else:
         newest = 0 if confirmed is None else confirmed.number
-        stands = store.position_before(name, newest + 1)
+        base = store.position_before(name, newest + 1)
     decided = [c.number for c in opened if c.state is CheckpointState.COMMITTING]
     passed = tuple(range(savepoint.number + 1, max([newest, *decided]) + 1))
     if passed and later is Later.REFUSE:
@@ -428,7 +428,7 @@ def _examine(
             later=passed,
             number=savepoint.number,
         )
-    if not passed and later is not Later.WRITE_AGAIN and _is_behind(uri, savepoint, stands):
+    if not passed and later is not Later.WRITE_AGAIN and _is_behind(uri, savepoint, base):
         raise StateConflictError(
             f"the pipeline has read further than the savepoint, although both are at checkpoint {savepoint.number}:"
             " since then someone restored a later savepoint. Rows would be delivered again.",

@@ -126,11 +126,11 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
         raise
 
 
-def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
+def finish(uri: str, copied: SparkLocation, metadata: Savepoint) -> Savepoint:
     """Makes the folder `uri` a savepoint, of the location that was copied into it."""
     drop_unnamed(copied.uri)
     savepoint = replace(
-        told, batch=copied.batch, operators=operators(copied), backend=backend(copied), files=_files(copied)
+        metadata, batch=copied.batch, operators=operators(copied), backend=backend(copied), files=_files(copied)
     )
     filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
     write_metadata(uri, savepoint)

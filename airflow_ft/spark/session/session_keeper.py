@@ -82,7 +82,7 @@ class SessionKeeper:
             pass
         finally:
             signal_group(self._jvm.pid, signal.SIGKILL)
-            self._tell({"ended": self._jvm.wait()})
+            self._send({"ended": self._jvm.wait()})
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -117,7 +117,7 @@ class SessionKeeper:
         if said == USE and files and not self._lent:
             (self._output,) = files
             self._lent, self._uses = True, self._uses + 1
-            self._tell_address()
+            self._send_address()
         elif said == KEPT and self._lent and self._uses < USES:
             self._lent, self._since = False, time.monotonic()
             self._drop_output()
@@ -153,14 +153,14 @@ class SessionKeeper:
         self._address = json.dumps({"port": port, "secret": text[8 : 8 + length].decode()}).encode() + b"\n"
         path.unlink()
         (self._folder / PROPERTIES).unlink(missing_ok=True)  # it holds credentials, and has been read
-        self._tell_address()
+        self._send_address()
 
-    def _tell_address(self) -> None:
+    def _send_address(self) -> None:
         if self._client is not None and self._lent and self._address is not None:
             with suppress(OSError):
                 self._client.sendall(self._address)
 
-    def _tell(self, what: Mapping[str, Any]) -> None:
+    def _send(self, what: Mapping[str, Any]) -> None:
         if self._client is not None:
             with suppress(OSError):
                 self._client.sendall(json.dumps(what).encode() + b"\n")

@@ -234,9 +234,9 @@ def attach(connection: int) -> SparkSession:
     os.set_inheritable(connection, False)  # what the job starts must not hold it open,
     os.register_at_fork(after_in_child=lambda: os.close(connection))  # nor what it forks
     keeper = socket.socket(fileno=connection).makefile("rb")
-    address = _heard(keeper)
+    address = _read_message(keeper)
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
-    threading.Thread(target=_heard, args=(keeper,), name="session", daemon=True).start()
+    threading.Thread(target=_read_message, args=(keeper,), name="session", daemon=True).start()
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     # The JVM reports objects of earlier drivers that it has released. Ours need other names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
@@ -284,13 +284,13 @@ def detach(spark: SparkSession) -> None:
 
 
 def await_end(seconds: float = 5.0) -> None:
-    """When the JVM has ended, this process ends by that (`_heard`), and not by what it met for it."""
+    """When the JVM has ended, this process ends by that (`_read_message`), and not by what it met for it."""
     with suppress(KeyError, OSError), socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", int(os.environ["PYSPARK_GATEWAY_PORT"]))) != 0:
             time.sleep(seconds)
 
 
-def _heard(keeper: BinaryIO) -> dict[str, Any]:
+def _read_message(keeper: BinaryIO) -> dict[str, Any]:
     """Return the keeper's message: the JVM's address, or its end, and then this process ends too."""
     line = b""
     with suppress(OSError):  # a keeper that is killed with something unread resets the connection

@@ -87,12 +87,12 @@ class Beginnings:
         found = {}
         for index, use in _uses(places).items():
             if (frozen := self._found(*use)) is not None:
-                told, file = read_json(frozen), self._file(*use)
-                found[index] = Begun(told["first"], told["ids"], file, is_elsewhere=frozen != file)
+                data, file = read_json(frozen), self._file(*use)
+                found[index] = Begun(data["first"], data["ids"], file, is_elsewhere=frozen != file)
         return found
 
     @staticmethod
-    def standing(begun: Mapping[int, Begun]) -> LocationStatus:
+    def location_status(begun: Mapping[int, Begun]) -> LocationStatus:
         """Return what was read, as an attempt compares it with what is there now."""
         offsets = {index: each.offsets for index, each in begun.items()}
         return LocationStatus(offsets, {index: each.ids for index, each in begun.items() if each.ids})
@@ -111,12 +111,12 @@ class Beginnings:
             left = without(before, void.get(index, {}))
             first = each.first if len(left) == len(before) else head + canonical_json(left)
             ids = {topic: id for topic, id in {**each.ids, **known.get(index, {})}.items() if topic in left}
-            told, files = json_with_digest({"first": first, "ids": ids}), filesystem(each.file)
+            data, files = json_with_digest({"first": first, "ids": ids}), filesystem(each.file)
             if each.is_elsewhere:
                 with suppress(FileExistsError):
-                    files.write(each.file, told)
+                    files.write(each.file, data)
             elif (first, ids) != (each.first, each.ids):
-                files.replace(each.file, told)
+                files.replace(each.file, data)
             target.write(target.uri(location.uri, source_log.FOLDER, str(index), "0"), first.encode())
 
     def freeze(
@@ -136,11 +136,11 @@ class Beginnings:
         ids = topic_ids({index: first_offsets(first)[1] for index, first in looked_up.items()})
         uses = _uses(places)
         for index, first in looked_up.items():
-            frozen, told = self._file(*uses[index]), {"first": first, "ids": dict(ids.get(index, {}))}
+            frozen, data = self._file(*uses[index]), {"first": first, "ids": dict(ids.get(index, {}))}
             try:
-                files.write(frozen, json_with_digest(told))
+                files.write(frozen, json_with_digest(data))
             except FileExistsError:
-                if read_json(frozen) != told:
+                if read_json(frozen) != data:
                     raise StageError(
                         f"another attempt started to read source {places[index]!r} at another position.",
                         code="starting_position_taken",

@@ -44,7 +44,7 @@ from airflow_ft.wal.filesystem import filesystem, link_tree
 
 FOLDER = "airflow_ft_catch_up"
 _IDS = f"{FOLDER}/topics"
-_TOLD = 20
+_LOG_EACH = 20
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -123,9 +123,9 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
         files.remove_tree(log_of)
         files.link_tree(files.uri(folder, index), log_of, lambda _: True)
     for done, batch in enumerate(planned, start=1):
-        told = entry(location.uri, FOLDER, batch)
+        log_entry = entry(location.uri, FOLDER, batch)
         # The places are those of the job that continues.
-        add_entry(location.uri, OFFSETS, batch, replace(told, lines=by_use(location, told.lines)))
+        add_entry(location.uri, OFFSETS, batch, replace(log_entry, lines=by_use(location, log_entry.lines)))
         compute(location)
         if not location.is_committed(batch):
             raise StageError(
@@ -135,7 +135,7 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
                 remedy="Read Spark's lines above. Nothing was changed.",
                 batch=batch,
             )
-        if done % _TOLD == 0:
+        if done % _LOG_EACH == 0:
             log.info("rebuilt %d of %d micro-batches", done, len(planned))
     record_ids(location, planned[-1], dict(note(location.uri, _IDS)))
     files.remove_tree(files.uri(location.uri, FOLDER))
@@ -148,8 +148,8 @@ def _read(base: SparkLocation, batch: int) -> Entry | None:
         return entry(base.uri, FOLDER, batch)
     if not has_entry(base.uri, OFFSETS, batch):
         return None
-    told = entry(base.uri, OFFSETS, batch)
-    return replace(told, lines=tuple(by_source(base, told)))
+    log_entry = entry(base.uri, OFFSETS, batch)
+    return replace(log_entry, lines=tuple(by_source(base, log_entry)))
 
 
 def _offsets(read: Entry) -> list[Any]:

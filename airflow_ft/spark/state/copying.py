@@ -194,6 +194,6 @@ def _folder(files: FileSystem, location: str, store: _Store) -> str:
 
 def _unique_ids(files: FileSystem, location: str, batch: int) -> Mapping[str, Any]:
     """By operator and partition; empty in checkpoint format 1."""
-    told = read_checked(files, files.uri(location, "commits", str(batch))).decode().partition("\n")[2]
-    found: Mapping[str, Any] = json.loads(told).get("stateUniqueIds") or {}
+    data = read_checked(files, files.uri(location, "commits", str(batch))).decode().partition("\n")[2]
+    found: Mapping[str, Any] = json.loads(data).get("stateUniqueIds") or {}
     return found

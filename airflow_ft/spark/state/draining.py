@@ -44,8 +44,8 @@ def drain_of(store: HistoryLog, pipeline: str, through: int | None = None) -> Ch
                 continue
             if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
                 drained = checkpoint.drained
-                stands = drained is not None and store.position_before(pipeline, checkpoint.number) == drained
-                return checkpoint if stands else None
+                is_current = drained is not None and store.position_before(pipeline, checkpoint.number) == drained
+                return checkpoint if is_current else None
     return None
 
 

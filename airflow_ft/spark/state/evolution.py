@@ -35,7 +35,7 @@ from airflow_ft.spark.state.location_files import OFFSETS, add_entry, entry, kee
 from airflow_ft.spark.state.locations import SparkLocation, by_use, location_root, set_places
 from airflow_ft.spark.state.meaning import Memory, differences, meaning_of
 from airflow_ft.spark.state.operators import identities, remember, remembered
-from airflow_ft.spark.state.reset import tell_sources
+from airflow_ft.spark.state.reset import write_source_positions
 from airflow_ft.spark.state.settings import set_unique_ids, unique_ids
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -88,12 +88,12 @@ def evolution(
         return None
     location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
     before = identities(location)
-    told = remembered(location)
-    if _kinds(plan) != _kinds(before) and (told is None or _kinds(told) == _kinds(plan)):
+    remembered_meaning = remembered(location)
+    if _kinds(plan) != _kinds(before) and (remembered_meaning is None or _kinds(remembered_meaning) == _kinds(plan)):
         # No plan was kept, as in mode AT_MOST_ONCE: Spark compares them. Or it has made other operators of such a plan,
         # and does so again.
-        if told is not None:
-            _compare(location, told, {number: number for number in range(len(plan))}, memory)
+        if remembered_meaning is not None:
+            _compare(location, remembered_meaning, {number: number for number in range(len(plan))}, memory)
         return None
     kept = _matched(pipeline, before, plan)
     _compare(location, before, kept, memory)
@@ -125,20 +125,20 @@ def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
     """Return whether the location at `base` says that its state means just that."""
     if base is None or base.batch < 0:
         return True
-    told = meaning_of(SparkLocation("", "", base.location, base.batch, ""))
-    return told == memory or (told is not None and memory is not None and told.is_same(memory))
+    meaning = meaning_of(SparkLocation("", "", base.location, base.batch, ""))
+    return meaning == memory or (meaning is not None and memory is not None and meaning.is_same(memory))
 
 
 def may_be_left(location: SparkLocation) -> bool:
     """Return whether the location was just restored with permission to leave state behind."""
-    told = note(location.uri, RESTORED_FILE)
-    return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
+    noted = note(location.uri, RESTORED_FILE)
+    return noted is not None and bool(noted["allow_non_restored_state"]) and noted["batch"] == location.batch
 
 
 def may_mean_else(location: SparkLocation) -> bool:
     """Return whether the restore that made the location allowed the job to give its state another meaning."""
-    told = note(location.uri, RESTORED_FILE)
-    return told is not None and bool(told.get("allow_changed_state")) and told["batch"] == location.batch
+    noted = note(location.uri, RESTORED_FILE)
+    return noted is not None and bool(noted.get("allow_changed_state")) and noted["batch"] == location.batch
 
 
 def note_restored(
@@ -191,26 +191,26 @@ def _compare(
     location: SparkLocation, before: Sequence[Identity], kept: Mapping[int, int], memory: Memory | None
 ) -> None:
     """Refuse another meaning of the operators that continue, unless it is allowed or may come from Spark itself."""
-    told = meaning_of(location)
-    if told is None:
+    meaning = meaning_of(location)
+    if meaning is None:
         if kept:
             log.info("the meaning of the stored state is unknown; the meaning in this job counts from now on")
         return
-    if memory is None or len(told.operators) != len(before):
+    if memory is None or len(meaning.operators) != len(before):
         return
     changed = [
         f"{_name(before[old], old)}: {difference}"
         for old, new in sorted(kept.items())
         if new < len(memory.operators)
-        for difference in differences(told.operators[old], memory.operators[new])
+        for difference in differences(meaning.operators[old], memory.operators[new])
     ]
     if not changed:
         return
-    if not told.is_comparable(memory):
+    if not meaning.is_comparable(memory):
         log.warning(
             "Spark %s makes another plan than Spark %s did; assuming that the state has the same meaning: %s",
             memory.spark,
-            told.spark,
+            meaning.spark,
             "; ".join(changed),
         )
     elif may_mean_else(location):
@@ -281,8 +281,8 @@ def _move(files: FileSystem, location: SparkLocation, step: Evolution) -> None:
         files.remove_tree(files.uri(state, str(old)))
     for old, new in moved.items():
         target = files.uri(state, str(new))
-        files.link_tree(files.uri(aside, str(new)), target, lambda name: not _tells_number(name))
-        for name in filter(lambda each: _tells_number(PurePosixPath(each)), files.tree(files.uri(aside, str(new)))):
+        files.link_tree(files.uri(aside, str(new)), target, lambda name: not _holds_number(name))
+        for name in filter(lambda each: _holds_number(PurePosixPath(each)), files.tree(files.uri(aside, str(new)))):
             if not name.endswith(".crc"):
                 text = read_checked(files, files.uri(aside, str(new), *name.split("/"))).decode()
                 files.write(files.uri(target, *name.split("/")), _renumbered(text, old, new).encode())
@@ -290,7 +290,7 @@ def _move(files: FileSystem, location: SparkLocation, step: Evolution) -> None:
         files.remove_tree(aside)
 
 
-def _tells_number(name: PurePosixPath) -> bool:
+def _holds_number(name: PurePosixPath) -> bool:
     """Return whether a file of an operator, by its name in the operator's folder, says which number that has."""
     return name.parts[0] == "_metadata"
 
@@ -298,14 +298,14 @@ def _tells_number(name: PurePosixPath) -> bool:
 def _renumbered(text: str, old: int, new: int) -> str:
     """Line 1 is the format, line 2 JSON."""
     version, _, data = text.partition("\n")
-    told: dict[str, Any] = json.loads(data)
-    told["operatorInfo"]["operatorId"] = new
-    for store in told.get("stateStoreInfo", ()):
+    metadata: dict[str, Any] = json.loads(data)
+    metadata["operatorInfo"]["operatorId"] = new
+    for store in metadata.get("stateStoreInfo", ()):
         if paths := store.get("stateSchemaFilePaths"):
             store["stateSchemaFilePaths"] = [
                 re.sub(rf"/state/{old}/_stateSchema/", f"/state/{new}/_stateSchema/", path) for path in paths
             ]
-    return f"{version}\n{json.dumps(told, separators=(',', ':'), ensure_ascii=False)}"
+    return f"{version}\n{json.dumps(metadata, separators=(',', ':'), ensure_ascii=False)}"
 
 
 def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocation], None]) -> SparkLocation:
@@ -313,7 +313,7 @@ def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocat
     `location`.
     """
     born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1, "for new operators")
-    starts = tell_sources(files, location, born)
+    starts = write_source_positions(files, location, born)
     if (places := location.places()) is not None:
         set_places(born, places)
     lines = by_use(born, [offsets_line(start) for start in starts])
@@ -334,10 +334,10 @@ def _adopt(files: FileSystem, born: SparkLocation, location: SparkLocation, numb
     """Takes over the empty stores of operators; the unique ids of these in the commit of their birth."""
     for number in numbers:
         source, target = (files.uri(each.uri, "state", str(number)) for each in (born, location))
-        for name in sorted(files.tree(source), key=lambda each: _tells_number(PurePosixPath(each))):  # schemas first
+        for name in sorted(files.tree(source), key=lambda each: _holds_number(PurePosixPath(each))):  # schemas first
             *folders, last = name.split("/")
             data = files.read(files.uri(source, *folders, last))
-            if _tells_number(PurePosixPath(name)):
+            if _holds_number(PurePosixPath(name)):
                 if last.endswith(".crc"):
                     continue
                 data = schema_paths.rewritten(files, data.decode(), location.uri).encode()

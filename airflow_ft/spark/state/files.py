@@ -91,9 +91,9 @@ def drop_unnamed(location: str) -> None:
         named = set()
         for _, kind, name in versions:
             if kind == "zip":
-                told = _contents(files, folder, name)
-                named |= {str(each["dfsSstFileName"]) for each in told.get("sstFiles") or ()}
-                named |= {str(each["dfsLogFileName"]) for each in told.get("logFiles") or ()}
+                contents = _contents(files, folder, name)
+                named |= {str(each["dfsSstFileName"]) for each in contents.get("sstFiles") or ()}
+                named |= {str(each["dfsLogFileName"]) for each in contents.get("logFiles") or ()}
         for shared in _SHARED:
             for name in files.names(files.uri(folder, shared)):
                 if name.lstrip(".").removesuffix(".crc") not in named:
@@ -130,12 +130,14 @@ def _whole(files: FileSystem, folder: str, name: str) -> int:
     size = files.size(files.uri(folder, name))
     if not name.endswith(".zip"):
         return size
-    told = _contents(files, folder, name)
-    return size + sum(int(each["sizeBytes"]) for each in [*(told.get("sstFiles") or ()), *(told.get("logFiles") or ())])
+    contents = _contents(files, folder, name)
+    return size + sum(
+        int(each["sizeBytes"]) for each in [*(contents.get("sstFiles") or ()), *(contents.get("logFiles") or ())]
+    )
 
 
 def _contents(files: FileSystem, folder: str, name: str) -> dict[str, Any]:
     """Return what a .zip says of itself."""
     with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
-        told: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
-    return told
+        metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
+    return metadata

@@ -48,23 +48,23 @@ def entry(location: str, log: str, batch: int) -> Entry:
     where = files.uri(location, log, str(batch))
     data = read_checked(files, where)
     with parsing(where):
-        version, _, told = data.decode().partition("\n")
-        first, *lines = told.split("\n")
+        version, _, body = data.decode().partition("\n")
+        first, *lines = body.split("\n")
         metadata = json.loads(first or "{}")
         if not isinstance(metadata, dict):
             raise ValueError(f"{first[:40]!r} is no JSON object")
         return Entry(version, metadata, tuple(lines))
 
 
-def add_entry(location: str, log: str, batch: int, told: Entry) -> None:
+def add_entry(location: str, log: str, batch: int, content: Entry) -> None:
     """FileExistsError where there is one."""
     files = filesystem(location)
-    files.write(files.uri(location, log, str(batch)), told.data())
+    files.write(files.uri(location, log, str(batch)), content.data())
 
 
-def replace_entry(location: str, log: str, batch: int, told: Entry) -> None:
+def replace_entry(location: str, log: str, batch: int, content: Entry) -> None:
     """In place of the one that is there."""
-    replace_file(location, (log, str(batch)), told.data())
+    replace_file(location, (log, str(batch)), content.data())
 
 
 def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
@@ -116,18 +116,18 @@ def note(location: str, name: str) -> Any:
         return json.loads(data)
 
 
-def keep(location: str, name: str, told: Any) -> None:
+def keep(location: str, name: str, data: Any) -> None:
     """Notes JSON in a location, in place of what was noted before; None: nothing any more."""
     names, files = tuple(name.split("/")), filesystem(location)
     where, checksum = files.uri(location, *names), _checksum(location, names)
-    if told is not None and note(location, name) == told:
+    if data is not None and note(location, name) == data:
         return
     if files.exists(checksum):
         files.remove(checksum)
-    if told is None:
+    if data is None:
         files.remove(where)
     else:
-        files.replace(where, canonical_json(told).encode())
+        files.replace(where, canonical_json(data).encode())
 
 
 def _checksum(location: str, names: tuple[str, ...]) -> str:

@@ -114,12 +114,14 @@ class SparkLocation:
         return note(self.uri, ORDER_FILE) or 0
 
 
-def by_source(location: SparkLocation, told: Entry) -> list[str]:
+def by_source(location: SparkLocation, log_entry: Entry) -> list[str]:
     """Lines of offsets, source by source: Spark has one for each use of a source, and one folder `sources/<index>`
     for all of its uses.
     """
     places = location.places()
-    return list(told.lines) if places is None else [told.lines[places.index(n)] for n in range(max(places) + 1)]
+    return (
+        list(log_entry.lines) if places is None else [log_entry.lines[places.index(n)] for n in range(max(places) + 1)]
+    )
 
 
 def by_use(location: SparkLocation, lines: Sequence[str]) -> tuple[str, ...]:
@@ -280,7 +282,7 @@ def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
     """Return whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
     if base is None:
         return True
-    return told_once(SparkLocation("", "", base.location, base.batch, "").places()) == told_once(places)
+    return stored_places(SparkLocation("", "", base.location, base.batch, "").places()) == stored_places(places)
 
 
 def set_places(location: SparkLocation, places: Sequence[int]) -> None:
@@ -288,7 +290,7 @@ def set_places(location: SparkLocation, places: Sequence[int]) -> None:
 
     Rewrites the newest offsets if the places changed: the same sources keep their positions.
     """
-    if told_once(location.places()) == told_once(places):
+    if stored_places(location.places()) == stored_places(places):
         return
     rewrite_offsets(location, lambda lines: lines, places)
 
@@ -302,16 +304,16 @@ def rewrite_offsets(
     """
     for batch in range(max(location.batch - 1, 0), location.batch + 1):
         if has_entry(location.uri, OFFSETS, batch):
-            told = entry(location.uri, OFFSETS, batch)
-            lines = rewritten(by_source(location, told))
-            told = replace(told, lines=tuple(lines[place] for place in places))
-            replace_entry(location.uri, OFFSETS, batch, told)
-    keep(location.uri, PLACES_FILE, told_once(places))
+            log_entry = entry(location.uri, OFFSETS, batch)
+            lines = rewritten(by_source(location, log_entry))
+            log_entry = replace(log_entry, lines=tuple(lines[place] for place in places))
+            replace_entry(location.uri, OFFSETS, batch, log_entry)
+    keep(location.uri, PLACES_FILE, stored_places(places))
     if location.batch >= 0:
         keep(location.uri, ORDER_FILE, location.batch)
 
 
-def told_once(places: Sequence[int] | None) -> list[int] | None:
+def stored_places(places: Sequence[int] | None) -> list[int] | None:
     """As they are kept: None when each source has one line."""
     return None if places is None or list(places) == list(range(len(places))) else list(places)
 

@@ -78,10 +78,10 @@ class Memory:
 
 def remember_meaning(location: SparkLocation, memory: Memory | None) -> None:
     """Keep what the state of a location means; None: it is unknown."""
-    told = None
+    data = None
     if memory is not None:
-        told = {"format": _FORMAT, "spark": memory.spark, "operators": [dict(each) for each in memory.operators]}
-    keep(location.uri, MEANING_FILE, told)
+        data = {"format": _FORMAT, "spark": memory.spark, "operators": [dict(each) for each in memory.operators]}
+    keep(location.uri, MEANING_FILE, data)
 
 
 def meaning_of(location: SparkLocation) -> Memory | None:
@@ -101,23 +101,23 @@ def differences(before: Meaning, now: Meaning) -> list[str]:
     ]
 
 
-def texts(told: Sequence[Sequence[str]]) -> str:
+def texts(meaning: Sequence[Sequence[str]]) -> str:
     """Return an aspect in one line."""
-    return ", ".join(" or ".join(map(readable, each)) for each in told) or "none"
+    return ", ".join(" or ".join(map(readable, each)) for each in meaning) or "none"
 
 
 def lines(meaning: Meaning) -> Iterator[str]:
     """Show an operator's meaning to people, a line for each aspect that says something."""
-    for aspect, told in meaning.items():
-        if told:
-            yield f"{aspect}: {texts(told)}"
+    for aspect, texts_of_aspect in meaning.items():
+        if texts_of_aspect:
+            yield f"{aspect}: {texts(texts_of_aspect)}"
 
 
 def _agree(aspect: str, before: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> bool:
     if aspect == WATERMARK:  # a set of columns with their delays
         return _is_within({text for each in before for text in each}, {text for each in now for text in each})
     if aspect.startswith(FIELDS):
-        old, new = ([text.split(" ")[0] for (text,) in told] for told in (before, now))
+        old, new = ([text.split(" ")[0] for (text,) in meaning] for meaning in (before, now))
         return [name for name in old if name in new] == [name for name in new if name in old]
     if len(before) != len(now):
         # Of rows Spark keeps fewer columns than the plan shows, and refuses another number of them itself.

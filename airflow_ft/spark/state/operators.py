@@ -74,7 +74,11 @@ def identities(location: SparkLocation) -> tuple[Identity, ...]:
     """
     files = filesystem(location.uri)
     kinds = {int(name): operator_file(files, location, name) for name in numbers(files, location)}
-    found = [Identity(told["operatorInfo"]["operatorName"]) for _, told in sorted(kinds.items()) if told is not None]
+    found = [
+        Identity(metadata["operatorInfo"]["operatorName"])
+        for _, metadata in sorted(kinds.items())
+        if metadata is not None
+    ]
     plan = remembered(location)
     return plan if plan is not None and [each.kind for each in plan] == [each.kind for each in found] else tuple(found)
 
@@ -97,11 +101,11 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
     sizes = files.tree(files.uri(location.uri, "state"))
     found = []
     for name in numbers(files, location):
-        told = operator_file(files, location, name)
-        if told is not None:
+        metadata = operator_file(files, location, name)
+        if metadata is not None:
             size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
             with parsing(files.uri(location.uri, "state", name)):
-                found.append(_operator(files, location, told, list(sizes), size, partitions))
+                found.append(_operator(files, location, metadata, list(sizes), size, partitions))
     uids = identities(location)
     memory = meaning_of(location)
     meanings: tuple[Meaning, ...] = () if memory is None else memory.operators
@@ -139,13 +143,13 @@ def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> 
 def _operator(
     files: FileSystem,
     location: SparkLocation,
-    told: dict[str, Any],
+    metadata: dict[str, Any],
     paths: list[str],
     size: int,
     partitions: int,
 ) -> Operator:
-    number = int(told["operatorInfo"]["operatorId"])
-    stores = told["stateStoreInfo"]
+    number = int(metadata["operatorInfo"]["operatorId"])
+    stores = metadata["stateStoreInfo"]
     states: dict[str, str] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -154,11 +158,11 @@ def _operator(
             store = folder.split("/")[2] if folder.count("/") > 1 else "default"
             data = read_checked(files, files.uri(location.uri, "state", *path.split("/")))
             states |= _types("default" if store == "_metadata" else store, data)
-    for variable in _variables(told):
+    for variable in _variables(metadata):
         states.setdefault(variable, "")
     return Operator(
         id=number,
-        name=str(told["operatorInfo"]["operatorName"]),
+        name=str(metadata["operatorInfo"]["operatorName"]),
         partitions=partitions or max((int(each["numPartitions"]) for each in stores), default=0),
         stores=tuple(str(each["storeName"]) for each in stores),
         states=states,
@@ -181,12 +185,12 @@ def _types(store: str, data: bytes) -> dict[str, str]:
     return {f"{store} {part}": types for part, types in zip(("key", "value"), found, strict=False)}
 
 
-def _type(told: Any) -> str:
-    return told if isinstance(told, str) else str(told.get("type", "?"))
+def _type(data: Any) -> str:
+    return data if isinstance(data, str) else str(data.get("type", "?"))
 
 
-def _variables(told: dict[str, Any]) -> list[str]:
-    properties = told.get("operatorPropertiesJson")
+def _variables(metadata: dict[str, Any]) -> list[str]:
+    properties = metadata.get("operatorPropertiesJson")
     if not properties:
         return []
     variables = json.loads(properties).get("stateVariables", [])

@@ -86,21 +86,23 @@ def reset_state(
     old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
     require_batch(old)
     new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST, "without state")
-    tell_sources(filesystem(root), old, new)
+    write_source_positions(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
     store.reset_state(pipeline, epoch, position, why, seen_requests=seen_requests)
     return position
 
 
-def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
+def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
     """Let Spark begin with batch 0 in a new location at the sources' positions in the old one; returns their
     offsets.
     """
     offsets = old.offsets(old.batch)
     names = old.sources()
     starts = [
-        tell(old, index, offset, names[index] if index < len(names) else f"source-{index}", _folder(new, index))
+        write_source_position(
+            old, index, offset, names[index] if index < len(names) else f"source-{index}", _folder(new, index)
+        )
         for index, offset in enumerate(offsets)
     ]
     keep(new.uri, START_FILE, starts)
@@ -115,7 +117,7 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
     return starts
 
 
-def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) -> Any:
+def write_source_position(old: SparkLocation, index: int, offset: Any, name: str, folder: str) -> Any:
     """Write the position of a source into a folder of its own, and return its offset before the first batch.
 
     None: it has read nothing.

@@ -61,9 +61,9 @@ def states(location: SparkLocation) -> dict[tuple[int, str], State]:
     uids = {number: each.uid for number, each in enumerate(identities(location))}
     found = {}
     for operator in numbers(files, location):
-        if (told := operator_file(files, location, operator)) is not None:
-            named = told["operatorInfo"]["operatorName"]
-            for name, fields in _stored(files, location.uri, operator, told):
+        if (metadata := operator_file(files, location, operator)) is not None:
+            named = metadata["operatorInfo"]["operatorName"]
+            for name, fields in _stored(files, location.uri, operator, metadata):
                 found[int(operator), name] = State(int(operator), named, name, fields, uids.get(int(operator), ""))
     return found
 
@@ -113,9 +113,9 @@ def _way(base: SparkPosition | None, same: list[State]) -> str:
     return f"Only state that was created with {ENCODING}=avro takes more or wider fields. "
 
 
-def _stored(files: FileSystem, location: str, operator: str, told: dict[str, Any]) -> Iterator[tuple[str, Fields]]:
+def _stored(files: FileSystem, location: str, operator: str, metadata: dict[str, Any]) -> Iterator[tuple[str, Fields]]:
     """Names and values, from the newest schemas that the metadata name."""
-    for store in told["stateStoreInfo"]:
+    for store in metadata["stateStoreInfo"]:
         name = store["storeName"]
         if paths := store.get("stateSchemaFilePaths"):
             where = files.uri(location, "state", operator, "_stateSchema", name, paths[-1].rpartition("/")[2])

@@ -35,7 +35,7 @@ UNIQUE_IDS = "stateUniqueIds"
 _GIVEN = "airflow_ft_settings.json"
 _PINNED = (PARTITIONS, "spark.sql.streaming.")
 # What a user sets on purpose; the others have defaults that change with Spark's versions.
-_TOLD = (PARTITIONS, PROVIDER)
+_NOT_CHANGEABLE = (PARTITIONS, PROVIDER)
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -54,18 +54,18 @@ def give(location: str, name: str, value: str) -> None:
 def pin(location: str, name: str, value: str) -> None:
     """Give such a setting another value in all batches of a copy whose state was created again."""
     for batch in batches(location, OFFSETS):
-        told = entry(location, OFFSETS, batch)
-        conf = {**told.metadata["conf"], name: value}
-        replace_entry(location, OFFSETS, batch, replace(told, metadata={**told.metadata, "conf": conf}))
+        log_entry = entry(location, OFFSETS, batch)
+        conf = {**log_entry.metadata["conf"], name: value}
+        replace_entry(location, OFFSETS, batch, replace(log_entry, metadata={**log_entry.metadata, "conf": conf}))
     give(location, name, value)
 
 
 def forget_unique_ids(location: str) -> None:
     """Convert the commits of a copy whose state was created again to checkpoint format 1."""
     for batch in batches(location, COMMITS):
-        told = dict(entry(location, COMMITS, batch).metadata)
-        told.pop(UNIQUE_IDS, None)
-        replace_entry(location, COMMITS, batch, Entry("v1", told))
+        metadata = dict(entry(location, COMMITS, batch).metadata)
+        metadata.pop(UNIQUE_IDS, None)
+        replace_entry(location, COMMITS, batch, Entry("v1", metadata))
     give(location, FORMAT, "1")
 
 
@@ -87,8 +87,8 @@ def unique_ids(location: str, batch: int) -> dict[str, Any]:
 
 def set_unique_ids(location: str, batch: int, ids: Mapping[str, Any]) -> None:
     """In a copy."""
-    told = entry(location, COMMITS, batch)
-    replace_entry(location, COMMITS, batch, replace(told, metadata={**told.metadata, UNIQUE_IDS: ids}))
+    log_entry = entry(location, COMMITS, batch)
+    replace_entry(location, COMMITS, batch, replace(log_entry, metadata={**log_entry.metadata, UNIQUE_IDS: ids}))
 
 
 def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str, str]) -> None:
@@ -141,10 +141,10 @@ def _changed(base: SparkPosition | None, conf: Mapping[str, str]) -> dict[str, s
     }
 
 
-def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:
+def log_changed_settings(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:
     """Log the settings of the session that are not in force; `session` returns one by name."""
     kept = kept_settings(base)
-    for name in _TOLD:
+    for name in _NOT_CHANGEABLE:
         value = session(name)
         if name in kept and value is not None and not _same(value, kept[name]):
             log.warning(

@@ -35,7 +35,7 @@ from airflow_ft.spark.state.locations import (
     location_root,
     rewrite_offsets,
 )
-from airflow_ft.spark.state.reset import tell
+from airflow_ft.spark.state.reset import write_source_position
 from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem
 
@@ -60,7 +60,7 @@ class SourceChange:
         """Those that begin, by their places."""
         return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
 
-    def standing(self, of_base: LocationStatus) -> LocationStatus:
+    def location_status(self, of_base: LocationStatus) -> LocationStatus:
         """Return the positions of the job's sources by place; `of_base`: by the places in the location."""
         offsets: dict[int, Mapping[str, Any]] = {}
         ids: dict[int, Mapping[str, str]] = {}
@@ -131,8 +131,8 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
             line, topics = lines[old], ids.get(old)
         elif name in change.left:
             line, topics = change.left[name]["line"], change.left[name]["ids"]
-            if location.batch < 0 and not change.left[name]["told"]:
-                tell(location, new, offsets_of(line), name, target)  # which cannot be done
+            if location.batch < 0 and not change.left[name]["stored"]:
+                write_source_position(location, new, offsets_of(line), name, target)  # which cannot be done
             _move(location, _folder_of(location, name, source_log.FOLDER), target)
             files.remove_tree(_folder_of(location, name))
             log.info("source %s is used again and continues at %s", name, line)
@@ -154,12 +154,14 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
     """Keep the position of a source, with a Spark folder from which it can continue in any micro-batch."""
     try:
         line = offsets_line(
-            tell(location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))
+            write_source_position(
+                location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER)
+            )
         )
-        told = True
+        is_stored = True
     except ConfigurationError:  # its offsets are all that there is, and do where others have been read already
-        told = False
-    position = {"line": line, "ids": dict(ids), "told": told}
+        is_stored = False
+    position = {"line": line, "ids": dict(ids), "stored": is_stored}
     keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
     log.warning("the job no longer reads source %s; its position %s is kept in case it does again", name, line)
 

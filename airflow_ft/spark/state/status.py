@@ -43,7 +43,7 @@ class LocationStatus:
         return LocationStatus({**self.offsets, **other.offsets}, {**self.ids, **other.ids})
 
 
-def standing(base: SparkPosition) -> LocationStatus:
+def location_status(base: SparkPosition) -> LocationStatus:
     """Return the positions of the last published batch."""
     location, files = SparkLocation("", "", base.location, base.batch, ""), filesystem(base.location)
     offsets = {}
@@ -89,17 +89,17 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
                 starts[index] = without(starts[index], gone)
         keep(location.uri, START_FILE, starts)
         return
-    told = entry(location.uri, OFFSETS, location.batch)
-    lines = by_source(location, told)
+    log_entry = entry(location.uri, OFFSETS, location.batch)
+    lines = by_source(location, log_entry)
     for index, gone in topics.items():
         if isinstance(found := offsets_of(lines[index]), dict):
             lines[index] = canonical_json(without(found, gone))
-    replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
+    replace_entry(location.uri, OFFSETS, location.batch, replace(log_entry, lines=by_use(location, lines)))
 
 
-def without(told: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
+def without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
     """Return a mapping without these topics."""
-    return {topic: each for topic, each in told.items() if topic not in topics}
+    return {topic: each for topic, each in offsets.items() if topic not in topics}
 
 
 def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:

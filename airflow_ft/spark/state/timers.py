@@ -107,19 +107,19 @@ def may_be_silent(since: int, undelivered: int) -> bool:
 
 def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
     """The micro-batch behind `batch` waits to be computed there, as after a crash: it reads nothing."""
-    told = entry(location.uri, OFFSETS, batch)
-    if told.version != "v1":
+    offsets = entry(location.uri, OFFSETS, batch)
+    if offsets.version != "v1":
         raise StageError(
-            f"Spark wrote its offsets in the format {told.version!r}. airflow-ft does not know it and cannot start a"
+            f"Spark wrote its offsets in the format {offsets.version!r}. airflow-ft does not know it and cannot start a"
             " micro-batch.",
             code="state_unreadable",
             pipeline=location.pipeline,
             remedy="Stop the stream without a drain. To drain a job with timers, use a version of Spark that this"
             " package supports.",
-            version=told.version,
+            version=offsets.version,
         )
     clock = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
-    add_entry(location.uri, OFFSETS, batch + 1, replace(told, metadata={**told.metadata, **clock}))
+    add_entry(location.uri, OFFSETS, batch + 1, replace(offsets, metadata={**offsets.metadata, **clock}))
 
 
 def watermark(location: SparkLocation, batch: int) -> tuple[int, int]:

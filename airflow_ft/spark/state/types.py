@@ -77,16 +77,16 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     return _collection([each for each in parts if each not in ("true", "false")]), at
 
 
-def _of_json(told: Any) -> Any:
-    if isinstance(told, str):
-        return _simple(told)
-    if told["type"] == "struct":
-        return of_json(told)
-    if told["type"] == "array":
-        return _collection([_of_json(told["elementType"])])
-    if told["type"] == "map":
-        return _collection([_of_json(told["keyType"]), _of_json(told["valueType"])])
-    return str(told["type"])
+def _of_json(data: Any) -> Any:
+    if isinstance(data, str):
+        return _simple(data)
+    if data["type"] == "struct":
+        return of_json(data)
+    if data["type"] == "array":
+        return _collection([_of_json(data["elementType"])])
+    if data["type"] == "map":
+        return _collection([_of_json(data["keyType"]), _of_json(data["valueType"])])
+    return str(data["type"])
 
 
 def _collection(parts: list[Any]) -> Any:

@@ -129,7 +129,7 @@ def run_stage(
                 logger.debug("%s", line)
                 return
             symptoms.look(line)
-            if story.tells(line):
+            if story.shows(line):
                 log(hide(line))
             else:
                 logger.debug("%s", hide(line))
@@ -205,7 +205,11 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
             how += " (perhaps the machine is out of memory)"
     except ValueError:
         how = f"ended with exit code {code} before it reported a result"
-    rows = "AT_MOST_ONCE loses unpublished rows" if request.begins_anew else "The next attempt computes the rows again"
+    rows = (
+        "AT_MOST_ONCE loses unpublished rows"
+        if request.starts_from_scratch
+        else "The next attempt computes the rows again"
+    )
     return {
         "type": "StageError",
         "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),

@@ -95,7 +95,7 @@ def look_first(context: Context[DecisionLog], preflight: Callable[[], None] | No
     A sink that lacks something must not keep the others from what is decided.
     """
     store, pipeline = context.store, context.pipeline
-    _tell_another_dag(context)
+    _warn_of_other_dag(context)
     if preflight is None:
         return
     if live_plans(store.open_checkpoints(pipeline)) or (not resume_drained and drain_of(store, pipeline)):
@@ -103,7 +103,7 @@ def look_first(context: Context[DecisionLog], preflight: Callable[[], None] | No
     preflight()
 
 
-def _tell_another_dag(context: Context[DecisionLog]) -> None:
+def _warn_of_other_dag(context: Context[DecisionLog]) -> None:
     """Each pipeline has one place where it has read to, so two DAGs that name it would divide its rows by chance.
 
     Not refused: a DAG may have been renamed, and a second one may deliver the same into the same sinks.

@@ -48,10 +48,10 @@ class Story:
     """Decides line by line; made for one driver."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._below_a_warning = self._below_a_frame = self._in_an_error = False
 
-    def tells(self, line: str) -> bool:
+    def shows(self, line: str) -> bool:
         """Return whether the line is for everybody."""
         indented = line[:1].isspace()
         if self._below_a_warning and indented:  # the line of code that it is about
@@ -70,8 +70,8 @@ class Story:
             self._in_an_error = is_error or _HEADER.match(line) is not None
         if not is_error and not (indented and self._in_an_error):
             return True
-        if line in self._told or _MARKER.match(line):
+        if line in self._printed or _MARKER.match(line):
             return False
-        if len(self._told) < _REMEMBERED:
-            self._told.add(line)
+        if len(self._printed) < _REMEMBERED:
+            self._printed.add(line)
         return True

@@ -201,17 +201,17 @@ def _lacks_drain(context: Context[DecisionLog], asked: Sequence[Request]) -> boo
 
 def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], bool]:
     """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
-    told, failed = [], False
+    outcomes, failed = [], False
     for request in asked:
         if folder := request.arguments.get(SAVEPOINT):
             try:
                 uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
-                told.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
+                outcomes.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
             except (AirflowFtError, OSError) as error:
                 log.exception("the savepoint in %s failed", folder)
-                told.append(f"the savepoint in {folder} failed: {error}")
+                outcomes.append(f"the savepoint in {folder} failed: {error}")
                 failed = True
-    return told, not failed
+    return outcomes, not failed
 
 
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
@@ -258,9 +258,9 @@ def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
     late = "" if SAVEPOINT in outcome else "it stopped before the request for a savepoint: trigger one"
     for request in asked:
         wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
-        told = "; ".join(filter(None, [outcome, *wanted]))
+        answer = "; ".join(filter(None, [outcome, *wanted]))
         try:
-            store.answer(pipeline, request.id, told, epoch=row.epoch)
+            store.answer(pipeline, request.id, answer, epoch=row.epoch)
         except FencedError as error:
             log.info("a newer run answers request %d: %s", request.id, error)
 
@@ -279,9 +279,9 @@ class _Stopping:
             for request in stops(self._store, self._pipeline):
                 self._at_once = self._at_once or bool(request.arguments.get(AT_ONCE))
                 self._drain = self._drain or bool(request.arguments.get(DRAIN))
-                self._told(f"{request.asked_by} requested it" + (" at once" if self._at_once else ""))
+                self._log_once(f"{request.asked_by} requested it" + (" at once" if self._at_once else ""))
             if not self._asked and (why := self._why_stop()):
-                self._told(why)
+                self._log_once(why)
         except StoreUnavailableError as error:
             log.debug("requests to stop cannot be read: %s", error)
         return bool(self._asked)
@@ -306,7 +306,7 @@ class _Stopping:
         while (left := deadline - time.monotonic()) > 0 and (not self.is_asked() or self._drain):
             time.sleep(min(_LOOK_SECONDS, left))
 
-    def _told(self, why: str) -> None:
+    def _log_once(self, why: str) -> None:
         if why != self._asked:
             log.info("stopping the stream: %s", why)
             self._asked = why

@@ -91,8 +91,8 @@ class Process:
     # --- what befalls it ---
 
     def _strike(self, point: Point) -> None:
-        log.info("%s at %s", self._order["act"], point)
-        match self._order["act"]:
+        log.info("%s at %s", self._order["action"], point)
+        match self._order["action"]:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
@@ -108,8 +108,8 @@ class Process:
                 self._control.send(at=str(point))
                 self._control.receive()
                 resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, resource.RLIM_INFINITY))
-            case act:
-                raise ValueError(act)
+            case action:
+                raise ValueError(action)
 
     def _instrument(self) -> None:
         """Points around the statements and requests of the sinks."""
@@ -253,7 +253,7 @@ def _of_client(what: str) -> Callable[..., str]:
 
 
 @contextmanager
-def _told(control: Control) -> Iterator[None]:
+def _reported(control: Control) -> Iterator[None]:
     """An error is told, with what it means to whoever tries again; any other than the package's own is a defect."""
     try:
         yield
@@ -272,7 +272,7 @@ def live(connection: socket.socket) -> None:
     order = control.receive()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     process = Process(order, control)
-    with _told(control):
+    with _reported(control):
         numbers = process.run()
         trace = [[p.when, p.name, p.nth] for p in process.points.trace] if order.get("trace") else []
         control.send(done=numbers, trace=trace)

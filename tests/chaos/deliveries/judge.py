@@ -85,7 +85,7 @@ class _PostgresLog(DecisionLog):
 
 
 class Judge:
-    """Looks at the servers past their proxies. What Kafka's topics held before is remembered; see `everything_anew`."""
+    """Looks at the servers past their proxies. It remembers what Kafka's topics held; see `judge_everything`."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -96,7 +96,7 @@ class Judge:
         self._heads: dict[tuple[str, str, str], tuple[tuple[int, int], int, int]] = {}
         self._markers: defaultdict[str, dict[tuple[str, str, str, int], Marker]] = defaultdict(dict)
 
-    def everything_anew(self) -> None:
+    def judge_everything(self) -> None:
         """Forgets what was read of the topics, so that the next look reads them from the beginning."""
         self._positions.clear()
         self._records.clear()

@@ -40,8 +40,8 @@ class Points:
 
     past = frozenset({"close", "now", "renew_lease"})  # local, or called by a thread beside the steps
 
-    def __init__(self, wanted: Point | None, act: Callable[[Point], None]) -> None:
-        self._wanted, self._act = wanted, act
+    def __init__(self, wanted: Point | None, strike: Callable[[Point], None]) -> None:
+        self._wanted, self._strike = wanted, strike
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
         self.trace: list[Point] = []
@@ -60,7 +60,7 @@ class Points:
             self.trace.append(here)
             struck = here == self._wanted
         if struck:
-            self._act(here)
+            self._strike(here)
 
     def through(self, target: Any, label: str) -> Any:
         """`target`, with points around its methods."""

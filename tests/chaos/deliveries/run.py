@@ -328,7 +328,7 @@ class Deliveries:
 
     def judge_everything(self) -> None:
         """All pipelines once more, all topics from their beginning; the sums of what was delivered."""
-        self.judge.everything_anew()
+        self.judge.judge_everything()
         broken = {struck.number for struck in self.report.struck if struck.outcome != "exact"}
         for pipeline in self.pipelines:
             verdict = self.look(pipeline)

@@ -73,7 +73,7 @@ class Striker:
     def prelude(self, child: Child, order: Mapping[str, Any]) -> End:
         """A process dies, so that its successor has something to recover."""
         assert self._choice.before is not None
-        child.order(**order, point=asdict(self._choice.before), act="kill")
+        child.order(**order, point=asdict(self._choice.before), action="kill")
         return End.of(child.receive(PATIENCE))
 
     def strike(self, child: Child, order: Mapping[str, Any], rival: Callable[[], Child]) -> Strike:
@@ -84,8 +84,8 @@ class Striker:
         point = asdict(self._choice.point) if self._choice.point is not None else None
         match self._draw.fault.kind:
             case Kind.KILL | Kind.ZOMBIE if point is not None:
-                act = "kill" if self._draw.fault.kind is Kind.KILL else "stop"
-                child.order(**order, point=point, act=act)
+                action = "kill" if self._draw.fault.kind is Kind.KILL else "stop"
+                child.order(**order, point=point, action=action)
                 return self._result(child, child.receive(PATIENCE))
             case Kind.KILL | Kind.ZOMBIE:
                 child.order(**order)
@@ -119,7 +119,7 @@ class Striker:
         self, child: Child, order: Mapping[str, Any], point: Mapping[str, Any] | None, rival: Callable[[], Child]
     ) -> Strike:
         """Both are at work from that moment on; the first one wakes up a moment after the second has begun."""
-        child.order(**order, point=point, act="ask")
+        child.order(**order, point=point, action="ask")
         if point is None:
             time.sleep(self._choice.fraction * self._quiet)  # not a wait: the moment that was drawn
         message = child.receive(PATIENCE if point is not None else 0)
@@ -137,8 +137,8 @@ class Striker:
 
     def _ask(self, child: Child, order: Mapping[str, Any], point: Mapping[str, Any] | None) -> Strike:
         kind = self._draw.fault.kind
-        act = "clock" if kind is Kind.CLOCK else "limit" if self._limits else "ask"
-        child.order(**order, point=point, act=act, seconds=self._choice.hours * 3600)
+        action = "clock" if kind is Kind.CLOCK else "limit" if self._limits else "ask"
+        child.order(**order, point=point, action=action, seconds=self._choice.hours * 3600)
         message = child.receive(PATIENCE)
         if message is None or "at" not in message:
             return Strike(time.monotonic(), [], False, End.of(message))

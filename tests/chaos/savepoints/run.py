@@ -29,7 +29,7 @@ from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metada
 from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE
 from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.spark.task.stream import SAVEPOINT
-from tests.chaos.savepoints.act import Act
+from tests.chaos.savepoints.action_process import ActionProcess
 from tests.chaos.streams.run import FAULTS, Fault, Streams
 from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery
 from tests.integration.kafka_world import read, value
@@ -68,8 +68,8 @@ class Savepoints(Streams):
             "from each savepoint on each number once in both sinks, with exactly the state that was in the savepoint"
         )
         self.savepoints = f"{self.folder}/savepoints"
-        self._acts: list[Act] = []
-        self._runs = self.restores = self.continued = self.anew = self.taken = 0
+        self._processes: list[ActionProcess] = []
+        self._runs = self.restores = self.continued = self.fresh = self.taken = 0
         self.changed: Counter[str] = Counter()
         self._state: dict[str, str] = {}  # the settings of Spark that go with the state
         self.piece_begins_behind = 0  # the number that was the newest when the newest piece began
@@ -93,27 +93,27 @@ class Savepoints(Streams):
 
     def close(self) -> None:
         """Also what has changed a savepoint."""
-        for act in self._acts:
-            act.close()
+        for process in self._processes:
+            process.close()
         super().close()
 
     # --- what is done ---------------------------------------------------------------------------------------------
 
-    def act(self, pipeline: str = PIPELINE, **what: str | int) -> Act:
+    def run_action(self, pipeline: str = PIPELINE, **what: str | int) -> ActionProcess:
         """Takes, changes or restores one beside whatever goes on."""
         stream = self.servers.stream(pipeline=pipeline, keys={"totals": ["n"]})
-        self._acts.append(Act(stream, self.folder / f"act-{len(self._acts) + 1}.log", **what))
-        return self._acts[-1]
+        self._processes.append(ActionProcess(stream, self.folder / f"act-{len(self._processes) + 1}.log", **what))
+        return self._processes[-1]
 
     def take_beside(self, fault: Fault) -> None:
         """Two at once, of which one may be killed; the fault strikes meanwhile."""
-        acts = [self.act(folder=self.savepoints) for _ in range(2)]
+        processes = [self.run_action(folder=self.savepoints) for _ in range(2)]
         time.sleep(self.random.uniform(0.0, 2.5))
         if self.random.random() < 0.5:
-            acts[0].process.kill()
+            processes[0].process.kill()
         fault.strike(self)
-        for act in acts:
-            answer = act.answer()
+        for process in processes:
+            answer = process.answer()
             if answer.get("error") not in (None, "TransientError", "StoreUnavailableError"):
                 self.report.violations.append(f"no savepoint could be taken: {answer}")
             self.taken += "uri" in answer
@@ -121,17 +121,17 @@ class Savepoints(Streams):
 
     def whole(self) -> list[tuple[str, Savepoint]]:
         """All that call themselves whole, and are; older ones are deleted."""
-        found = [(uri, told) for uri, told in listing(self.savepoints) if told is not None]
-        for uri, told in found:
+        found = [(uri, expected) for uri, expected in listing(self.savepoints) if expected is not None]
+        for uri, expected in found:
             try:
-                verify(uri, told)
+                verify(uri, expected)
             except AirflowFtError as error:
                 self.report.violations.append(f"{uri} calls itself whole: {error}")
         for uri, _ in found[KEPT:]:
             shutil.rmtree(uri.removeprefix("file://"))
-        return [(uri, told) for uri, told in found[:KEPT] if told.operators]  # others have read nothing
+        return [(uri, expected) for uri, expected in found[:KEPT] if expected.operators]  # others have read nothing
 
-    def go_on_from(self, uri: str, savepoint: Savepoint, later: Later) -> None:
+    def restore_savepoint(self, uri: str, savepoint: Savepoint, later: Later) -> None:
         """Restores it, or what is made of it, while nothing is at work; sometimes two at once, or one that is killed.
 
         A further try of the stream begins.
@@ -148,24 +148,24 @@ class Savepoints(Streams):
         self._state = state_of(savepoint)
         self.begin()
 
-    def begin_anew(self) -> None:
-        """As `go_on_from`, from the beginning: everything is read, and comes once more."""
+    def start_from_scratch(self) -> None:
+        """As `restore_savepoint`, from the beginning: everything is read, and comes once more."""
         if self._is_restored(BEGINNING, Later.WRITE_AGAIN):
             self._begin_piece((0,) * PARTITIONS)
-            self.anew += 1
+            self.fresh += 1
             self.begin()
 
     def _is_restored(self, uri: str, later: Later) -> bool:
         how = self.random.choice(("one", "two at once", "one is killed"))
-        acts = [self.act(uri=uri, later=later) for _ in range(2 if how == "two at once" else 1)]
+        processes = [self.run_action(uri=uri, later=later) for _ in range(2 if how == "two at once" else 1)]
         if how == "one is killed":
             time.sleep(self.random.uniform(0.5, 3.0))
-            acts[0].process.kill()
-        answers = [act.answer() for act in acts]
+            processes[0].process.kill()
+        answers = [process.answer() for process in processes]
         for _ in range(TRIES):
             if any("restored" in answer for answer in answers):
                 return True
-            answers = [self.act(uri=uri, later=later).answer()]
+            answers = [self.run_action(uri=uri, later=later).answer()]
         self.report.violations.append(f"{uri} could not be restored: {answers}")
         return False
 
@@ -178,11 +178,11 @@ class Savepoints(Streams):
             what["partitions"] = self.random.choice(sorted({*range(1, MOST_PARTITIONS + 1)} - {operator.partitions}))
         else:
             what["backend"] = backend.value
-        act = self.act(**what)
+        process = self.run_action(**what)
         if self.random.random() < 0.3:
             time.sleep(self.random.uniform(1.0, 12.0))
-            act.process.kill()
-        answer = act.answer() or self.act(**what).answer()
+            process.process.kill()
+        answer = process.answer() or self.run_action(**what).answer()
         if "uri" not in answer:
             self.report.violations.append(f"{uri} could not be changed, {what}: {answer}")
             return uri, savepoint
@@ -214,7 +214,7 @@ class Savepoints(Streams):
         """Judges what came since the newest restore; all that is in the topic."""
         records = self._records()
         rows = list((records - self._start.before).elements())
-        self.report.violations += judge_piece(self._start, rows, f"piece {self.restores + self.anew}")
+        self.report.violations += judge_piece(self._start, rows, f"piece {self.restores + self.fresh}")
         self._newest |= {row[0]: row for row in rows}
         return records
 
@@ -231,7 +231,7 @@ class Savepoints(Streams):
         changed = ", ".join(f"{count} {how}" for how, count in sorted(self.changed.items())) or "none changed"
         self._console.plain(
             f"  {self.taken} savepoints taken, {changed}, {self.restores} restored,"
-            f" {self.continued} of them behind what was delivered, and {self.anew} times all was read anew"
+            f" {self.continued} of them behind what was delivered, and {self.fresh} times all was read anew"
         )
         return problems + self._judge_copy(sent)
 
@@ -239,7 +239,7 @@ class Savepoints(Streams):
         uri, savepoint = self.random.choice(self.whole())
         self.servers.mariadb.sql(TABLE.format("copied"), "chaos")
         self.servers.kafka.create_topic("copied", partitions=PARTITIONS)
-        answer = self.act(COPY, uri=uri, later=Later.REFUSE).answer()
+        answer = self.run_action(COPY, uri=uri, later=Later.REFUSE).answer()
         if "restored" not in answer:
             return [f"{uri} could not be restored under another name: {answer}"]
         places = {"topics": {"copies": "copied"}, "tables": {"totals": "copied"}, "keys": {"totals": ["n"]}}
@@ -313,7 +313,7 @@ def _of(streams: Streams) -> Savepoints:
 def _restore_stopped(streams: Streams) -> None:
     """It was stopped with a savepoint: so nothing comes again."""
     these = _of(streams)
-    these.go_on_from(*these.stop(), Later.REFUSE)
+    these.restore_savepoint(*these.stop(), Later.REFUSE)
 
 
 def _begin_killed(streams: Streams) -> None:
@@ -322,7 +322,7 @@ def _begin_killed(streams: Streams) -> None:
     assert these.task is not None
     these.task.process.kill()
     these.task.process.wait()
-    these.begin_anew()
+    these.start_from_scratch()
 
 
 def _restore_killed(streams: Streams) -> None:
@@ -330,14 +330,14 @@ def _restore_killed(streams: Streams) -> None:
     these = _of(streams)
     assert these.task is not None
     if not these.whole():
-        these.act(folder=these.savepoints).answer()
+        these.run_action(folder=these.savepoints).answer()
     these.task.process.kill()
     these.task.process.wait()
     uri, savepoint = these.random.choice(these.whole())
     later = Later.WRITE_AGAIN
     if savepoint.number > these.piece_begins_behind and these.random.random() < 0.5:
         later = Later.CONTINUE  # one that was taken before has its numbers at other places
-    these.go_on_from(uri, savepoint, later)
+    these.restore_savepoint(uri, savepoint, later)
 
 
 SAVEPOINT_FAULTS: Mapping[str, Fault] = {

@@ -40,7 +40,7 @@ from tools.servers.processes import tree
 from tools.stream_task import Stream
 
 SAMPLES = 60
-TOLD = "decision log MB"
+LOG_SIZE = "decision log MB"
 """It is told, and not judged."""
 MORE, SOME = 1.1, {"MB": 40.0, "files": 40.0}
 """What counts as growth: more than this times, and beyond so much (handles and threads: 8)."""
@@ -205,7 +205,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
         before, after = statistics.median(second), statistics.median(last)
         # Files gather for a minute, until old checkpoints are pruned: what goes up and down by itself is no growth.
         some = max(SOME.get(name.rsplit(" ", 1)[1], 8.0), (max(second) - min(second)) / 2)
-        if name != TOLD and after > before * MORE and after - before > some:
+        if name != LOG_SIZE and after > before * MORE and after - before > some:
             found.append(f"{name}: {before:,.0f} in the second quarter, {after:,.0f} in the last one")
     return found
 
@@ -255,10 +255,10 @@ def run(folder: Path, checkpoints: int, *, lean: bool = False) -> int:
         rows, problems = incarnation.judge()
     problems += [f"grown: {each}" for each in grown(samples)]
     for name, more in paces(numbers, samples).items():
-        told = f"{name}: {more:+,.0f} in {AHEAD:,} checkpoints, at the pace of the second half"
-        _say(told)
+        line = f"{name}: {more:+,.0f} in {AHEAD:,} checkpoints, at the pace of the second half"
+        _say(line)
         if checkpoints >= KNOWN_FROM and more > TOO_MUCH:
-            problems.append(f"growing: {told}")
+            problems.append(f"growing: {line}")
     half = len(numbers) // 2
     pace = 1000 * (seconds[-1] - seconds[half]) / (numbers[-1] - numbers[half])
     _say(f"{numbers[-1]:,} checkpoints, {rows:,} rows, {seconds[-1]:,.0f} s; {pace:.0f} ms each in the second half")

@@ -122,11 +122,11 @@ class Feeder:
             for _ in range(self._at_a_time):
                 text = json.dumps({"n": self.sent}).encode()
                 topic = self._topics[self.sent // PARTITIONS % len(self._topics)]
-                self._producer.produce(topic, text, partition=self.sent % PARTITIONS, on_delivery=self._told)
+                self._producer.produce(topic, text, partition=self.sent % PARTITIONS, on_delivery=self._on_delivery)
                 self.sent += 1
             self._producer.poll(0)
 
-    def _told(self, error: Any, _: Any) -> None:
+    def _on_delivery(self, error: Any, _: Any) -> None:
         self.lost += error is not None
 
     def __enter__(self) -> Self:

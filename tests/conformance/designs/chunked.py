@@ -37,16 +37,18 @@ class ChunkedParticipant(BesideParticipant):
             for part in parts:
                 with self._writing(fence, plan) as (db, ledger):
                     if self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=True):
-                        return self._standing(ledger, plan)
+                        return self._current_proof(ledger, plan)
                     self._put(db, plan, *part, None)
-        letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+        dead_letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
         with self._writing(fence, plan) as (db, ledger):
             if self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=True):
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
             counts = dict.fromkeys(self.sinks, 0)
             for name, reader, file in parts:
-                counts[name] += self._put(db, plan, name, reader, file, letters)
-            detail = self._detail(plan, fence) | (set_aside_detail(letters.write()) if letters is not None else {})
+                counts[name] += self._put(db, plan, name, reader, file, dead_letters)
+            detail = self._detail(plan, fence) | (
+                set_aside_detail(dead_letters.write()) if dead_letters is not None else {}
+            )
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
             ledger.deliver_head(plan.number)
             db.execute(f"DELETE FROM chunks WHERE {_MINE}", (plan.pipeline, self.name, plan.number))
@@ -59,7 +61,7 @@ class ChunkedParticipant(BesideParticipant):
         name: str,
         reader: SegmentReader,
         file: WalFile,
-        letters: Refused | None,
+        dead_letters: Refused | None,
     ) -> int:
         """Return how many rows of the file are in the table; put them in unless a note says that they are."""
         key = (plan.pipeline, self.name, plan.number, name, reader.segment.number, file.path)
@@ -69,7 +71,7 @@ class ChunkedParticipant(BesideParticipant):
         if wrong := list(self._changed(db, name, [reader])):
             raise together(wrong)
         table = self.sinks[name].table
-        count = _Load(name, table, OneFile(reader, file), letters, db, read_columns(db, table)).all()
+        count = _Load(name, table, OneFile(reader, file), dead_letters, db, read_columns(db, table)).all()
         db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*key, count))
         return count
 

@@ -78,7 +78,7 @@ class Memory:
         self.heads[line["owner"]] = line["head"]
         self.markers[line["owner"]] = {int(number): marker for number, marker in line["markers"].items()}
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the line of this transaction."""
         return {"owner": self.owner, "head": self.heads.get(self.owner), "markers": self.markers.get(self.owner, {})}
 
@@ -116,8 +116,8 @@ class Memory:
     def write_marker(
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
     ) -> None:
-        told = [fence.installation, outcome.value, *fence.rank, plan.digest, json.dumps(counts), json.dumps(detail)]
-        self._keep({**self._mine(), plan.number: told})
+        data = [fence.installation, outcome.value, *fence.rank, plan.digest, json.dumps(counts), json.dumps(detail)]
+        self._keep({**self._mine(), plan.number: data})
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
         found = [(number, Marker.stored(each, "a marker")) for number, each in sorted(self._mine().items())]
@@ -179,7 +179,7 @@ class JournalParticipant(OneTransactionParticipant[None]):
             memory = self._read(fence.pipeline)
             yield None, memory
             if keep and memory.changed:
-                _append(file.fileno(), [memory.told()])
+                _append(file.fileno(), [memory.to_json()])
 
     def _append(self, lines: Sequence[Any]) -> None:
         try:
@@ -211,7 +211,7 @@ class JournalParticipant(OneTransactionParticipant[None]):
                         yield UnfitTargetError(what, remedy="cast it.", sink=name, column=column.name)
 
     def _insert(
-        self, db: None, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: None, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         """Nothing is tried: a row of these types is never refused."""
         return {}
@@ -233,13 +233,13 @@ class JournalParticipant(OneTransactionParticipant[None]):
                         ]
                         with self._writing(fence, plan) as (_, memory):
                             if self._is_settled(memory, self._raised(memory, fence), plan, fence, exactly=True):
-                                return self._standing(memory, plan)
+                                return self._current_proof(memory, plan)
                             self._append(lines)
                         first += batch.num_rows
                         counts[name] += batch.num_rows
         with self._writing(fence, plan) as (_, memory):
             if self._is_settled(memory, self._raised(memory, fence), plan, fence, exactly=True):
-                return self._standing(memory, plan)
+                return self._current_proof(memory, plan)
             detail = self._detail(plan, fence)
             memory.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
             memory.deliver_head(plan.number)

@@ -44,11 +44,11 @@ class KeyedParticipant(SqliteParticipant):
                     yield from schema_problems(sink.table, columns, written, name)
 
     def _insert(
-        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+        self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         def load(name: str, reader: SegmentReader) -> Load:
             table = self.sinks[name].table
-            return _Load(name, table, reader, letters, db, read_columns(db, table), plan.number)
+            return _Load(name, table, reader, dead_letters, db, read_columns(db, table), plan.number)
 
         return load_all(self.sinks, readers, load)
 

@@ -69,7 +69,7 @@ class StagedParticipant(BesideParticipant):
             return self._deliver(plan, fence, set_aside, {})
         with self._writing(fence, plan) as (db, ledger):
             if self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=True):
-                return self._standing(ledger, plan)
+                return self._current_proof(ledger, plan)
             sql = f"SELECT sink, side FROM staged WHERE {_MINE} AND number = ? AND epoch = ? AND attempt = ?"
             sides = db.execute(sql, (plan.pipeline, self.name, plan.number, *counted(vote))).fetchall()
             if not sides:  # a later attempt has dropped them, or there are no rows

@@ -116,9 +116,9 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
     for host in ("yarn", "local[4]", "k8s://https://cluster"):
         found, text = tested(conn_type="spark", host=host)
         assert found and text.startswith(host)
-    for values, told in (({}, "no host"), ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, "deploy mode")):
+    for values, expected in (({}, "no host"), ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, "deploy mode")):
         found, text = tested(conn_type="spark", **values)
-        assert not found and told in text
+        assert not found and expected in text
 
 
 def test_sqlite_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:

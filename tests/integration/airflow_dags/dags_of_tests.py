@@ -64,10 +64,10 @@ watched = AssetWatcher(name="orders", trigger=ConfirmedTrigger(pipeline="orders"
 with DAG("on_checkpoint", schedule=[Asset("orders-confirmed", watchers=[watched])], catchup=False):
 
     @task
-    def told_of(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
+    def events_of(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
         return [event.extra["payload"] for events in triggering_asset_events.values() for event in events]
 
-    told_of()
+    events_of()
 
 with DAG(
     "too_slow",
@@ -77,7 +77,7 @@ with DAG(
         DeadlineAlert(
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=timedelta(seconds=1),
-            callback=kind(ProblemNotifier, kwargs={"to": "telling.tell", "pipelines": ["orders"], "late_after": 0}),
+            callback=kind(ProblemNotifier, kwargs={"to": "notifying.notify", "pipelines": ["orders"], "late_after": 0}),
         )
         for kind in (AsyncCallback, SyncCallback)
     ],
@@ -141,10 +141,10 @@ with DAG("mapped", schedule=None, catchup=False):
         CheckpointSensor(task_id="gate", pipeline="half", suffix=x, poke_interval=2, deferrable=True, **QUICK)
 
         @task
-        def told(confirmed: dict[str, Any]) -> Any:
+        def report(confirmed: dict[str, Any]) -> Any:
             return confirmed["numbers"]
 
-        told(half.output)
+        report(half.output)
 
     shops.expand(x=[1, 2])
 

@@ -76,9 +76,9 @@ def test_a_feature_that_is_not_supported_is_named_everywhere(tmp_path: Path, fea
     made(world, protocol_of(feature))
     name = "catalogManaged" if feature.startswith("catalog") else feature
     plan, connection = world.participant_plan(), table_of(world).connection
-    with raises(UnfitTargetError, "table_unsupported", feature=name) as told:
+    with raises(UnfitTargetError, "table_unsupported", feature=name) as caught:
         world.prepare(world.plan())
-    assert told.error is not None and told.error.remedy and versions(world) == 1
+    assert caught.error is not None and caught.error.remedy and versions(world) == 1
     [schema_problem] = requirements.schema_problems(plan, connection, {SINK: world.table(0, 1).schema})
     assert isinstance(schema_problem, UnfitTargetError) and name in schema_problem.what
     [check] = doctor.examine("orders", plan, connection, [])
@@ -155,11 +155,11 @@ def test_texts_that_are_too_long_for_spark_s_type_are_refused(
     snowmen = 3 * "\N{SNOWMAN}"
     rows = pa.table({"id": [1, 2, 3, 4, 5], "t": ["abc", snowmen, "abcd", None, "a "]})
     plan = world.plan(rows)
-    with raises(DeclinedError, "row_refused", sink=SINK) as told:
+    with raises(DeclinedError, "row_refused", sink=SINK) as caught:
         vote = world.prepare(plan)
         assert decides, "a later refusal is impossible"
         world.commit(plan, vote)
-    assert told.error is not None and all(each in told.error.headline for each in ("row 3", "'T'", mark))
+    assert caught.error is not None and all(each in caught.error.headline for each in ("row 3", "'T'", mark))
     assert world.target.ids() == []
     world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert world.target.ids() == kept

@@ -31,7 +31,7 @@ from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.requirements import schema_problems
-from airflow_ft.sinks.delta.table import told
+from airflow_ft.sinks.delta.table import translated_delta_errors
 from airflow_ft.testing.world import SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
@@ -49,12 +49,12 @@ def log_of(world: World) -> list[dict[str, Any]]:
 def refused(world: World, rows: pa.Table, kind: type[AirflowFtError], code: str, **fields: Any) -> AirflowFtError:
     plan = world.plan(rows)
     before = world.target.ids()
-    with raises(kind, code, sink=SINK, **fields) as told:
+    with raises(kind, code, sink=SINK, **fields) as caught:
         world.commit(plan, world.prepare(plan))
-    assert told.error is not None and told.error.remedy and world.target.ids() == before
+    assert caught.error is not None and caught.error.remedy and world.target.ids() == before
     aborted = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
     assert aborted.outcome is Outcome.ABORTED
-    return told.error
+    return caught.error
 
 
 def test_a_day_that_readers_cannot_parse_is_refused_before_the_decision(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_a_day_that_readers_cannot_parse_is_refused_before_the_decision(tmp_path
     for decides in (True, False):
         world.commit_point = decides
         plan = world.plan(rows)
-        with raises(DeclinedError, "row_refused", sink=SINK) as told:
+        with raises(DeclinedError, "row_refused", sink=SINK) as caught:
             vote = world.prepare(plan)
             assert decides, "nobody could refuse it later"
             world.commit(plan, vote)
-        assert told.error is not None and all(each in told.error.headline for each in ("row 2", "'day'"))
+        assert caught.error is not None and all(each in caught.error.headline for each in ("row 2", "'day'"))
     proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts[SINK] == 1 and world.target.ids() == [1]
 
@@ -276,9 +276,9 @@ def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
             if loss == "the table":
                 write_deltalake(path, world.table(1, 1))
         plan = world.plan()
-        with raises(StoreBehindSinkError, "ledger_damaged" if loss == "a byte of it" else "ledger_lost") as told:
+        with raises(StoreBehindSinkError, "ledger_damaged" if loss == "a byte of it" else "ledger_lost") as caught:
             world.prepare(plan)
-        assert told.error is not None and told.error.remedy
+        assert caught.error is not None and caught.error.remedy
 
 
 def test_a_table_that_is_made_anew_beside_a_participant_at_work_halts(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     world.deliver(world.plan())
     newest = max((table_of(world).path / "_delta_log").glob("*.json"))
     newest.write_text("{")
-    with raises(SinkAccessError, "log_unreadable", path=str(table_of(world).path)) as told:
+    with raises(SinkAccessError, "log_unreadable", path=str(table_of(world).path)) as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "_delta_log" in told.error.remedy
+    assert caught.error is not None and "_delta_log" in caught.error.remedy
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
 )
 def test_errors_of_the_disk_are_told(number: int, kind: type[AirflowFtError]) -> None:
     place = Place.of(DeltaSink(table="/data/orders"), NOTHING)
-    with pytest.raises(kind) as error, told(place, participant="delta-data"):
+    with pytest.raises(kind) as error, translated_delta_errors(place, participant="delta-data"):
         raise Exception(f"Generic LocalFileSystem error: ... (os error {number})")
     assert type(error.value) is kind and error.value.remedy and error.value.participant == "delta-data"
 
@@ -358,9 +358,9 @@ def test_a_place_with_odd_characters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["gs://bucket/orders", "hdfs://namenode:8020/orders", "orders", "/", "/a%20b"])
 def test_a_folder_that_cannot_work_is_told_when_the_dag_is_parsed(table: str) -> None:
-    with raises(ConfigurationError, "path_invalid", argument="table", value=table) as told:
+    with raises(ConfigurationError, "path_invalid", argument="table", value=table) as caught:
         DeltaSink(table=table)
-    assert told.error is not None and told.error.remedy
+    assert caught.error is not None and caught.error.remedy
 
 
 @pytest.mark.parametrize(
@@ -377,9 +377,9 @@ def test_a_folder_that_cannot_work_is_told_when_the_dag_is_parsed(table: str) ->
 def test_what_cannot_work_is_told_when_the_dag_is_parsed(
     settings: dict[str, Any], code: str, argument: str | None
 ) -> None:
-    with raises(ConfigurationError, code, argument=argument) as told:
+    with raises(ConfigurationError, code, argument=argument) as caught:
         DeltaSink(**settings)
-    assert told.error is not None and told.error.remedy
+    assert caught.error is not None and caught.error.remedy
 
 
 def test_settings_come_back() -> None:

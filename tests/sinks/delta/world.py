@@ -38,7 +38,7 @@ class Table(Target):
         self.sink: DeltaSink = DeltaSink(table=self.uri, **settings)
         self.connection = ConnectionInfo(self.sink.participant, "")
 
-    def anew(self) -> Table:
+    def fresh(self) -> Table:
         """One that is made."""
         other, name = copy(self), f"orders-{uuid.uuid4().hex[:8]}"
         other.path, other.uri = self.path.with_name(name), str(self.path.with_name(name))
@@ -69,7 +69,7 @@ class TableInBucket(Table):
         self.connection = connection_of(server)
         self.options = options_of(server)
 
-    def anew(self) -> TableInBucket:
+    def fresh(self) -> TableInBucket:
         other, name = copy(self), f"{self.server.bucket}/{uuid.uuid4().hex}/orders"
         other.uri, other.sink = f"s3://{name}", replace(self.sink, table=f"s3://aws@{name}")
         return other

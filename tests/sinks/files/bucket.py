@@ -46,7 +46,7 @@ class Bucket(Target):
             access_key=server.login, secret_key=server.password, endpoint_override=server.url, region=REGION
         )
 
-    def anew(self) -> Bucket:
+    def fresh(self) -> Bucket:
         """A folder belongs to one pipeline."""
         other = copy(self)
         other.path, other._read = f"{self.server.bucket}/{uuid.uuid4().hex}/orders", {}

@@ -24,10 +24,10 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 
 @dataclass
 class Acting:
-    """`act` is prepare, commit, abort or forget. It dies (or stands still) before change `at`, from 0; -1: never."""
+    """`action` is prepare, commit, abort or forget. It dies (or stands still) before change `at`, from 0; -1: never."""
 
     plan: Plan
-    act: str
+    action: str
     attempt: int
     vote: Vote | None = None
     at: int = -1
@@ -37,7 +37,7 @@ class Acting:
     def __post_init__(self) -> None:
         given = {
             "plan": self.plan.to_json(),
-            "act": self.act,
+            "action": self.action,
             "attempt": self.attempt,
             "prepared": self.vote.prepared if self.vote else 0,
             "notes": dict(self.vote.notes) if self.vote else None,
@@ -57,7 +57,7 @@ class Acting:
             output.seek(0)
             return output.read().splitlines()[-1]
 
-    def wait_until_it_stands(self) -> bool:
+    def wait_until_stopped(self) -> bool:
         """False: it has ended without."""
         deadline = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ def _stop_before(at: int, stop: str, root: str) -> None:
     sys.addaudithook(hook)
 
 
-def around_commits(tell: Callable[[], None]) -> None:
+def around_commits(reached: Callable[[], None]) -> None:
     """delta-rs changes files without telling Python: so before and behind each call."""
     from deltalake import DeltaTable
 
@@ -94,9 +94,9 @@ def around_commits(tell: Callable[[], None]) -> None:
         call = getattr(DeltaTable, name)
 
         def stopping(*of: Any, _call: Any = call, **more: Any) -> Any:
-            tell()
+            reached()
             found = _call(*of, **more)
-            tell()
+            reached()
             return found
 
         setattr(DeltaTable, name, staticmethod(stopping) if name == "create" else stopping)
@@ -130,7 +130,7 @@ def _before_requests(root: str) -> None:
         setattr(place, name, stopping)
 
 
-def act(given: Mapping[str, Any]) -> None:
+def action(given: Mapping[str, Any]) -> None:
     """In the process."""
     plan = Plan.from_json(given["plan"])
     [planned] = plan.participants
@@ -148,11 +148,11 @@ def act(given: Mapping[str, Any]) -> None:
         _before_requests(str(folder.parent))
     _stop_before(given["at"], given["stop"], str(folder.parent))
     try:
-        if given["act"] == "prepare":
+        if given["action"] == "prepare":
             participant.prepare(plan, fence)
-        elif given["act"] == "commit":
+        elif given["action"] == "commit":
             participant.commit(plan, fence, vote)
-        elif given["act"] == "abort":
+        elif given["action"] == "abort":
             participant.abort(plan, fence, {"message": "a test"})
         else:
             participant.forget(fence, plan.number)

@@ -45,16 +45,16 @@ def settle(world: World, plan: Plan) -> None:
     assert world.commit(plan, world.prepare(plan)).outcome is Outcome.COMMITTED
 
 
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(tmp_path: Path, act: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
+def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(tmp_path: Path, action: str) -> None:
     for at, world, folder in worlds(tmp_path):
         plan = world.plan(small(world))
-        if act == "prepare":
-            ended = Acting(plan, act, world.attempt(), at=at).wait()
+        if action == "prepare":
+            ended = Acting(plan, action, world.attempt(), at=at).wait()
             assert is_whole(folder, 1), f"nothing is visible before the decision (died before change {at})"
             settle(world, plan)
         else:
-            vote = world.prepare(plan) if act == "commit" else LOST
+            vote = world.prepare(plan) if action == "commit" else LOST
             ended = Acting(plan, "commit", world.attempt(), vote, at).wait()
             assert is_whole(folder, 1) or is_whole(folder, 1, 2), f"all or nothing (died before change {at})"
             assert world.commit(plan, vote).counts == {"rows": 2}
@@ -91,7 +91,7 @@ def test_whoever_sleeps_in_the_very_first_prepare_contradicts_nothing(tmp_path: 
         (tmp_path / str(at)).mkdir()
         plan = world.plan(small(world))
         sleeper = Acting(plan, "prepare", world.attempt(), at=at, stop="sleep")
-        if not sleeper.wait_until_it_stands():
+        if not sleeper.wait_until_stopped():
             assert sleeper.wait() == "done" and at > 10
             return
         settle(world, plan)
@@ -118,14 +118,14 @@ def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finish
 
 
 @pytest.mark.parametrize("deleted", ["", "at once", "when it was pruned"])
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
 def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
-    tmp_path: Path, act: str, deleted: str
+    tmp_path: Path, action: str, deleted: str
 ) -> None:
     """Deleted: by somebody who keeps checkpoints for some days only."""
 
     def meanwhile(world: World, folder: Folder, plan: Plan, vote: Vote) -> None:
-        if act == "prepare":
+        if action == "prepare":
             settle(world, plan)
         else:
             world.commit(plan, vote)
@@ -137,13 +137,13 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
             shutil.rmtree(folder.path / "checkpoint=0000000002")
 
     left = {"": (1, 2), "at once": (1,), "when it was pruned": (1, 3)}[deleted]
-    for_each_sleeper(tmp_path, act, meanwhile, lambda folder: is_whole(folder, *left))
+    for_each_sleeper(tmp_path, action, meanwhile, lambda folder: is_whole(folder, *left))
 
 
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(tmp_path: Path, act: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
+def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(tmp_path: Path, action: str) -> None:
     """The decision log never has one number committed and aborted. Should it, then somebody is told."""
-    told = []
+    errors = []
 
     def meanwhile(world: World, folder: Folder, plan: Plan, vote: Vote) -> None:
         for _ in range(2):
@@ -152,27 +152,27 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(tmp
             except HeuristicCommitError as error:
                 assert not is_whole(folder, 1), "the sleeper had renamed before"
                 assert str(folder.path / "checkpoint=0000000002") in error.headline
-                told.append(error)
+                errors.append(error)
                 shutil.rmtree(folder.path / "checkpoint=0000000002")  # as the error says
                 (folder.path / "_airflow_ft" / "markers" / "0000000002.json").unlink(missing_ok=True)
 
-    for_each_sleeper(tmp_path, act, meanwhile, lambda folder: is_whole(folder, 1))
-    assert bool(told) == (act != "prepare")
+    for_each_sleeper(tmp_path, action, meanwhile, lambda folder: is_whole(folder, 1))
+    assert bool(errors) == (action != "prepare")
 
 
 def for_each_sleeper(
     tmp_path: Path,
-    act: str,
+    action: str,
     meanwhile: Callable[[World, Folder, Plan, Vote], None],
     is_right: Callable[[Folder], bool],
 ) -> None:
     for at, world, folder in worlds(tmp_path):
         plan = world.plan(small(world))
-        vote = world.prepare(plan) if act == "commit" else LOST
-        step = "prepare" if act == "prepare" else "commit"
+        vote = world.prepare(plan) if action == "commit" else LOST
+        step = "prepare" if action == "prepare" else "commit"
         sleeper = Acting(plan, step, world.attempt(), vote, at, stop="freeze")
         try:
-            stood = sleeper.wait_until_it_stands()
+            stood = sleeper.wait_until_stopped()
             meanwhile(world, folder, plan, vote)
             ended = sleeper.wake() if stood else sleeper.wait()
         finally:

@@ -211,18 +211,18 @@ def test_two_sinks_that_lead_to_one_folder_are_told_before_the_decision(tmp_path
     plan = Plan("p", OURS, 1, (segment,), planned, None)
     one, other = (open_participant(each, ConnectionInfo(each.name, ""), open_wal()) for each in plan.participants)
     one.prepare(plan, Fence("p", OURS, 1, 1))
-    with raises(UnfitTargetError, "folder_shared") as told:
+    with raises(UnfitTargetError, "folder_shared") as caught:
         other.prepare(plan, Fence("p", OURS, 1, 2))
-    assert told.error is not None and {"'real'", "'link'"} <= set(told.error.headline.replace(",", " ").split())
+    assert caught.error is not None and {"'real'", "'link'"} <= set(caught.error.headline.replace(",", " ").split())
 
 
 def test_a_memory_that_is_gone_stops_the_pipeline(world: World) -> None:
     world.deliver(world.plan())
     shutil.rmtree(folder_of(world).path / "_airflow_ft")
     plan = world.plan()
-    with raises(StoreBehindSinkError, "ledger_lost") as told:
+    with raises(StoreBehindSinkError, "ledger_lost") as caught:
         world.prepare(plan)
-    assert told.error is not None and str(folder_of(world).path / "_airflow_ft") in told.error.remedy
+    assert caught.error is not None and str(folder_of(world).path / "_airflow_ft") in caught.error.remedy
     assert folder_of(world).ids() == world.ids_of(1)
 
 
@@ -231,18 +231,18 @@ def test_a_damaged_memory_is_named(world: World) -> None:
     world.deliver(plan)
     [marker] = (folder_of(world).path / "_airflow_ft" / "markers").iterdir()
     marker.write_text("{")
-    with pytest.raises(HaltError) as told:
+    with pytest.raises(HaltError) as caught:
         participant_of(world, plan).proof(plan)
-    assert "0000000001.json" in told.value.headline
+    assert "0000000001.json" in caught.value.headline
 
 
 def test_markers_without_a_head_are_refused(world: World) -> None:
     world.deliver(world.plan())
     shutil.rmtree(folder_of(world).path / "_airflow_ft" / "head")
     world.predecessor = 0
-    with pytest.raises(HaltError) as told:
+    with pytest.raises(HaltError) as caught:
         world.prepare(world.plan())
-    assert "_airflow_ft/head" in told.value.remedy
+    assert "_airflow_ft/head" in caught.value.remedy
 
 
 def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ def test_something_else_in_the_place_of_a_checkpoint_is_named(world: World) -> N
     place = folder_of(world).path / "checkpoint=0000000001"
     place.mkdir()
     (place / "mine.txt").touch()
-    for act in (lambda: world.prepare(plan), lambda: world.commit(plan, vote)):
+    for action in (lambda: world.prepare(plan), lambda: world.commit(plan, vote)):
         with raises(UnfitTargetError, "path_occupied", path=str(place)):
-            act()
+            action()
     shutil.rmtree(place)
     world.commit(plan, world.prepare(plan))
     assert folder_of(world).ids() == world.ids_of(1)
@@ -307,10 +307,10 @@ def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> No
     (folder.staged / f"1.1-{vote.prepared}").rename(place)
     early = participant_of(world, plan).heuristic(plan)
     assert str(place) in early and "40 rows" in early
-    with raises(HeuristicCommitError, "heuristic_commit") as told:
+    with raises(HeuristicCommitError, "heuristic_commit") as caught:
         participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
-    assert told.error is not None and str(place) in told.error.headline
-    assert f"airflow ft resume {world.pipeline}" in told.error.remedy
+    assert caught.error is not None and str(place) in caught.error.headline
+    assert f"airflow ft resume {world.pipeline}" in caught.error.remedy
     again = world.prepare(plan)
     assert world.commit(plan, again).outcome is Outcome.COMMITTED, "should it be decided, it is there"
     assert folder.ids() == world.ids_of(1)
@@ -327,9 +327,9 @@ def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> No
         (errno.EIO, SinkUnavailableError, "file_system_failed"),
     ],
 )
-@pytest.mark.parametrize("act", ["prepare", "commit", "abort"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "abort"])
 def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
-    world: World, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AirflowFtError], code: str, act: str
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AirflowFtError], code: str, action: str
 ) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
@@ -340,9 +340,9 @@ def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
         broken.setattr("airflow_ft.wal.local.LocalFileSystem.remove_tree", refuse)
         where = {"pipeline": world.pipeline, "participant": world.target.connection.conn_id}
         with raises(kind, code, **where):
-            if act == "prepare":
+            if action == "prepare":
                 world.prepare(plan)
-            elif act == "commit":
+            elif action == "commit":
                 world.commit(plan, vote)
             else:
                 participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
@@ -376,10 +376,10 @@ def test_a_disk_that_is_really_full_is_told(world: World) -> None:
 def test_a_folder_that_is_none_is_told(world: World) -> None:
     folder_of(world).path.write_text("a file")
     plan = world.plan()
-    with raises(SinkAccessError, "folder_unusable") as told:
+    with raises(SinkAccessError, "folder_unusable") as caught:
         world.prepare(plan)
     path = str(folder_of(world).path)
-    assert told.error is not None and path in told.error.headline and path in told.error.remedy
+    assert caught.error is not None and path in caught.error.headline and path in caught.error.remedy
     [check] = checks(world)
     assert (check.verdict, check.name) == (Verdict.PROBLEM, "folder") and path in check.text
 
@@ -483,9 +483,9 @@ def test_what_a_former_owner_has_left_prepared_is_ended_as_a_person_says(world: 
     assert (orphan.kind, orphan.number, orphan.of) == (OrphanKind.PREPARED, 2, 1)
     assert "40 rows" in orphan.text and "checkpoint=0000000002" in orphan.commit and orphan.roll_back
     assert participant.orphans(world.pipeline, OURS) == []
-    with raises(StateConflictError, "prepared_foreign") as told:
+    with raises(StateConflictError, "prepared_foreign") as caught:
         participant.end_orphans(world.fence(5, 0, THEIRS), None)
-    assert told.error is not None and "--prepared" in told.error.remedy
+    assert caught.error is not None and "--prepared" in caught.error.remedy
     for _ in range(2):
         participant.end_orphans(world.fence(5, 0, THEIRS), ending)
     rows = world.ids_of(1, 2) if ending is PreparedEnding.COMMIT else world.ids_of(1)
@@ -692,9 +692,9 @@ def test_partition_folders_too_long_for_a_path_are_refused_before_the_decision(t
     values = {name: ["short", 250 * "x", None] for name in columns}
     rows = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"], **values})
     plan = world.plan(rows)
-    with pytest.raises(DeclinedError) as told:
+    with pytest.raises(DeclinedError) as caught:
         world.prepare(plan)
-    assert "row 2 of" in told.value.headline and "c0, c1" in told.value.headline
+    assert "row 2 of" in caught.value.headline and "c0, c1" in caught.value.headline
     assert world.target.ids() == []
     world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert world.target.ids() == [1, 3]
@@ -703,9 +703,9 @@ def test_partition_folders_too_long_for_a_path_are_refused_before_the_decision(t
 def test_a_null_in_a_column_with_a_long_name_is_refused(tmp_path: Path) -> None:
     name = 240 * "n"
     world = world_of(tmp_path, partition_by=[name])
-    with pytest.raises(DeclinedError) as told:
+    with pytest.raises(DeclinedError) as caught:
         world.prepare(world.plan(pa.table({"id": [1, 2], "text": ["a", "b"], name: ["x", None]})))
-    assert "row 2 of" in told.value.headline and "255 bytes" in told.value.headline
+    assert "row 2 of" in caught.value.headline and "255 bytes" in caught.value.headline
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,9 @@ def test_a_column_that_the_format_cannot_hold_is_named(
     tmp_path: Path, format: str, column: pa.Array, cast: str
 ) -> None:
     world = world_of(tmp_path, format=format)
-    with raises(DeclinedError, "type_unsupported", sink=SINK, column="wide") as told:
+    with raises(DeclinedError, "type_unsupported", sink=SINK, column="wide") as caught:
         world.prepare(world.plan(pa.table({"id": [1], "wide": column})))
-    assert told.error is not None and cast in told.error.headline
+    assert caught.error is not None and cast in caught.error.headline
     assert folder_of(world).files() == []
 
 
@@ -160,9 +160,9 @@ def test_a_row_that_the_format_cannot_hold_is_named_and_can_be_set_aside(
     world = world_of(tmp_path, format=format)
     world.deliver(world.plan(rows.slice(0, 1)))
     plan = world.plan(rows)
-    with pytest.raises(DeclinedError) as told:
+    with pytest.raises(DeclinedError) as caught:
         world.prepare(plan)
-    assert all(word in told.value.headline for word in words)
+    assert all(word in caught.value.headline for word in words)
     assert len(folder_of(world).files()) == 1 and folder_of(world).ids() == [1]
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     aside = of_proof(proof)[SINK]
@@ -203,9 +203,9 @@ def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: 
     """Spark parses "20240-02-10", and whoever lists such a folder cannot read any of the others."""
     rows = pa.table({"id": [1, 2, 3], "day": pa.array([2_932_896, day, -719_162], pa.date32())})
     world = world_of(tmp_path, partition_by=["day"])
-    with pytest.raises(DeclinedError) as told:
+    with pytest.raises(DeclinedError) as caught:
         world.prepare(world.plan(rows))
-    assert "row 2 of" in told.value.headline and "'day'" in told.value.headline
+    assert "row 2 of" in caught.value.headline and "'day'" in caught.value.headline
     proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts[SINK] == 2 and folder_of(world).ids() == [1, 3]
 

@@ -25,7 +25,7 @@ class Folder(Target):
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._in(folder / "orders", FilesSink(folder=str(folder / "orders"), **settings))
 
-    def anew(self) -> Folder:
+    def fresh(self) -> Folder:
         """A folder belongs to one pipeline."""
         other, path = copy(self), self.path.with_name(f"orders-{uuid4().hex[:8]}")
         other._in(path, replace(self.sink, folder=str(path)))

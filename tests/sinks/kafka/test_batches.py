@@ -20,7 +20,7 @@ from tools.servers.processes import free_port
 
 
 @pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
+def _restored_client() -> Iterator[None]:
     """What is known of the library, and has been said, belongs to the process."""
     for known in (batches._library, batches._say_once):
         known.cache_clear()

@@ -69,8 +69,8 @@ def test_rows_that_a_topic_would_delete_soon_after_their_delivery_are_told(tmp_p
     week = replace(LIMITS, retention_ms=604_800_000)
     assert short_lived(rows, week) == {}
     rows = replace(rows, sink=KafkaSink(topic="orders", timestamp="at"))
-    [(name, told)] = short_lived(rows, week).items()
-    assert name == "orders.retention" and "604800000" in told
+    [(name, warning)] = short_lived(rows, week).items()
+    assert name == "orders.retention" and "604800000" in warning
     assert short_lived(rows, LIMITS) == short_lived(rows, replace(week, retention_ms=10**15)) == {}
 
 

@@ -73,7 +73,7 @@ def stopping_at(run: Callable[..., Statement], when: str, statement: str, stop: 
     return call
 
 
-def act(order: Mapping[str, Any]) -> None:
+def run(order: Mapping[str, Any]) -> None:
     """In the process of `Committer`."""
     stopped = False
 
@@ -162,7 +162,7 @@ class Committer:
         finally:
             os.close(theirs)
         self._output = os.fdopen(ours)
-        assert (told := self._output.readline()) == "ready\n", told + self._output.read()
+        assert (line := self._output.readline()) == "ready\n", line + self._output.read()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -28,7 +28,7 @@ each_way = pytest.mark.parametrize(
     [("mariadb", "insert"), ("mysql", "load"), ("mysql", "insert")],
     indirect=["any_mysql"],
 )
-"""Runs a test with each way that rows can go on each server: see `MySqlWorld.go_by`."""
+"""Runs a test with each way that rows can go on each server: see `MySqlWorld.use_way`."""
 QUICK = Limits(lock_wait=1, metadata_wait=2, head_wait=20)
 
 
@@ -74,7 +74,7 @@ class MySqlWorld:
         # COM_STMT_EXECUTE: behind a flag, the types of a BIGINT and of a string.
         return b"\1\x08\0\xfe\0" if self.way == "insert" else b"LOAD DATA"
 
-    def go_by(self, way: str) -> None:
+    def use_way(self, way: str) -> None:
         """From now on rows go by "load" or "insert"; to MariaDB by the latter."""
         self.extra = {"local_infile": way == "load"}
 

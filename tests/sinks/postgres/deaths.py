@@ -21,11 +21,11 @@ def die() -> None:
 
 @dataclass
 class AtStatement:
-    """Calls `act` before or after the `at`-th statement (from 1), once."""
+    """Calls `action` before or after the `at`-th statement (from 1), once."""
 
     at: int
     before: bool
-    act: Callable[[], Any] = die
+    action: Callable[[], Any] = die
     count: int = 0
     struck: str = ""
 
@@ -42,10 +42,10 @@ class AtStatement:
                 return method(session, *args)
             self.struck = str(args[0])
             if self.before:
-                self.act()
+                self.action()
                 return method(session, *args)
             result = method(session, *args)
-            self.act()
+            self.action()
             return result
 
         return call

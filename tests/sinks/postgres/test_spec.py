@@ -48,9 +48,9 @@ def test_a_name_that_the_server_cannot_have_is_refused(settings: Any, value: str
 
 
 def test_a_column_that_is_named_twice_is_refused() -> None:
-    with raises(ConfigurationError, "arguments_conflict") as told:
+    with raises(ConfigurationError, "arguments_conflict") as caught:
         PostgresSink(**{**UPSERT, "version_column": "id"})  # type: ignore[arg-type]
-    assert told.error is not None and "id" in told.error.headline.rpartition(":")[2]
+    assert caught.error is not None and "id" in caught.error.headline.rpartition(":")[2]
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, code: str, fields: dict[str, Any]) -> None:
-    with raises(ConfigurationError, code, **fields) as told:
+    with raises(ConfigurationError, code, **fields) as caught:
         PostgresSink(**settings)
-    assert told.error is not None and told.error.remedy
+    assert caught.error is not None and caught.error.remedy
 
 
 @pytest.mark.parametrize("settings", [{"table": 7}, {"table": "orders", "allow_unsafe_durability": "yes"}])
 def test_an_argument_of_another_type_is_refused(settings: Any) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         PostgresSink(**settings)
-    assert list(settings)[-1] in told.value.headline
+    assert list(settings)[-1] in caught.value.headline
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_jinja_is_rendered_before_the_plan() -> None:
 
 def test_nothing_is_prepared_where_nothing_waits_for_a_decision() -> None:
     sink = PostgresSink(table="orders", strategy="prepared")
-    with raises(ConfigurationError, "arguments_conflict", arguments=["strategy", "mode"]) as told:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["strategy", "mode"]) as caught:
         sink.at_least_once()
-    assert told.error is not None and "'local'" in told.error.remedy
+    assert caught.error is not None and "'local'" in caught.error.remedy
 
 
 def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:

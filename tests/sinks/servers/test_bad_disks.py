@@ -52,21 +52,21 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def test_a_full_disk_of_a_sink_is_told_and_the_next_try_delivers(disk: Disk, tmp_path: Path, kind: str) -> None:
     world = World(TARGETS[kind](disk.folder), tmp_path / "log")
     first = world.plan()
-    with disk.full(), pytest.raises(SinkUnavailableError) as told:
+    with disk.full(), pytest.raises(SinkUnavailableError) as caught:
         world.deliver(first)
-    assert "disk" in told.value.headline and told.value.remedy
+    assert "disk" in caught.value.headline and caught.value.remedy
     world.deliver(first)
     assert world.target.ids() == world.ids_of(1)
     plan = world.plan(world.table(1000, 20_000))
     both = world.ids_of(1) + list(range(1000, 21_000))
-    with disk.full(), pytest.raises(SinkUnavailableError) as told:
+    with disk.full(), pytest.raises(SinkUnavailableError) as caught:
         world.deliver(plan)
-    assert "disk" in told.value.headline
+    assert "disk" in caught.value.headline
     assert world.target.ids() == world.ids_of(1)
     vote = world.prepare(plan)
-    with disk.full(), pytest.raises(SinkUnavailableError) as told:
+    with disk.full(), pytest.raises(SinkUnavailableError) as caught:
         world.commit(plan, vote)
-    assert "disk" in told.value.headline
+    assert "disk" in caught.value.headline
     assert world.target.ids() == world.ids_of(1), "it was decided when the disk became full"
     assert world.commit(plan, vote).outcome is Outcome.COMMITTED
     assert world.target.ids() == both
@@ -76,14 +76,14 @@ def test_a_full_disk_of_a_sink_is_told_and_the_next_try_delivers(disk: Disk, tmp
 def test_a_full_disk_of_the_decision_log_is_told_and_changes_nothing(disk: Disk) -> None:
     with SqliteStore(disk.folder / "ft.db") as store:
         scene = Scene(store)
-        scene.stage(1, goes_on=True)
-        before = scene.told()
-        with disk.full(), pytest.raises(StoreUnavailableError) as told:
+        scene.stage(1, continues=True)
+        before = scene.event_texts()
+        with disk.full(), pytest.raises(StoreUnavailableError) as caught:
             for number in range(2000):
                 store.halt(PIPELINE, HaltReason.TOKEN_LOST, "x" * 500 + str(number))
-        assert "disk is full" in told.value.headline and "disk" in told.value.remedy
+        assert "disk is full" in caught.value.headline and "disk" in caught.value.remedy
         store.resume(PIPELINE, "ada")
-        assert scene.told()[: len(before)] == before and scene.trigger() == 2
+        assert scene.event_texts()[: len(before)] == before and scene.trigger() == 2
 
 
 @pytest.mark.server
@@ -101,9 +101,9 @@ def test_a_full_disk_of_postgres_is_told_and_the_next_try_delivers(
             world = World(target, tmp_path)
             world.deliver(world.plan())
             plan = world.plan(world.table(1000, 20_000))
-            with disk.full(), raises(SinkUnavailableError, "disk_full", sqlstate="53100") as told:
+            with disk.full(), raises(SinkUnavailableError, "disk_full", sqlstate="53100") as caught:
                 world.deliver(plan)
-            assert told.error is not None and "disk" in told.error.remedy
+            assert caught.error is not None and "disk" in caught.error.remedy
             assert target.ids() == world.ids_of(1) and target.prepared(world) == []
             world.deliver(plan)
             assert target.ids() == world.ids_of(1) + list(range(1000, 21_000))
@@ -125,9 +125,9 @@ def test_a_folder_without_permission_is_told_and_the_next_try_delivers(tmp_path:
     files = [each for each in place.rglob("*") if each.is_file()]
     for each, mode in [*((folder, 0o555) for folder in folders), *((file, 0o444) for file in files)]:
         each.chmod(mode)
-    told = _tried(world, plan)
-    assert told.startswith("SinkAccessError"), told
-    assert str(place) in told and "writ" in told, told
+    message = _tried(world, plan)
+    assert message.startswith("SinkAccessError"), message
+    assert str(place) in message and "writ" in message, message
     for each in (*folders, *files):
         each.chmod(0o755)
     assert world.target.ids() == world.ids_of(1)
@@ -151,7 +151,7 @@ def _tried(world: World, plan: Plan) -> str:
         "below": "",
         "calls": "",
     }
-    act = "import json, sys; from airflow_ft.testing.processes import act; act(json.load(sys.stdin))"
-    command = [*obeying(), sys.executable, "-c", act]
+    program = "import json, sys; from airflow_ft.testing.processes import run; run(json.load(sys.stdin))"
+    command = [*obeying(), sys.executable, "-c", program]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=120)
     return done.stdout.splitlines()[-1] if done.stdout else done.stderr

@@ -164,7 +164,7 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
 
 def test_wrong_settings_of_a_kafka_sink_are_told_without_any_broker(tmp_path: Path) -> None:
     sinks: Mapping[str, Any] = {"copies": KafkaSink(topic="t", conn_id="bus", key="nokey")}
-    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 1}
-    bus = ConnectionInfo("bus", "kafka", extra=nobody)
+    unreachable = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 1}
+    bus = ConnectionInfo("bus", "kafka", extra=unreachable)
     (problem,) = schema_problems(plan_delivery(sinks).participants, lambda _: bus, {"copies": ROWS})
     assert isinstance(problem, DeclinedError) and problem.column == "nokey"

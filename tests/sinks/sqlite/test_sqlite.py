@@ -91,9 +91,9 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, code:
 
 @pytest.mark.parametrize("settings", [{"table": 7}, {"table": "orders", "create": "yes"}])
 def test_an_argument_of_another_type_is_refused(settings: Any) -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         SqliteSink(**settings)
-    assert list(settings)[-1] in told.value.headline
+    assert list(settings)[-1] in caught.value.headline
 
 
 def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:
@@ -233,9 +233,9 @@ def test_a_table_that_does_not_fit_is_told_with_what_helps(
     world: World, table: str, code: str, column: str, name: str
 ) -> None:
     file_of(world).sql(table)
-    with raises(UnfitTargetError, code, sink=SINK, table="orders", column=column) as told:
+    with raises(UnfitTargetError, code, sink=SINK, table="orders", column=column) as caught:
         world.prepare(world.plan())
-    assert told.error is not None and told.error.remedy and name in told.error.headline
+    assert caught.error is not None and caught.error.remedy and name in caught.error.headline
 
 
 def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: World) -> None:
@@ -273,11 +273,11 @@ def test_rows_that_it_would_change_or_refuse_are_told_before_the_decision(
     )
     world.commit_point = decides
     plan = world.plan(pa.table(rows))
-    with raises(DeclinedError, "row_refused", sink=SINK, table="orders") as told:
+    with raises(DeclinedError, "row_refused", sink=SINK, table="orders") as caught:
         vote = world.prepare(plan)
         assert decides, "nobody could refuse them later"
         world.commit(plan, vote)
-    assert told.error is not None and [name for name in names if name not in told.error.headline] == []
+    assert caught.error is not None and [name for name in names if name not in caught.error.headline] == []
     assert world.target.ids() == []
     vote = world.vote_without_prepare(plan)
     world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
@@ -291,9 +291,9 @@ def test_a_trigger_that_leaves_rows_out_is_no_silent_loss(world: World) -> None:
     file_of(world).sql("CREATE TRIGGER t BEFORE INSERT ON orders WHEN new.id = 45 BEGIN SELECT RAISE(IGNORE); END")
     plan = world.plan()
     vote = world.prepare(plan)
-    with raises(DeclinedError, "row_refused", sink=SINK) as told:
+    with raises(DeclinedError, "row_refused", sink=SINK) as caught:
         world.commit(plan, vote)
-    assert told.error is not None and "trigger" in told.error.headline and world.target.ids() == []
+    assert caught.error is not None and "trigger" in caught.error.headline and world.target.ids() == []
 
 
 def test_a_trigger_that_rolls_back_takes_nothing_apart(world: World) -> None:
@@ -305,17 +305,19 @@ def test_a_trigger_that_rolls_back_takes_nothing_apart(world: World) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
     for set_aside in (False, True):
-        with raises(DeclinedError, "row_refused", sink=SINK) as told:
+        with raises(DeclinedError, "row_refused", sink=SINK) as caught:
             world.commit(plan, vote, set_aside=set_aside)
-        assert told.error is not None and "not this" in told.error.headline and world.target.ids() == world.ids_of(1)
+        assert (
+            caught.error is not None and "not this" in caught.error.headline and world.target.ids() == world.ids_of(1)
+        )
 
 
 def test_a_table_that_goes_is_not_made_again(world: World) -> None:
     world.deliver(world.plan())
     file_of(world).sql("DROP TABLE orders")
-    with raises(UnfitTargetError, "table_missing", table="orders", path=str(file_of(world).path)) as told:
+    with raises(UnfitTargetError, "table_missing", table="orders", path=str(file_of(world).path)) as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "create=False" not in told.error.headline
+    assert caught.error is not None and "create=False" not in caught.error.headline
     file_of(world).sql("CREATE TABLE orders (id INTEGER)")
     with raises(UnfitTargetError, "column_missing", column="text"):
         world.prepare(world.plan())
@@ -328,9 +330,9 @@ def test_a_table_is_made_for_the_first_rows_of_a_sink_whenever_they_come(world: 
     world.deliver(world.plan_of(3, world.segment(3, world.table(3 * ROWS))))
     assert world.target.ids() == world.ids_of(3)
     file_of(world).sql("DROP TABLE orders")
-    with raises(UnfitTargetError, "table_missing", table="orders") as told:
+    with raises(UnfitTargetError, "table_missing", table="orders") as caught:
         world.prepare(world.plan_of(4, world.segment(4, world.table(4 * ROWS))))
-    assert told.error is not None and 'CREATE TABLE "orders" (' in told.error.remedy
+    assert caught.error is not None and 'CREATE TABLE "orders" (' in caught.error.remedy
 
 
 def test_a_commit_is_synced_with_its_folder(world: World) -> None:
@@ -342,9 +344,9 @@ def test_a_commit_is_synced_with_its_folder(world: World) -> None:
 
 def test_a_table_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> None:
     world = World(File(tmp_path, create=False), tmp_path)
-    with raises(UnfitTargetError, "table_missing", sink=SINK, table="orders") as told:
+    with raises(UnfitTargetError, "table_missing", sink=SINK, table="orders") as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "create=False" in told.error.headline
+    assert caught.error is not None and "create=False" in caught.error.headline
 
 
 def test_a_file_that_is_held_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,9 +579,9 @@ def test_only_a_rowid_makes_numbers_up(world: World, key: str) -> None:
     plan = world.plan(pa.table({"id": pa.array([1, None], pa.int64()), "text": ["a", "b"]}))
     vote = world.prepare(plan)
     if without:
-        with raises(DeclinedError, "row_refused", sink=SINK) as told:
+        with raises(DeclinedError, "row_refused", sink=SINK) as caught:
             world.commit(plan, vote)
-        assert told.error is not None and "NOT NULL constraint failed" in told.error.headline
+        assert caught.error is not None and "NOT NULL constraint failed" in caught.error.headline
         return
     world.commit(plan, vote)
     assert file_of(world).sql("SELECT id FROM orders ORDER BY text") == [(1,), (None,)]
@@ -589,9 +591,11 @@ def test_only_a_rowid_makes_numbers_up(world: World, key: str) -> None:
 def test_no_number_is_made_up_for_null(world: World, type: pa.DataType) -> None:
     file_of(world).sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT)")
     plan = world.plan(pa.table({"id": pa.array([1, None], type), "text": ["a", "b"]}))
-    with raises(DeclinedError, "row_refused", sink=SINK) as told:
+    with raises(DeclinedError, "row_refused", sink=SINK) as caught:
         world.commit(plan, world.prepare(plan))
-    assert told.error is not None and "row 2" in told.error.headline and "INTEGER PRIMARY KEY" in told.error.headline
+    assert (
+        caught.error is not None and "row 2" in caught.error.headline and "INTEGER PRIMARY KEY" in caught.error.headline
+    )
 
 
 @pytest.mark.parametrize(
@@ -606,9 +610,9 @@ def test_an_error_that_a_row_causes_belongs_to_the_row(world: World, table: str)
     rows = pa.table({"id": pa.array([0], pa.int64()), "text": ["{not json"]})
     plan = world.plan(rows)
     vote = world.prepare(plan)
-    with raises(DeclinedError, "row_refused", sink=SINK) as told:
+    with raises(DeclinedError, "row_refused", sink=SINK) as caught:
         world.commit(plan, vote)
-    text = str(told.error)
+    text = str(caught.error)
     assert "malformed JSON" in text or "integer overflow" in text
     world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
     proof = world.commit(world.plan(rows), vote, set_aside=True)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from airflow_ft.jobs.parsing import malformed_rows, parse_json
 from airflow_ft.protocol.column_lineage import ColumnLineage, How, Input
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.driver import columns as told_columns
+from airflow_ft.spark.driver import columns as sink_columns
 from airflow_ft.spark.driver import plan_columns
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources
@@ -49,9 +49,9 @@ def readable(lineage: ColumnLineage) -> Made:
 
 
 def made(frame: DataFrame, sources: Sources) -> Made:
-    told = SinkColumns(frame, sources.source_of).told(frame, {"sink": frame})
-    assert ColumnLineage.from_json(told["sink"]).to_json() == told["sink"]
-    return readable(ColumnLineage.from_json(told["sink"]))
+    lineage = SinkColumns(frame, sources.source_of).lineage(frame, {"sink": frame})
+    assert ColumnLineage.from_json(lineage["sink"]).to_json() == lineage["sink"]
+    return readable(ColumnLineage.from_json(lineage["sink"]))
 
 
 def pass_on(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -248,7 +248,7 @@ def test_what_split_makes_comes_from_what_transform_has_read(sources: Sources, s
     of = SinkColumns(transform(sources["orders"]), sources.source_of)
     with materialised(transform(spark.createDataFrame([], SCHEMAS["orders"]))) as batch:
         other = spark.createDataFrame([(1,)], "x int").localCheckpoint()
-        told = of.told(
+        lineage = of.lineage(
             batch,
             {
                 "all": batch,
@@ -257,7 +257,7 @@ def test_what_split_makes_comes_from_what_transform_has_read(sources: Sources, s
                 "other": other,
             },
         )
-    found = {sink: readable(ColumnLineage.from_json(each)) for sink, each in told.items()}
+    found = {sink: readable(ColumnLineage.from_json(each)) for sink, each in lineage.items()}
     twice = {f"{T} orders.amount"}
     assert found == {
         "all": (
@@ -281,16 +281,16 @@ def test_plans_are_read_once_and_a_sink_that_comes_later_is_read_then(
 ) -> None:
     read: list[Any] = []
     lineage_of = plan_columns.lineage_of
-    monkeypatch.setattr(told_columns, "lineage_of", lambda *asked: read.append(1) or lineage_of(*asked))
+    monkeypatch.setattr(sink_columns, "lineage_of", lambda *asked: read.append(1) or lineage_of(*asked))
     of = SinkColumns(projection(sources), sources.source_of)
     batch = spark.createDataFrame([], "id bigint, who string, sum double").localCheckpoint()
-    first = of.told(batch, {"sink": batch.select("id")})
+    first = of.lineage(batch, {"sink": batch.select("id")})
     assert len(read) == 2  # of `transform`, and of the sink
     later = batch.localCheckpoint()  # the next micro-batch
-    assert of.told(later, {"sink": later.select("id")}) == first and len(read) == 2
-    assert set(of.told(later, {"sink": later.select("id"), "rare": later.select("id")})) == {"sink", "rare"}
+    assert of.lineage(later, {"sink": later.select("id")}) == first and len(read) == 2
+    assert set(of.lineage(later, {"sink": later.select("id"), "rare": later.select("id")})) == {"sink", "rare"}
     assert len(read) == 3
-    assert of.told(later, {"sink": later}) == first, "a sink for which nothing was returned is not told of"
+    assert of.lineage(later, {"sink": later}) == first, "a sink for which nothing was returned is not told of"
 
 
 def test_what_cannot_be_read_costs_the_lineage_alone(
@@ -301,7 +301,7 @@ def test_what_cannot_be_read_costs_the_lineage_alone(
 
     frame = projection(sources)
     of = SinkColumns(frame, broken)
-    assert of.told(frame, {"a": frame, "b": frame}) == of.told(frame, {"c": frame}) == {}
+    assert of.lineage(frame, {"a": frame, "b": frame}) == of.lineage(frame, {"c": frame}) == {}
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         "lineage has no columns: ZeroDivisionError: a mistake"
     ]
@@ -313,8 +313,8 @@ def test_what_is_too_large_is_left_out(
 ) -> None:
     caplog.set_level(logging.INFO)
     frame = projection(sources)
-    monkeypatch.setattr(plan_columns if bound == "MOST_WORK" else told_columns, bound, 1)
-    assert SinkColumns(frame, sources.source_of).told(frame, {"sink": frame}) == {}
+    monkeypatch.setattr(plan_columns if bound == "MOST_WORK" else sink_columns, bound, 1)
+    assert SinkColumns(frame, sources.source_of).lineage(frame, {"sink": frame}) == {}
     assert "lineage has no columns for sink sink" in caplog.text
     assert all(record.levelno < logging.WARNING for record in caplog.records)
 

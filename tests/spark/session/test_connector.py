@@ -226,11 +226,15 @@ def test_a_repository_that_cannot_be_reached_is_tried_again_by_the_next_attempt(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "*")
-    for place, told in (("http://127.0.0.1:1", "refused"), ("http://nowhere.invalid", "nowhere"), ("no url", "Error")):
+    for place, expected in (
+        ("http://127.0.0.1:1", "refused"),
+        ("http://nowhere.invalid", "nowhere"),
+        ("no url", "Error"),
+    ):
         monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", place)
         with raises(StageError, "dependency_unreachable", repositories=[place]) as caught:
             connector.fetch(connector.choose("4.2.1"), {})
-        assert caught.error and told in caught.error.what and "spark.jars.repositories" in caught.error.remedy
+        assert caught.error and expected in caught.error.what and "spark.jars.repositories" in caught.error.remedy
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(

@@ -90,8 +90,8 @@ def test_a_record_of_json_that_is_not_exact_fails_and_is_kept(
     spark: SparkSession, tmp_path: Path, record: str, reason: str
 ) -> None:
     files = {"x.json": f'{{"n": 1}}\n{record}\n'}
-    told = _failure(_read(spark, tmp_path, "json", TYPED, files))
-    assert re.search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", told), told
+    failure = _failure(_read(spark, tmp_path, "json", TYPED, files))
+    assert re.search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", failure), failure
     kept: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
     frame = _read(spark, tmp_path, "json", f"{TYPED}, broken string", {}, **kept)
     assert _rows(frame) == [(1, None, None, None, None), (None, None, None, None, record)]
@@ -189,15 +189,15 @@ def test_a_record_with_another_number_of_fields_fails(spark: SparkSession, tmp_p
 def test_a_header_that_is_not_the_schema_is_refused(spark: SparkSession, tmp_path: Path, header: str) -> None:
     line = ",".join("1" for _ in header.split(","))
     frame = _read(spark, tmp_path, "csv", "a int, b int", {"x.csv": f"{header}\n{line}\n"}, header="true")
-    told = _failure(frame)
-    assert "header" in told and "x.csv" in told
+    failure = _failure(frame)
+    assert "header" in failure and "x.csv" in failure
     assert "header" in _failure(frame.select("b"))
 
 
 @pytest.mark.parametrize("options", [{}, {"multiLine": "true"}])
 def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
-    told = _failure(_read(spark, tmp_path, "csv", "s string", {"a.csv": b"\xff\n"}, **options))
-    assert "not UTF-8" in told or "holds bytes that are no text" in told
+    failure = _failure(_read(spark, tmp_path, "csv", "s string", {"a.csv": b"\xff\n"}, **options))
+    assert "not UTF-8" in failure or "holds bytes that are no text" in failure
     (tmp_path / "a.csv").unlink()
     files = {"b.csv": "\xe9,x\n".encode("latin-1")}
     kept = {"encoding": "ISO-8859-1", **options}

@@ -66,18 +66,18 @@ def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSe
     before = conf.get("fs.defaultFS")
     conf.set("fs.defaultFS", "hdfs://name:8020")
     try:
-        told = as_error(error, "p", "j")
+        raised = as_error(error, "p", "j")
     finally:
         conf.set("fs.defaultFS", before)
-    assert isinstance(told, StageError) and told.fields == {"path": "hdfs://name:8020/data/in"}
-    assert "file:///data/in" in told.remedy
+    assert isinstance(raised, StageError) and raised.fields == {"path": "hdfs://name:8020/data/in"}
+    assert "file:///data/in" in raised.remedy
 
 
 def test_doctor_tells_of_libraries_that_python_functions_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> Check:
+    def check() -> Check:
         return next(each for each in examine_spark("local", []) if each.name == "python libraries")
 
-    assert told().verdict == Verdict.OK and "protobuf" in told().text and "pandas" in told().text
+    assert check().verdict == Verdict.OK and "protobuf" in check().text and "pandas" in check().text
     package = tmp_path / "python" / "pyspark"
     for file, text in {
         "sql/pandas/utils.py": 'minimum_pandas_version = "99.1.0"\nminimum_pyarrow_version = "1.0.0"',
@@ -86,8 +86,8 @@ def test_doctor_tells_of_libraries_that_python_functions_need(tmp_path: Path, mo
         (package / file).parent.mkdir(parents=True)
         (package / file).write_text(text)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert told().verdict == Verdict.WARNING
-    assert "older than 99.1.0" in told().text and "older than 98.0.5" in told().text and "pyarrow" not in told().text
+    assert check().verdict == Verdict.WARNING
+    assert "older than 99.1.0" in check().text and "older than 98.0.5" in check().text and "pyarrow" not in check().text
 
 
 @pytest.mark.parametrize(

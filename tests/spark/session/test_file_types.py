@@ -58,12 +58,12 @@ def _rows(spark: SparkSession, folder: Path, schema: str) -> list[tuple[Any, ...
 
 
 def test_a_type_that_could_change_values_is_refused(spark: SparkSession, files: Path) -> None:
-    for schema, told in WRONG.items():
+    for schema, expected in WRONG.items():
         with raises(JobError, "file_types_unfit") as caught:
             _rows(spark, files, schema)
         assert caught.error and "cast" in caught.error.remedy
         (column,) = caught.error.fields["columns"]
-        assert column.startswith(told)
+        assert column.startswith(expected)
 
 
 def test_the_same_types_and_wider_ones_are_read(spark: SparkSession, files: Path) -> None:

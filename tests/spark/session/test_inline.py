@@ -80,8 +80,8 @@ def test_what_an_import_lacks_is_told_with_its_line(tmp_path: Path) -> None:
         spark: Any = SimpleNamespace(streams=SimpleNamespace(active=[]))
         Job(at_top, {}).transform(spark, None)  # type: ignore[arg-type]
     except Exception as error:
-        told = as_error(error, "orders", at_top.reference)
-    assert "No module named 'no_such_helper'" in told.what and "orders.py, line 5, in transform" in told.what
+        raised = as_error(error, "orders", at_top.reference)
+    assert "No module named 'no_such_helper'" in raised.what and "orders.py, line 5, in transform" in raised.what
 
 
 @pytest.mark.spark

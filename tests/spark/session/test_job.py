@@ -78,7 +78,7 @@ def test_a_wrong_result_is_named(
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         ("unknown column", r"UNRESOLVED_COLUMN.*`missing`"),
         ("cast", "CAST_INVALID_INPUT"),
@@ -87,11 +87,13 @@ def test_a_wrong_result_is_named(
         ("split", r"ValueError: colour \(.*sample_jobs.py, line \d+, in split\)"),
     ],
 )
-def test_what_a_job_raises_is_shown_with_its_place(spark: SparkSession, tmp_path: Path, fault: str, told: str) -> None:
+def test_what_a_job_raises_is_shown_with_its_place(
+    spark: SparkSession, tmp_path: Path, fault: str, message: str
+) -> None:
     """In the words of Python and Spark."""
     with raises(JobError, "job_failed", pipeline="orders", job=f"{HERE}:Job") as caught:
         _run(spark, tmp_path, fault)
-    assert caught.error and re.search(f"(?s){told}", caught.error.what)
+    assert caught.error and re.search(f"(?s){message}", caught.error.what)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.spark.driver.inputs import Sources, _is_at_the_end, refuse_unfit
 from airflow_ft.spark.driver.job_restarts import JobRestarts
-from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.request import StageRequest
 from tests.raising import raises
@@ -82,7 +82,7 @@ def test_where_a_reader_of_kafka_begins(spark: SparkSession, options: dict[str, 
 
 
 def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing_again(tmp_path: Path) -> None:
-    def told(mode: CheckpointingMode) -> tuple[Any, bool, bool]:
+    def base_of(mode: CheckpointingMode) -> tuple[Any, bool, bool]:
         request = StageRequest(
             pipeline="orders",
             run=RunKey("d", "r"),
@@ -98,21 +98,21 @@ def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing
             streaming=True,
         )
         assert StageRequest.from_json(request.to_json()) == request
-        nobody: Any = None
-        computes_again = JobRestarts(request, nobody, Tally(), nobody).expects_few
+        no_participant: Any = None
+        computes_again = JobRestarts(request, no_participant, PublishedCounts(), no_participant).expects_few
         return request.base, request.base_is_clean, computes_again
 
-    assert told(CheckpointingMode.AT_MOST_ONCE) == (None, False, False)
+    assert base_of(CheckpointingMode.AT_MOST_ONCE) == (None, False, False)
     for mode in (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE):
-        assert told(mode) == (SparkPosition("/wal/orders/spark/1-1", 7), True, True)
+        assert base_of(mode) == (SparkPosition("/wal/orders/spark/1-1", 7), True, True)
 
 
 def test_a_socket_that_its_server_has_closed_ends_the_query_when_all_that_had_come_is_read() -> None:
     threads = "[Thread[#1,main,5,main], Thread[#9,TextSocketSource(localhost, 9999),5,main]]"
 
     def sockets(living: str) -> Sockets:
-        told = SimpleNamespace(getAllStackTraces=lambda: SimpleNamespace(keySet=lambda: living))
-        thread = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=told)))
+        java_thread = SimpleNamespace(getAllStackTraces=lambda: SimpleNamespace(keySet=lambda: living))
+        thread = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Thread=java_thread)))
         spark: Any = SimpleNamespace(_jvm=thread)
         return Sockets(spark, {"lines": SOCKET, "own": None})
 

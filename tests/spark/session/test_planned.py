@@ -204,8 +204,8 @@ def test_a_colon_that_a_pattern_meets_is_named(reading: Reading) -> None:
     with raises(Exception) as raised:
         reading.read("in/*")
     assert raised.value
-    told = as_error(raised.value, "orders", "jobs.orders")
-    assert isinstance(told, JobError) and told.code == "file_name_unfit" and told.fields["path"] == "a:b"
+    error = as_error(raised.value, "orders", "jobs.orders")
+    assert isinstance(error, JobError) and error.code == "file_name_unfit" and error.fields["path"] == "a:b"
 
 
 def test_a_path_without_a_scheme_is_shown_as_hadoop_resolves_it() -> None:
@@ -226,14 +226,14 @@ def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
 def test_such_a_name_that_comes_while_a_stream_is_at_work_is_warned_of(reading: Reading) -> None:
     reading.add("a.json")
     source = FileSource(path=str(reading.folder / "in"), schema="id bigint")
-    told: list[PipelineWarning] = []
+    warnings: list[PipelineWarning] = []
     location = SparkLocation(str(reading.folder), "orders", f"file://{reading.folder}/spark", -1, "new")
-    gauge = gauges_of(reading.spark, location, {"files": source}, NO_TOPICS, told.append)["files"]
-    assert gauge.measure(None) == (1, 0) and not told
+    gauge = gauges_of(reading.spark, location, {"files": source}, NO_TOPICS, warnings.append)["files"]
+    assert gauge.measure(None) == (1, 0) and not warnings
     Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).touch()
     for _ in range(2):
         gauge.measure(None)
-    assert [(warning.code, warning.subject) for warning in told] == [("SOURCE_FILE_UNREADABLE", "files")]
+    assert [(warning.code, warning.subject) for warning in warnings] == [("SOURCE_FILE_UNREADABLE", "files")]
 
 
 @pytest.mark.parametrize("each", [None, 1], ids=["in one batch", "in two"])

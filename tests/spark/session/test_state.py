@@ -295,24 +295,24 @@ def test_what_has_expired_is_hidden(world: World) -> None:
             assert later.get(0, "key-", name) is None and later.count(0, name) == 0
         assert set(later.get(0, "key-")) == {"one", "many", "map", "timers"}
         assert later.get(0, "key-", "one") == {"n": 1, "s": ""}
-        told = now.entries(0, "key-")
-        assert set(told) == set(now.get(0, "key-")) and set(later.entries(0, "key-")) == {
+        visible = now.entries(0, "key-")
+        assert set(visible) == set(now.get(0, "key-")) and set(later.entries(0, "key-")) == {
             "one",
             "many",
             "map",
             "timers",
         }
         in_an_hour = (time.time() + 3_600) * 1_000  # of the clock that wrote it, a moment ago
-        for name, entries in told.items():
+        for name, entries in visible.items():
             if name.startswith("old"):
                 assert all(each.expires and time.time() * 1_000 < each.expires <= in_an_hour for each in entries), name
             else:
                 assert all(each.expires is None for each in entries), name
-        assert [each.at for each in told["many"]] == [{"index": 0}, {"index": 1}]
+        assert [each.at for each in visible["many"]] == [{"index": 0}, {"index": 1}]
     with world.state(
         bounds=Bounds(bytes=0, entries=1)
     ) as bounded:  # what lies in a full snapshot is not read as a whole
-        assert bounded.entries(0, "key-") == {name: entries[:1] for name, entries in told.items()}
+        assert bounded.entries(0, "key-") == {name: entries[:1] for name, entries in visible.items()}
 
 
 def test_another_encoding_is_refused_by_name_and_shown_by_spark(world: World) -> None:

@@ -18,7 +18,11 @@ from tests.sinks.delta.world import TableInBucket, participant_of, table_of, wor
 from tests.sinks.files.dying import Acting
 
 pytestmark = [pytest.mark.slow, pytest.mark.sampled]
-ADOPTED, ANEW, BUCKET = "files as they are", "rows written anew", pytest.param("in a bucket", marks=pytest.mark.server)
+ADOPTED, REWRITTEN, BUCKET = (
+    "files as they are",
+    "rows written anew",
+    pytest.param("in a bucket", marks=pytest.mark.server),
+)
 Make = Callable[[int], World]
 
 
@@ -52,44 +56,44 @@ def fewest(world: World) -> int:
     return 2 if isinstance(world.target, TableInBucket) else 3
 
 
-def acting(world: World, plan: Plan, act: str, vote: Vote | None, at: int, stop: str = "kill") -> Acting:
-    return Acting(plan, act, world.attempt(), vote, at, stop, world.target.connection)
+def acting(world: World, plan: Plan, action: str, vote: Vote | None, at: int, stop: str = "kill") -> Acting:
+    return Acting(plan, action, world.attempt(), vote, at, stop, world.target.connection)
 
 
 def ids(*numbers: int) -> list[int]:
     return [id for number in numbers for id in (number * 40, number * 40 + 1)]
 
 
-def goes_on(world: World, *numbers: int) -> None:
+def continues(world: World, *numbers: int) -> None:
     """The next checkpoint comes, once."""
     world.predecessor = world.number
     world.deliver(world.plan(small(world)))
     assert world.target.ids() == ids(*numbers, world.number)
 
 
-@pytest.mark.parametrize("act", ["prepare", "commit", "abort", "forget"])
-@pytest.mark.parametrize("make", [ADOPTED, ANEW, BUCKET], indirect=True)
-def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(make: Make, act: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "abort", "forget"])
+@pytest.mark.parametrize("make", [ADOPTED, REWRITTEN, BUCKET], indirect=True)
+def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(make: Make, action: str) -> None:
     for at, world in begun(make):
         plan: Plan = world.plan(small(world))
         vote = world.prepare(plan)
-        if act == "forget":
+        if action == "forget":
             world.commit(plan, vote)
-        ended = acting(world, plan, act, vote, at).wait()
-        assert world.target.ids() in ((ids(1), ids(1, 2)) if act in ("commit", "forget") else (ids(1),)), at
-        if act == "abort":
+        ended = acting(world, plan, action, vote, at).wait()
+        assert world.target.ids() in ((ids(1), ids(1, 2)) if action in ("commit", "forget") else (ids(1),)), at
+        if action == "abort":
             proof = participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {})
             assert proof.outcome is Outcome.ABORTED and world.commit(plan, vote).outcome is Outcome.ABORTED
             world.number = 1
             assert world.target.ids() == ids(1)
         else:
-            if act == "forget":
+            if action == "forget":
                 participant_of(world, plan).forget(world.fence(1, 99), 2)
             else:
                 assert world.commit(plan, world.prepare(plan)).counts == {"rows": 2}
             assert world.target.ids() == ids(1, 2)
-        if act != "abort":
-            goes_on(world, 1, 2)
+        if action != "abort":
+            continues(world, 1, 2)
         if ended == "done":
             assert at > fewest(world)
             return
@@ -104,7 +108,7 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(make: 
         ended = acting(world, plan, "prepare", None, at).wait()
         assert world.target.ids() == []
         assert world.commit(plan, world.prepare(plan)).outcome is Outcome.COMMITTED
-        goes_on(world, 1)
+        continues(world, 1)
         if ended == "done":
             assert at > 5
             return
@@ -112,10 +116,10 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(make: 
 
 
 @pytest.mark.parametrize("rebase", ["", "1"], ids=["as it is", "delta-rs rebases as often as it likes"])
-@pytest.mark.parametrize("act", ["commit", "prepare"])
+@pytest.mark.parametrize("action", ["commit", "prepare"])
 @pytest.mark.parametrize("make", [ADOPTED, BUCKET], indirect=True)
 def test_a_sleeper_adds_nothing_beside_its_successor(
-    make: Make, act: str, rebase: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, action: str, rebase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor delivers, or aborts; somebody else appends meanwhile, and has the log put together."""
     monkeypatch.setenv("REBASE", rebase)
@@ -123,9 +127,9 @@ def test_a_sleeper_adds_nothing_beside_its_successor(
         aborts, others = at % 2 == 1, at % 3 == 1
         plan = world.plan(small(world))
         vote = world.prepare(plan)
-        zombie = acting(world, plan, act, vote, at, "freeze")
+        zombie = acting(world, plan, action, vote, at, "freeze")
         table, expected = table_of(world), ids(1)
-        if not zombie.wait_until_it_stands():
+        if not zombie.wait_until_stopped():
             assert zombie.wait() == "done" and at > fewest(world)
             return
         if others:
@@ -138,11 +142,11 @@ def test_a_sleeper_adds_nothing_beside_its_successor(
         if others:
             table.open().create_checkpoint()
             table.open().optimize.compact()
-        told = zombie.wake()
-        assert told in ("done", "FencedError"), told
+        ended = zombie.wake()
+        assert ended in ("done", "FencedError"), ended
         if outcome is Outcome.COMMITTED:
             expected = [*expected, *ids(2)]
-        assert world.target.ids() == sorted(expected), f"it slept before change {at}: {told}"
+        assert world.target.ids() == sorted(expected), f"it slept before change {at}: {ended}"
         found = participant_of(world, plan).proof(plan)
         assert found is not None and found.outcome is outcome
 
@@ -156,7 +160,7 @@ def test_a_name_in_the_log_that_is_free_again_is_no_way_in(tmp_path: Path) -> No
     seen: set[str] = set()
     for at in count():
         zombie = Acting(plan, "commit", world.attempt(), vote, at, stop="freeze")
-        assert zombie.wait_until_it_stands()
+        assert zombie.wait_until_stopped()
         if any(
             each.name.startswith(f"checkpoint-{plan.number:010}.1-{world.attempts}")
             for each in table_of(world).path.iterdir()
@@ -176,4 +180,4 @@ def test_a_name_in_the_log_that_is_free_again_is_no_way_in(tmp_path: Path) -> No
             commit.unlink()
     assert zombie.wake() in ("done", "FencedError")
     assert world.target.ids() == ids(1, 2)
-    goes_on(world, 1, 2)
+    continues(world, 1, 2)

@@ -61,8 +61,8 @@ def is_whole(bucket: Bucket, *numbers: int) -> bool:
     return bucket.ids() == [id for number in numbers for id in (number * 40, number * 40 + 1)]
 
 
-def acting(world: World, plan: Plan, act: str, vote: Vote | None = None, at: int = -1, stop: str = "kill") -> Acting:
-    return Acting(plan, act, world.attempt(), vote, at, stop, world.target.connection)
+def acting(world: World, plan: Plan, action: str, vote: Vote | None = None, at: int = -1, stop: str = "kill") -> Acting:
+    return Acting(plan, action, world.attempt(), vote, at, stop, world.target.connection)
 
 
 def proof_of(world: World, plan: Plan) -> Any:
@@ -73,22 +73,22 @@ def proof_of(world: World, plan: Plan) -> Any:
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["one file", "several files"])
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("deaths")
 def test_whoever_dies_anywhere_is_followed_by_one_who_finishes(
-    s3: S3, tmp_path: Path, act: str, partitioned: bool
+    s3: S3, tmp_path: Path, action: str, partitioned: bool
 ) -> None:
     """One file comes as a whole; of several some may be seen, until the next one comes and the marker says: all."""
     for at, world, bucket in worlds(s3, tmp_path, partition_by=("text",) if partitioned else ()):
         plan = world.plan(small(world))
-        if act == "prepare":
-            ended = acting(world, plan, act, at=at).wait()
+        if action == "prepare":
+            ended = acting(world, plan, action, at=at).wait()
             assert is_whole(bucket, 1), f"nothing is visible before the decision (died before change {at})"
             vote = world.prepare(plan)
         else:
-            vote = world.prepare(plan) if act == "commit" else LOST
+            vote = world.prepare(plan) if action == "commit" else LOST
             ended = acting(world, plan, "commit", vote, at).wait()
             seen = bucket.ids()
             assert partitioned or is_whole(bucket, 1) or is_whole(bucket, 1, 2), f"died before change {at}: {seen}"
@@ -149,15 +149,15 @@ def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finish
 def for_each_sleeper(
     s3: S3,
     tmp_path: Path,
-    act: str,
+    action: str,
     meanwhile: Callable[[World, Bucket, Plan, Vote], None],
     is_right: Callable[[Bucket], bool],
 ) -> None:
     for at, world, bucket in worlds(s3, tmp_path, partition_by=("text",)):
         plan = world.plan(small(world))
-        vote = LOST if act == "deliver what is lost" else world.prepare(plan)
-        sleeper = acting(world, plan, "prepare" if act == "prepare" else "commit", vote, at, "sleep")
-        stood = sleeper.wait_until_it_stands()
+        vote = LOST if action == "deliver what is lost" else world.prepare(plan)
+        sleeper = acting(world, plan, "prepare" if action == "prepare" else "commit", vote, at, "sleep")
+        stood = sleeper.wait_until_stopped()
         if stood:
             meanwhile(world, bucket, plan, vote)
         ended = sleeper.wake() if stood else sleeper.wait()
@@ -168,15 +168,15 @@ def for_each_sleeper(
 
 
 @pytest.mark.parametrize("deleted", ["", "at once", "when it was pruned"])
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("sleepers")
 def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
-    s3: S3, tmp_path: Path, act: str, deleted: str
+    s3: S3, tmp_path: Path, action: str, deleted: str
 ) -> None:
     def meanwhile(world: World, bucket: Bucket, plan: Plan, vote: Vote) -> None:
-        world.commit(plan, world.prepare(plan) if act == "prepare" else vote)
+        world.commit(plan, world.prepare(plan) if action == "prepare" else vote)
         world.predecessor = 2
         if deleted == "when it was pruned":
             world.deliver(world.plan(small(world)))
@@ -185,14 +185,16 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
             bucket.delete_checkpoint(2)
 
     left = {"": (1, 2), "at once": (1,), "when it was pruned": (1, 3)}[deleted]
-    for_each_sleeper(s3, tmp_path, act, meanwhile, lambda bucket: is_whole(bucket, *left))
+    for_each_sleeper(s3, tmp_path, action, meanwhile, lambda bucket: is_whole(bucket, *left))
 
 
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("sleepers")
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(s3: S3, tmp_path: Path, act: str) -> None:
+def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(
+    s3: S3, tmp_path: Path, action: str
+) -> None:
     """The decision log never has one number committed and aborted. Should it, then somebody is told."""
 
     def meanwhile(world: World, bucket: Bucket, plan: Plan, vote: Vote) -> None:
@@ -204,7 +206,7 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(s3:
                 bucket.delete_checkpoint(2)  # as the error says
                 bucket.delete(*(name for name in bucket.names() if name.endswith("markers/0000000002.json")))
 
-    for_each_sleeper(s3, tmp_path, act, meanwhile, lambda bucket: is_whole(bucket, 1))
+    for_each_sleeper(s3, tmp_path, action, meanwhile, lambda bucket: is_whole(bucket, 1))
 
 
 # --- what is told --------------------------------------------------------------------------------------------------
@@ -250,18 +252,18 @@ def test_verify_names_what_is_gone_and_what_was_changed(world: World) -> None:
     delivered = [Delivered(plan, world.deliver(plan), None) for plan in (world.plan() for _ in range(3))]
     [planned] = delivered[0].plan.participants
 
-    def told() -> Any:
+    def verified() -> Any:
         [report] = verify.verify(delivered, planned, bucket.connection, open_wal())
         return report
 
-    assert told().missing == 0 and told().repeated == 0
+    assert verified().missing == 0 and verified().repeated == 0
     first, second, third = bucket.files()
     with bucket.reader.open_input_file(f"{bucket.path}/{second}") as file:
         data = bytes(file.read())
     bucket.put(second, bytes(len(data)))
     bucket.put("checkpoint=0000000003/copy.parquet", data)
     bucket.delete(first)
-    found = told()
+    found = verified()
     assert [(each.number, each.rows) for each in found.differences] == [(1, 40), (2, 40)]
     [[gone], [changed]] = (each.samples for each in found.differences)
     assert "gone" in gone and "checksum" in changed
@@ -291,9 +293,9 @@ def test_files_of_a_checkpoint_that_are_lost_half_way_are_told_and_delivered_ane
     bucket.put("checkpoint=0000000001/_airflow_ft", manifest.encode())  # as whoever died here did
     bucket.delete(*staged)
     folder = f"s3://{bucket.path}/checkpoint=0000000001"
-    with raises(StoreBehindSinkError, "store_behind_sink", path=folder) as told:
+    with raises(StoreBehindSinkError, "store_behind_sink", path=folder) as caught:
         world.commit(plan, vote)
-    assert told.error is not None and folder in told.error.remedy
+    assert caught.error is not None and folder in caught.error.remedy
     bucket.delete_checkpoint(1)
     world.commit(plan, vote)
     assert is_whole(bucket, 1)
@@ -320,9 +322,9 @@ def test_the_store_is_away_and_comes_back(world: World) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
     away = replace(world.target.connection, port=1)
-    with raises(SinkUnavailableError, "server_unreachable") as told:
+    with raises(SinkUnavailableError, "server_unreachable") as caught:
         world.participant(plan, away).commit(plan, world.fence(1, world.attempt()), vote)
-    assert told.error is not None and "127.0.0.1:1/" in told.error.headline
+    assert caught.error is not None and "127.0.0.1:1/" in caught.error.headline
     world.commit(plan, vote)
     assert world.target.ids() == world.ids_of(1)
 
@@ -333,13 +335,13 @@ def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
     [planned] = plan.participants
     connection = world.target.connection
 
-    def told(connection: ConnectionInfo) -> Any:
+    def last_check(connection: ConnectionInfo) -> Any:
         [check] = doctor.examine(world.pipeline, planned, connection, ())
         return check
 
-    assert told(connection).verdict == Verdict.OK
+    assert last_check(connection).verdict == Verdict.OK
     for wrong in (replace(connection, password="n0t-the-One"), replace(connection, login="nobody")):
-        check = told(wrong)
+        check = last_check(wrong)
         shown = f"{check.to_json()}"
         assert check.verdict != Verdict.OK and "refuses s3://" in check.text and "n0t-the-One" not in shown
 
@@ -348,10 +350,10 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
     for folder in ("s3://bucket", "s3://bucket/", "s3://Bucket_/x", "s3:///x", "s3a://bucket/x", "s3://a b@bucket/x"):
         with pytest.raises(ConfigurationError):
             FilesSink(folder=folder)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as caught:
         FilesSink(folder="s3://AKIA1:hid/den@bucket/x")
-    assert "s3://CONNECTION@BUCKET/FOLDER" in told.value.remedy
-    assert "AKIA1" not in repr(told.value) and "den" not in f"{told.value.args} {told.value.fields}"
+    assert "s3://CONNECTION@BUCKET/FOLDER" in caught.value.remedy
+    assert "AKIA1" not in repr(caught.value) and "den" not in f"{caught.value.args} {caught.value.fields}"
     with raises(ConfigurationError, "argument_invalid", argument="file_bytes"):
         FilesSink(folder="s3://bucket/x", file_bytes=6 << 30)
     assert FilesSink(folder="s3://aws@bucket/x").participant == "files-s3-aws-bucket-x"

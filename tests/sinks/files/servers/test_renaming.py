@@ -146,15 +146,15 @@ def test_the_old_name_is_shut_out_whatever_its_rank_and_what_it_has_settled_stay
     ranks = [world.fence(epoch, 99) for epoch in (1, 50)]
     for fence in ranks:
         late = world.participant(late_one)
-        acts: tuple[Callable[[], object], ...] = (
+        actions: tuple[Callable[[], object], ...] = (
             lambda: late.prepare(late_one, fence),  # noqa: B023
             lambda: late.commit(late_one, fence, Vote("", 0, 0, None)),  # noqa: B023
             lambda: late.forget(fence, 2),  # noqa: B023
             lambda: late.adopt(replace(fence, installation=THEIRS), 9),  # noqa: B023
         )
-        for act in acts:
+        for action in actions:
             with raises(UnfitTargetError, "target_shared", owner="new"):
-                act()
+                action()
         assert late.abort(late_one, fence, {}).outcome is Outcome.ABORTED, "nothing of it can be there"
         late.end_orphans(replace(fence, installation=THEIRS), None)
     assert seen(world, 1, 3) and prepared_in(world.target) == []
@@ -205,8 +205,8 @@ def test_a_folder_that_stands_elsewhere_or_is_anothers_is_refused_and_stays_as_i
         (replace(former, number=7), "number_differs", {"number": 7, "found": 2}),
         (replace(former, pipeline="another"), "target_shared", {"owner": "old"}),
     )
-    for told, code, fields in refused:
-        plan = changed(new.plan_of(4, new.segment(4, small(new))), former=told)
+    for given, code, fields in refused:
+        plan = changed(new.plan_of(4, new.segment(4, small(new))), former=given)
         with raises(UnfitTargetError, code, **fields):
             new.prepare(plan)
     [planned] = changed(plan, former=replace(former, pipeline="another")).participants
@@ -240,12 +240,12 @@ def test_what_the_old_name_shows_while_the_folder_passes_is_told(make: Make, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Staged, "remove", late)
-        with pytest.raises(StoreBehindSinkError) as told:
+        with pytest.raises(StoreBehindSinkError) as caught:
             new.prepare(plan)
-        assert "delivered number 4" in told.value.headline
-    with pytest.raises(StoreBehindSinkError) as told:
+        assert "delivered number 4" in caught.value.headline
+    with pytest.raises(StoreBehindSinkError) as caught:
         new.prepare(plan)
-    assert "delivered number 4" in told.value.headline
+    assert "delivered number 4" in caught.value.headline
     assert seen(world, 1, 2, 4)
 
 
@@ -257,8 +257,8 @@ def worlds(make: Make) -> Iterator[tuple[int, World, Former]]:
         yield at, *old_with(make, str(at))
 
 
-def acting(world: World, plan: Plan, act: str, at: int, vote: Vote | None = None, stop: str = "kill") -> Acting:
-    return Acting(plan, act, world.attempt(), vote, at, stop, world.target.connection)
+def acting(world: World, plan: Plan, action: str, at: int, vote: Vote | None = None, stop: str = "kill") -> Acting:
+    return Acting(plan, action, world.attempt(), vote, at, stop, world.target.connection)
 
 
 @pytest.mark.slow
@@ -283,17 +283,17 @@ def test_whoever_dies_while_it_passes_leaves_either_owner_and_the_next_one_goes_
 
 @pytest.mark.slow
 @pytest.mark.sampled
-@pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_of_the_old_name_sleeps_shows_nothing_behind_it(make: Make, act: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
+def test_whoever_of_the_old_name_sleeps_shows_nothing_behind_it(make: Make, action: str) -> None:
     """Also what its log has not settled: either it is there before, and nothing passes; or it never comes."""
     passed = []
     for at, world, former in worlds(make):
         plan = world.plan(small(world))
-        vote = world.prepare(plan) if act == "commit" else Vote("", 0, 0, None)
-        sleeper = acting(world, plan, "prepare" if act == "prepare" else "commit", at, vote, "sleep")
-        stood = sleeper.wait_until_it_stands()
+        vote = world.prepare(plan) if action == "commit" else Vote("", 0, 0, None)
+        sleeper = acting(world, plan, "prepare" if action == "prepare" else "commit", at, vote, "sleep")
+        stood = sleeper.wait_until_stopped()
         if not stood:
-            assert sleeper.wait() == "done" and at > 3 and (True in passed) and (act == "prepare" or False in passed)
+            assert sleeper.wait() == "done" and at > 3 and (True in passed) and (action == "prepare" or False in passed)
             return
         new = renamed(world)
         mine = first_of(new, replace(former, below=5))

@@ -36,9 +36,9 @@ def test_a_sequence_that_the_user_may_not_use_is_told_before_the_delivery(make: 
     limited(world, "ALL ON orders, airflow_ft_head, airflow_ft_ledger")
     try:
         plan = world.plan()
-        with raises(SinkAccessError, "privilege_missing", sequence="orders_line_seq", column="line") as told:
+        with raises(SinkAccessError, "privilege_missing", sequence="orders_line_seq", column="line") as caught:
             world.prepare(plan)
-        assert told.error is not None and "GRANT USAGE ON SEQUENCE orders_line_seq" in told.error.remedy
+        assert caught.error is not None and "GRANT USAGE ON SEQUENCE orders_line_seq" in caught.error.remedy
         assert examined(world, plan)["rows for public.orders"].verdict is PROBLEM
         assert "orders_line_seq" in examined(world)["table public.orders"].text
         sql = "\n".join(setup.describe(world.pipeline, world.participant_plan(), table_of(world).connection))
@@ -84,10 +84,10 @@ def test_an_event_trigger_that_refuses_tables_is_told(make: Make) -> None:
     assert found["ledger"].verdict is PROBLEM and "no tables" in found["ledger"].text
     assert found["table orders"].verdict is PROBLEM and "no tables" in found["table orders"].text
     plan = world.plan()
-    with raises(SinkAccessError, "ledger_not_created") as told:
+    with raises(SinkAccessError, "ledger_not_created") as caught:
         world.prepare(plan)
-    assert told.error is not None
-    assert "no tables" in told.error.headline and "CREATE TABLE IF NOT EXISTS" in told.error.remedy
+    assert caught.error is not None
+    assert "no tables" in caught.error.headline and "CREATE TABLE IF NOT EXISTS" in caught.error.remedy
     table_of(world).sql(f"DROP EVENT TRIGGER no; {LEDGER}; {REFUSING}")
     with raises(SinkAccessError, "temporary_table_refused") as refused:
         world.prepare(plan)
@@ -96,18 +96,18 @@ def test_an_event_trigger_that_refuses_tables_is_told(make: Make) -> None:
     world.deliver(plan)
 
 
-@pytest.mark.parametrize("act", ["NOTIFY orders", "PERFORM pg_notify('orders', '')"])
-def test_a_trigger_that_notifies_is_told_where_transactions_are_prepared(make: Make, act: str) -> None:
+@pytest.mark.parametrize("action", ["NOTIFY orders", "PERFORM pg_notify('orders', '')"])
+def test_a_trigger_that_notifies_is_told_where_transactions_are_prepared(make: Make, action: str) -> None:
     world = make(
-        f"{ORDERS}; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {act}; RETURN new; END $$;"
+        f"{ORDERS}; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {action}; RETURN new; END $$;"
         " CREATE TRIGGER tells AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION f()",
         strategy="prepared",
     )
     checks = doctor.examine(world.pipeline, world.participant_plan(), table_of(world).connection, [], OURS)
     assert any(check.verdict is PROBLEM and "tells" in check.text and "NOTIFY" in check.text for check in checks)
-    with raises(SinkAccessError, "prepare_unsupported") as told:
+    with raises(SinkAccessError, "prepare_unsupported") as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "strategy 'local'" in told.error.remedy
+    assert caught.error is not None and "strategy 'local'" in caught.error.remedy
 
 
 def test_a_user_who_may_have_one_connection_is_told(make: Make) -> None:

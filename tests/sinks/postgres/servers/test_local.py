@@ -47,14 +47,14 @@ ORDERS = "CREATE TABLE orders (id bigint, text text)"
 def refused(world: World, code: str, kind: type[AirflowFtError] = UnfitTargetError, **fields: Any) -> AirflowFtError:
     """Both `prepare` and the check before Spark computes anything refuse the table."""
     plan = world.plan()
-    with raises(kind, code, sink=SINK, **fields) as told:
+    with raises(kind, code, sink=SINK, **fields) as caught:
         quick(world).prepare(plan, world.fence(1, world.attempt()))
-    assert told.error is not None and told.error.remedy
+    assert caught.error is not None and caught.error.remedy
     schema = {SINK: world.table(0, 0).schema}
     asked = requirements.schema_problems(plan.participants[0], table_of(world).connection, schema)
-    assert [each.code for each in asked] == told.error.fields.get("codes", [code])
-    assert asked[0].what in told.error.what
-    return told.error
+    assert [each.code for each in asked] == caught.error.fields.get("codes", [code])
+    assert asked[0].what in caught.error.what
+    return caught.error
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
@@ -121,15 +121,15 @@ def test_a_partition_that_would_forget_or_double_rows_is_refused_at_any_depth(
     # A foreign table can have no unique index, nor be below a table that has one.
     ddl = BY_ID if "FOREIGN" not in partition else BY_ID.replace(" PRIMARY KEY", "")
     world = make(f"{ddl} {partition}", **settings)
-    told = refused(world, code)
-    assert remedy in told.remedy and "table public.orders" in told.headline
+    refusal = refused(world, code)
+    assert remedy in refusal.remedy and "table public.orders" in refusal.headline
     found = doctor.examine(
         world.pipeline,
         world.participant_plan(),
         table_of(world).connection,
         [open_wal().open(segment) for segment in world.plan().segments],
     )
-    assert any(check.verdict is Verdict.PROBLEM and told.what in check.text for check in found), found
+    assert any(check.verdict is Verdict.PROBLEM and refusal.what in check.text for check in found), found
 
 
 def test_a_partition_that_is_unlogged_is_filled_when_that_is_wanted(make: Make) -> None:
@@ -154,8 +154,8 @@ def test_partitions_are_looked_at_without_a_lock(make: Make) -> None:
 
 
 def test_everything_that_does_not_fit_is_told_at_once(make: Make) -> None:
-    told = refused(make("CREATE TABLE orders (id text, must int NOT NULL)"), "several_problems")
-    assert told.fields["codes"] == ["column_unfit", "column_missing", "column_required"]
+    refusal = refused(make("CREATE TABLE orders (id text, must int NOT NULL)"), "several_problems")
+    assert refusal.fields["codes"] == ["column_unfit", "column_missing", "column_required"]
 
 
 def test_a_table_of_another_schema_a_partitioned_one_and_one_with_odd_names_are_filled(make: Make) -> None:
@@ -260,11 +260,11 @@ def test_rows_that_are_refused_are_told_before_the_decision_and_can_be_set_aside
     incompressible = "".join(chr(0x4E00 + (each * 7919) % 20000) for each in range(6000))
     texts = ["a", incompressible if what == "an index" else "b", "c", "d"]
     plan = world.plan(pa.table({"id": [1, 2, 2, 3], "text": texts}))
-    with raises(DeclinedError, "row_refused", sink=SINK, row_number=row, sqlstate=sqlstate) as told:
+    with raises(DeclinedError, "row_refused", sink=SINK, row_number=row, sqlstate=sqlstate) as caught:
         vote = world.prepare(plan)
         assert decides, "nobody could refuse them later"
         world.commit(plan, vote)
-    text = str(told.error)
+    text = str(caught.error)
     assert incompressible not in text and ("a key" not in what or "(id)=(2)" in text)
     assert world.target.ids() == []
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
@@ -288,11 +288,11 @@ def test_rows_that_the_end_of_the_transaction_refuses_are_declined(make: Make, s
     ddl = "CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint)"
     world = make(f"{ddl}; {AT_THE_END}", **settings)
     plan = world.plan()
-    with raises(DeclinedError, "row_refused", sink=SINK, sqlstate="23505") as told:
+    with raises(DeclinedError, "row_refused", sink=SINK, sqlstate="23505") as caught:
         vote = world.prepare(plan)
         assert strategy != "prepared"
         world.commit(plan, vote)
-    assert told.error is not None and told.error.remedy and world.target.ids() == []
+    assert caught.error is not None and caught.error.remedy and world.target.ids() == []
     assert table_of(world).prepared(world) == []
     table_of(world).sql("DROP FUNCTION f CASCADE")
     world.deliver(plan)
@@ -322,9 +322,9 @@ def test_of_a_row_no_traceback_shows_more_than_its_key(make: Make, what: str) ->
             " CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION f()"
         )
     plan = world.plan(pa.table({"id": [1], "text": ["the secret"], "more": [["the secret"]]}))
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as caught:
         world.prepare(plan)
-    shown = "".join(traceback.format_exception(told.value))
+    shown = "".join(traceback.format_exception(caught.value))
     assert "Fix: " in shown and "secret" not in shown
 
 
@@ -345,9 +345,9 @@ def test_a_stranger_who_holds_the_head_is_waited_for_and_then_told(make: Make) -
     vote = world.prepare(plan)
     with closing(table_of(world).database.connect()) as other, other.cursor() as cursor:
         cursor.execute("BEGIN; SELECT 1 FROM airflow_ft_head FOR UPDATE")
-        with raises(SinkUnavailableError, "lock_timeout", sqlstate="55P03") as told:
+        with raises(SinkUnavailableError, "lock_timeout", sqlstate="55P03") as caught:
             quick(world, head_wait=0.5).commit(plan, world.fence(1, 9), vote)
-        assert told.error is not None and "pg_stat_activity" in told.error.remedy
+        assert caught.error is not None and "pg_stat_activity" in caught.error.remedy
         cursor.execute("ROLLBACK")
     world.commit(plan, vote, 10)
     assert world.target.ids() == world.ids_of(1)
@@ -358,8 +358,8 @@ def test_a_session_that_stands_still_is_ended_by_a_newer_attempt_alone(make: Mak
     world = make(ORDERS)
     plan = world.plan()
     vote = world.prepare(plan)
-    standing = world.fence(1, 11 if newer else 8)
-    with closing(Session(table_of(world).connection, QUICK, label_of(standing, "shop"))) as session:
+    fence = world.fence(1, 11 if newer else 8)
+    with closing(Session(table_of(world).connection, QUICK, label_of(fence, "shop"))) as session:
         session.begin()
         session.rows("SELECT 1 FROM airflow_ft_head FOR UPDATE")
         if newer:
@@ -444,28 +444,28 @@ def test_the_place_of_a_head_is_locked_before_it_is_made(make: Make, monkeypatch
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("act", ["prepare", "commit", "abort"])
+@pytest.mark.parametrize("action", ["prepare", "commit", "abort"])
 def test_a_death_at_any_statement_leaves_all_or_nothing_and_is_made_good(
-    make: Make, monkeypatch: pytest.MonkeyPatch, act: str, before: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     world = make(ORDERS)
     expected: list[int] = []
     at, died = 1, 0
     while True:
         plan = world.plan()
-        vote = world.prepare(plan) if act != "prepare" else world.vote_without_prepare(plan)
+        vote = world.prepare(plan) if action != "prepare" else world.vote_without_prepare(plan)
         statement = AtStatement(at, before)
         with monkeypatch.context() as patch, suppress(Death):
             statement.install(patch)
-            if act == "abort":
+            if action == "abort":
                 world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
-            elif act == "commit":
+            elif action == "commit":
                 world.commit(plan, vote)
             else:
                 vote = world.prepare(plan)
         both = sorted([*expected, *world.ids_of(plan.number)])
-        assert world.target.ids() in ((expected, both) if act == "commit" else (expected,)), statement.struck
-        if act == "abort":
+        assert world.target.ids() in ((expected, both) if action == "commit" else (expected,)), statement.struck
+        if action == "abort":
             for _ in range(2):
                 proof = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
                 assert proof.outcome is Outcome.ABORTED, statement.struck
@@ -507,8 +507,8 @@ def test_a_zombie_that_stands_still_at_any_statement_changes_nothing_when_it_goe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("act", ["prepare", "commit", "abort"])
-def test_an_older_attempt_never_lowers_the_head(make: Make, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+@pytest.mark.parametrize("action", ["prepare", "commit", "abort"])
+def test_an_older_attempt_never_lowers_the_head(make: Make, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
     """It stands still between any two of its statements while a newer attempt raises the head."""
     world = make(ORDERS)
     world.deliver(world.plan())
@@ -521,9 +521,9 @@ def test_an_older_attempt_never_lowers_the_head(make: Make, monkeypatch: pytest.
         with monkeypatch.context() as patch, suppress(FencedError):
             statement.install(patch)
             participant = quick(world)
-            if act == "prepare":
+            if action == "prepare":
                 participant.prepare(plan, old)
-            elif act == "commit":
+            elif action == "commit":
                 participant.commit(plan, old, vote)
             else:
                 participant.abort(plan, old, {})
@@ -585,9 +585,9 @@ def test_a_server_that_is_away_is_tried_again(make: Make) -> None:
     server = table_of(world).database.server
     assert isinstance(server, Postgres)
     server.kill()
-    with raises(SinkUnavailableError, "server_unreachable", participant="shop") as told:
+    with raises(SinkUnavailableError, "server_unreachable", participant="shop") as caught:
         quick(world, tries=2).commit(plan, world.fence(1, 9), vote)
-    text = str(told.error)
+    text = str(caught.error)
     assert "connection 'shop'" in text and server.password not in text
     server.start()
     world.commit(plan, vote, 10)
@@ -608,10 +608,10 @@ def test_who_is_not_let_in_is_told_why_and_no_secret_is_shown(make: Make, wrong:
     world = make(ORDERS)
     table = table_of(world)
     table.connection = replace(table.connection, **wrong)
-    with raises(SinkAccessError, "login_refused", participant="shop") as told:
+    with raises(SinkAccessError, "login_refused", participant="shop") as caught:
         quick(world).prepare(world.plan(), world.fence(1, 1))
-    assert told.error is not None and words in told.error.headline
-    shown = f"{told.error} {told.error.__cause__} {told.error.__context__}"
+    assert caught.error is not None and words in caught.error.headline
+    shown = f"{caught.error} {caught.error.__cause__} {caught.error.__context__}"
     assert "not the one" not in shown and (not table.connection.password or table.connection.password not in shown)
 
 
@@ -635,10 +635,10 @@ def test_who_may_not_make_the_ledger_is_given_the_statements(make: Make) -> None
     limited(world, "INSERT ON orders")
     try:
         plan = world.plan()
-        with raises(SinkAccessError, "ledger_not_created", schema="public") as told:
+        with raises(SinkAccessError, "ledger_not_created", schema="public") as caught:
             world.prepare(plan)
-        assert told.error is not None and "permission denied" in told.error.headline
-        ddl = told.error.remedy.partition("\n")[2]
+        assert caught.error is not None and "permission denied" in caught.error.headline
+        ddl = caught.error.remedy.partition("\n")[2]
         table_of(world).sql(ddl)
         missing = ["SELECT", "INSERT", "UPDATE", "DELETE"]
         with raises(SinkAccessError, "privilege_missing", table='"public"."airflow_ft_head"', privileges=missing):
@@ -668,13 +668,13 @@ def test_a_server_that_may_forget_commits_is_refused_unless_that_is_wanted(own_s
     server = own_server(Postgres, fsync="off", max_prepared_transactions=0)
     with Database.fresh(server) as database:
         world = World(Table(database), tmp_path)
-        with raises(SinkAccessError, "server_setting_unsafe", settings=["fsync"]) as told:
+        with raises(SinkAccessError, "server_setting_unsafe", settings=["fsync"]) as caught:
             world.prepare(world.plan())
-        assert told.error is not None and "ALTER SYSTEM SET fsync = on" in told.error.remedy
+        assert caught.error is not None and "ALTER SYSTEM SET fsync = on" in caught.error.remedy
         world = World(Table(database, strategy="prepared"), tmp_path)
-        with raises(SinkAccessError, "limit_reached", setting="max_prepared_transactions") as told:
+        with raises(SinkAccessError, "limit_reached", setting="max_prepared_transactions") as caught:
             world.prepare(world.plan())
-        assert told.error is not None and "SET max_prepared_transactions = 20" in told.error.remedy
+        assert caught.error is not None and "SET max_prepared_transactions = 20" in caught.error.remedy
         world = World(Table(database, ORDERS, allow_unsafe_durability=True), tmp_path)
         vote = world.prepare(plan := world.plan())
         assert "fsync" in vote.notes["warnings"][0]
@@ -700,6 +700,6 @@ def test_an_unlogged_ledger_is_refused(make: Make) -> None:
     world = make(ORDERS)
     world.deliver(world.plan())
     table_of(world).sql("ALTER TABLE airflow_ft_ledger SET UNLOGGED")
-    with raises(SinkAccessError, "table_unlogged", table='"public"."airflow_ft_ledger"') as told:
+    with raises(SinkAccessError, "table_unlogged", table='"public"."airflow_ft_ledger"') as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "SET LOGGED" in told.error.remedy
+    assert caught.error is not None and "SET LOGGED" in caught.error.remedy

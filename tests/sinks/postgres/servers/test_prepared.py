@@ -235,9 +235,9 @@ def test_what_is_committed_by_hand_is_told_and_counts_when_it_is_decided_so(make
     world.prepare(plan)
     assert participant.heuristic(plan) == ""
     hand(world, "COMMIT")
-    told = participant.heuristic(plan)
-    assert "COMMIT PREPARED" in told and "40 rows are visible in orders" in told
-    shown = told.partition("run: ")[2].partition(";")[0]
+    heuristic = participant.heuristic(plan)
+    assert "COMMIT PREPARED" in heuristic and "40 rows are visible in orders" in heuristic
+    shown = heuristic.partition("run: ")[2].partition(";")[0]
     assert [row[0] for row in table_of(world).sql(shown)] == ["committed"]
     vote = world.prepare(plan)  # nothing is prepared a second time
     assert table_of(world).prepared(world) == []
@@ -273,8 +273,8 @@ def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(
     table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[1].sql}")
     with raises(StoreBehindSinkError, "store_behind_sink"):
         world.commit(first, votes[0])
-    told = world.participant(second).heuristic(second)
-    delete = delete_in(told)
+    heuristic = world.participant(second).heuristic(second)
+    delete = delete_in(heuristic)
     table_of(world).sql(f"BEGIN; DELETE FROM orders; {delete}; COMMIT")
     world.commit(first, votes[0])
     assert world.commit(second, votes[1]).detail["redelivered"]
@@ -284,9 +284,9 @@ def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(
 # --- zombies and deaths ----------------------------------------------------------------------------------------------
 
 
-def settle(world: World, plan: Plan, act: str) -> None:
+def settle(world: World, plan: Plan, action: str) -> None:
     """What a successor does while another attempt stands still, or has died."""
-    if act == "abort":
+    if action == "abort":
         for _ in range(2):
             fence = world.fence(1, world.attempt())
             proof = quick(world, plan.participants[0]).abort(plan, fence, {"message": "a test"})
@@ -298,9 +298,9 @@ def settle(world: World, plan: Plan, act: str) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("act", ["deliver", "abort"])
+@pytest.mark.parametrize("action", ["deliver", "abort"])
 def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
-    make: Make, monkeypatch: pytest.MonkeyPatch, act: str, before: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     """It stands still at each of its statements, before and after which its successor settles the number."""
     world = make(ORDERS, **PREPARED)
@@ -309,18 +309,18 @@ def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
     while True:
         plan = world.plan()
         old = world.attempt()
-        statement = AtStatement(at, before, lambda plan=plan: settle(world, plan, act))  # type: ignore[misc]
+        statement = AtStatement(at, before, lambda plan=plan: settle(world, plan, action))  # type: ignore[misc]
         with monkeypatch.context() as patch, suppress(TransientError):
             statement.install(patch)
             prepare(world, plan, old)
-        if act == "deliver" and statement.struck:
+        if action == "deliver" and statement.struck:
             world.predecessor, expected = plan.number, sorted([*expected, *world.ids_of(plan.number)])
         assert world.target.ids() == expected, statement.struck
         if not statement.struck:
             break
         with suppress(FencedError):  # the zombie tries on
             prepare(world, plan, old)
-        settle(world, plan, "abort") if act == "abort" else None
+        settle(world, plan, "abort") if action == "abort" else None
         assert table_of(world).prepared(world) == [], statement.struck
         assert world.target.ids() == expected, statement.struck
         struck, at = struck + 1, at + stride(4)
@@ -328,9 +328,9 @@ def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("act", ["deliver", "abort", "commit"])
+@pytest.mark.parametrize("action", ["deliver", "abort", "commit"])
 def test_a_death_at_any_statement_leaves_nothing_visible_and_is_made_good(
-    make: Make, monkeypatch: pytest.MonkeyPatch, act: str, before: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     world = make(ORDERS, **PREPARED)
     expected: list[int] = []
@@ -338,21 +338,21 @@ def test_a_death_at_any_statement_leaves_nothing_visible_and_is_made_good(
     while True:
         plan = world.plan()
         attempt = world.attempt()
-        vote = prepare(world, plan, attempt) if act == "commit" else None
+        vote = prepare(world, plan, attempt) if action == "commit" else None
         statement = AtStatement(at, before)
         with monkeypatch.context() as patch, suppress(Death):
             statement.install(patch)
-            if act == "commit":
+            if action == "commit":
                 quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
             else:
                 prepare(world, plan, attempt)
         both = sorted([*expected, *world.ids_of(plan.number)])
-        assert world.target.ids() in ((expected, both) if act == "commit" else (expected,)), statement.struck
-        if act == "commit":
+        assert world.target.ids() in ((expected, both) if action == "commit" else (expected,)), statement.struck
+        if action == "commit":
             quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
         else:
-            settle(world, plan, act)
-        if act != "abort":
+            settle(world, plan, action)
+        if action != "abort":
             world.predecessor, expected = plan.number, both
         assert world.target.ids() == expected and table_of(world).prepared(world) == [], statement.struck
         if not statement.struck:
@@ -366,10 +366,10 @@ def test_an_older_attempt_rolls_back_nothing_that_a_newer_one_has_prepared(make:
     plan = world.plan()
     vote = prepare(world, plan, 5)
     for old in (world.fence(1, 4), world.fence(0, 9)):
-        for act in ("prepare", "abort"):
+        for action in ("prepare", "abort"):
             with pytest.raises(FencedError):
                 participant = quick(world)
-                participant.prepare(plan, old) if act == "prepare" else participant.abort(plan, old, {})
+                participant.prepare(plan, old) if action == "prepare" else participant.abort(plan, old, {})
     assert [gid.rank for gid in table_of(world).prepared(world)] == [(1, 5)]
     quick(world).commit(plan, world.fence(1, 6), vote)
     assert world.target.ids() == world.ids_of(1)

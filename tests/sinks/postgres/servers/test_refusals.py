@@ -26,7 +26,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "42601, of a query": ("tsquery", "a &"),
     "XX000 or 42601, of a store": ("hstore", "a=>"),
 }
-ACTS = {
+STATEMENTS = {
     "P0002": "PERFORM 1; DECLARE n int; BEGIN SELECT 1 INTO STRICT n WHERE false; END",
     "P0003": "DECLARE n int; BEGIN SELECT g INTO STRICT n FROM generate_series(1, 2) g; END",
     "P0004": "ASSERT false, 'not this'",
@@ -43,9 +43,9 @@ ACTS = {
 }
 
 
-def trigger(act: str, when: str = "BEFORE INSERT") -> str:
+def trigger(action: str, when: str = "BEFORE INSERT") -> str:
     return (
-        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.id = 2 THEN {act}; END IF;"
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.id = 2 THEN {action}; END IF;"
         f" RETURN new; END $$; CREATE TRIGGER t {when} ON orders FOR EACH ROW EXECUTE FUNCTION f()"
     )
 
@@ -74,8 +74,8 @@ def test_a_value_that_an_extension_refuses_is_refused_as_a_row(make: Make, what:
 def test_a_row_that_a_trigger_refuses_by_any_code_is_refused(make: Make, when: str, settings: dict[str, Any]) -> None:
     world = make(PLAIN.format("text"), **settings)
     world.commit_point = False
-    for code, act in ACTS.items():
-        table_of(world).sql(f"DROP FUNCTION IF EXISTS f CASCADE; {trigger(act, when)}")
+    for code, action in STATEMENTS.items():
+        table_of(world).sql(f"DROP FUNCTION IF EXISTS f CASCADE; {trigger(action, when)}")
         plan = world.plan(world.table(1, 3))
         with raises(DeclinedError, "row_refused", sink=SINK, sqlstate=code):
             world.prepare(plan)
@@ -96,12 +96,12 @@ def test_a_privilege_that_a_trigger_lacks_is_no_row_s_fault(make: Make, when: st
     try:
         table_of(world).sql(trigger(INTO_AUDIT, when).replace("new.id = 2", "true"))
         plan = world.plan(world.table(1, 3))
-        with raises(SinkAccessError, "privilege_missing", sqlstate="42501") as told:
+        with raises(SinkAccessError, "privilege_missing", sqlstate="42501") as caught:
             world.prepare(plan)
-        assert told.error is not None and "audit" in told.error.headline and "trigger" in told.error.remedy
-        with raises(SinkAccessError, "trigger_failed", sink=SINK) as told:
+        assert caught.error is not None and "audit" in caught.error.headline and "trigger" in caught.error.remedy
+        with raises(SinkAccessError, "trigger_failed", sink=SINK) as caught:
             world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
-        assert told.error is not None and "audit" in told.error.headline and world.target.ids() == []
+        assert caught.error is not None and "audit" in caught.error.headline and world.target.ids() == []
         table_of(world).sql(f"DROP FUNCTION f CASCADE; {trigger(INTO_AUDIT, when)}")
         set_aside(world, plan, [1, 3])  # only some rows need it
         table_of(world).sql(f"GRANT INSERT ON audit TO {user}")
@@ -131,9 +131,9 @@ def test_what_no_row_can_cause_is_tried_again(make: Make) -> None:
     world.commit_point = False
     for code in ("08006", "53100", "57P01", "25P04", "HV00N"):
         table_of(world).sql(f"DROP FUNCTION IF EXISTS f CASCADE; {trigger(f'RAISE $a$no$a$ USING ERRCODE = {code!r}')}")
-        with pytest.raises(SinkUnavailableError) as told:
+        with pytest.raises(SinkUnavailableError) as caught:
             quick(world, tries=1).prepare(world.plan(world.table(1, 3)), world.fence(1, world.attempt()))
-        assert told.value.fields["sqlstate"] == code
+        assert caught.value.fields["sqlstate"] == code
     plan = world.plan(world.table(1, 3))
     table_of(world).sql("DROP FUNCTION f CASCADE")
     holder = table_of(world).database.server.connect(table_of(world).database.name)
@@ -164,9 +164,9 @@ def test_changes_that_the_table_refuses_are_found_and_the_change_before_counts(m
     rows = [("c", 1, "a"), ("c", 2, "a"), ("u", 2, "b"), ("u", 2, "no"), ("u", 2, "no"), ("c", 3, "no"),
             ("d", 7, None), ("d", 8, None), ("maybe", 9, "x"), ("c", 4, "d")]  # fmt: skip
     plan = world.plan(changes(*rows))
-    with raises(DeclinedError, "change_kind_unknown", sink=SINK, row_number=9) as told:
+    with raises(DeclinedError, "change_kind_unknown", sink=SINK, row_number=9) as caught:
         world.prepare(plan)
-    assert told.error is not None and "'maybe'" in told.error.headline
+    assert caught.error is not None and "'maybe'" in caught.error.headline
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     found = table_of(world).sql("SELECT * FROM orders ORDER BY id")
     assert found == [(1, "a", 1), (2, "b", 1), (4, "d", 1), (7, "used", 0)]

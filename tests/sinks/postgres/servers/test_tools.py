@@ -133,10 +133,10 @@ def test_what_setup_tells_is_all_that_a_user_needs(make: Make, strategy: str) ->
         assert ledger.verdict is PROBLEM and "airflow ft setup" in ledger.remedy
         with raises(SinkAccessError, "privilege_missing", participant="shop"):
             setup.create(world.pipeline, world.participant_plan(), table_of(world).connection)
-        told = "\n".join(setup.describe(world.pipeline, world.participant_plan(), table_of(world).connection))
-        assert ("max_prepared_transactions" in told) is (strategy == "prepared")
+        output = "\n".join(setup.describe(world.pipeline, world.participant_plan(), table_of(world).connection))
+        assert ("max_prepared_transactions" in output) is (strategy == "prepared")
         for _ in range(2):  # it may be run again
-            table_of(world).sql(told)
+            table_of(world).sql(output)
         world.deliver(plan)
         assert table_of(world).sql("SELECT count(*) FROM shop.orders") == [(40,)]
         assert {check.verdict for check in examined(world, plan).values()} == {OK}
@@ -164,8 +164,8 @@ def test_setup_makes_the_ledger_once(make: Make) -> None:
     given = (world.pipeline, world.participant_plan(), table_of(world).connection)
     assert setup.create(*given) == "airflow_ft_head and airflow_ft_ledger in schema public"
     assert setup.create(*given) == ""
-    told = "\n".join(setup.describe(*given))
-    assert 'GRANT INSERT ON "orders"' in told and "search path" in told
+    output = "\n".join(setup.describe(*given))
+    assert 'GRANT INSERT ON "orders"' in output and "search path" in output
     world.deliver(world.plan())
 
 
@@ -241,11 +241,11 @@ def test_who_may_not_compare_is_told_the_privileges(make: Make) -> None:
     delivered = [Delivered(plan, world.deliver(plan), None)]
     limited(world, "INSERT ON orders")
     try:
-        [told] = verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
+        [metadata] = verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
         user, database = table_of(world).connection.login, table_of(world).connection.schema
-        assert (told.error_code, told.target) == ("privilege_missing", "orders")
+        assert (metadata.error_code, metadata.target) == ("privilege_missing", "orders")
         for grant in (f'GRANT SELECT ON "orders" TO "{user}"', f'GRANT TEMPORARY ON DATABASE "{database}" TO "{user}"'):
-            assert grant in told.error
+            assert grant in metadata.error
     finally:
         drop_user(world)
 

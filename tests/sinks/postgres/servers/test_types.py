@@ -291,10 +291,10 @@ def test_a_value_that_would_be_changed_or_refused_is_told_by_its_row(
     rows = pa.table({"id": [1, 2, 3, 4], "text": ["two\nlines", "and\n\nthree", "x\ny", "z"], "value": values})
     plan = world.plan(rows)
     code = {"23502": "null_refused", "23514": "row_refused"}.get(sqlstate or "", "value_unfit")
-    with raises(DeclinedError, code, sink=SINK, row_number=3, sqlstate=sqlstate) as told:
+    with raises(DeclinedError, code, sink=SINK, row_number=3, sqlstate=sqlstate) as caught:
         vote = world.prepare(plan)
         assert decides, "nobody could refuse them later"
         world.commit(plan, vote)
-    assert told.error is not None and "row 3 of " in told.error.headline and world.target.ids() == []
+    assert caught.error is not None and "row 3 of " in caught.error.headline and world.target.ids() == []
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts[SINK] == 3 and world.target.ids() == [1, 2, 4]

@@ -158,9 +158,9 @@ def test_rows_that_cannot_be_taken_are_declined_before_the_decision(
     make: Make, rows: pa.Table, code: str, fields: dict[str, Any]
 ) -> None:
     world = make(ORDERS, **CHANGES)
-    with raises(DeclinedError, code, sink=SINK, **fields) as told:
+    with raises(DeclinedError, code, sink=SINK, **fields) as caught:
         world.prepare(world.plan(rows))
-    assert told.error is not None and told.error.remedy and found(world) == []
+    assert caught.error is not None and caught.error.remedy and found(world) == []
 
 
 def test_rows_without_the_kind_of_change_are_declined_before_the_decision(make: Make) -> None:
@@ -188,9 +188,9 @@ def test_rows_without_the_kind_of_change_are_declined_before_the_decision(make: 
 )
 def test_a_table_without_such_a_key_or_a_version_is_told_with_what_helps(make: Make, ddl: str, code: str) -> None:
     world = make(ddl, **UPSERT)
-    with raises(UnfitTargetError, code, sink=SINK, table="public.orders") as told:
+    with raises(UnfitTargetError, code, sink=SINK, table="public.orders") as caught:
         world.prepare(world.plan())
-    assert told.error is not None and "ALTER TABLE" in told.error.remedy
+    assert caught.error is not None and "ALTER TABLE" in caught.error.remedy
 
 
 @pytest.mark.parametrize("folded", ["index", "column"])
@@ -202,9 +202,9 @@ def test_a_key_that_an_index_compares_otherwise_is_refused(make: Make, folded: s
         f" CREATE UNIQUE INDEX ON orders (id {ignoring['index']})",
         **UPSERT,
     )
-    with raises(UnfitTargetError, "key_unfit", sink=SINK, key_columns=["id"]) as told:
+    with raises(UnfitTargetError, "key_unfit", sink=SINK, key_columns=["id"]) as caught:
         world.prepare(world.plan(pa.table({"id": ["a"], "text": ["x"]})))
-    assert told.error is not None and "COLLATE" in told.error.remedy
+    assert caught.error is not None and "COLLATE" in caught.error.remedy
 
 
 def test_another_unique_key_refuses_instead_of_overwriting(make: Make) -> None:
@@ -214,9 +214,9 @@ def test_another_unique_key_refuses_instead_of_overwriting(make: Make) -> None:
     assert found(world) == []
 
 
-def trigger(on: str, when: str, act: str = "RETURN NULL") -> str:
+def trigger(on: str, when: str, action: str = "RETURN NULL") -> str:
     return (
-        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {act}; END $$;"
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {action}; END $$;"
         f" CREATE TRIGGER t {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION f()"
     )
 
@@ -243,9 +243,9 @@ def test_changes_that_are_left_out_without_a_word_are_noticed(make: Make, what: 
     vote = world.prepare(decided)
     table_of(world).sql(ddl)
     for late in (False, True):
-        with raises(DeclinedError, "row_refused", sink=SINK, table="public.orders", keys=count) as told:
+        with raises(DeclinedError, "row_refused", sink=SINK, table="public.orders", keys=count) as caught:
             world.commit(decided, vote) if late else world.prepare(decided)
-        assert told.error is not None and told.error.remedy and found(world) == before
+        assert caught.error is not None and caught.error.remedy and found(world) == before
     table_of(world).sql("DROP RULE r ON orders" if "rule" in what else "DROP FUNCTION f CASCADE")
     world.commit(decided, vote)
     assert found(world) == [(1, "new", 1), (2, "new", 1), (3, "new", 1)]
@@ -272,9 +272,9 @@ def test_privileges_that_are_lacking_are_told(make: Make) -> None:
         drop_user(world)
 
 
-@pytest.mark.parametrize("act", ["die", "stand still"])
+@pytest.mark.parametrize("action", ["die", "stand still"])
 def test_a_death_or_a_zombie_at_any_statement_is_made_good(
-    make: Make, monkeypatch: pytest.MonkeyPatch, act: str
+    make: Make, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     world = make(ORDERS, **CHANGES)
     at, struck = 1, 0
@@ -286,8 +286,8 @@ def test_a_death_or_a_zombie_at_any_statement_is_made_good(
         def successor(plan: Any = plan, vote: Any = vote) -> None:
             quick(world, plan.participants[0]).commit(plan, world.fence(1, world.attempt()), vote)
 
-        act_now: dict[str, Callable[[], None]] = {"stand still": successor}
-        statement = AtStatement(at, True, **({"act": act_now[act]} if act in act_now else {}))
+        actions_now: dict[str, Callable[[], None]] = {"stand still": successor}
+        statement = AtStatement(at, True, **({"action": actions_now[action]} if action in actions_now else {}))
         with monkeypatch.context() as patch, suppress(Death, FencedError):
             statement.install(patch)
             quick(world, plan.participants[0]).commit(plan, old, vote)
@@ -313,13 +313,13 @@ def test_verify_compares_by_key(make: Make) -> None:
     table = table_of(world)
 
     def report(*which: Delivered) -> SinkReport:
-        [told] = verify.verify(which or delivered, world.participant_plan(), table.connection, open_wal())
-        return told
+        [metadata] = verify.verify(which or delivered, world.participant_plan(), table.connection, open_wal())
+        return metadata
 
     assert report().is_exact and not report().notes
     assert "1 key" in report(delivered[0]).notes[0]
     table.sql("INSERT INTO orders VALUES (3, 'revived', 1), (9, 'of others', 0)")
     table.sql("UPDATE orders SET text = 'changed' WHERE id = 2; DELETE FROM orders WHERE id = 4")
-    told = report()
-    assert (told.missing, [(each.number, each.rows) for each in told.differences]) == (3, [(1, 1), (2, 2)])
-    assert told.differences[0].samples == ("4, a",)
+    metadata = report()
+    assert (metadata.missing, [(each.number, each.rows) for each in metadata.differences]) == (3, [(1, 1), (2, 2)])
+    assert metadata.differences[0].samples == ("4, a",)

@@ -33,7 +33,7 @@ _APART = 1_000
 """What the ids of a segment's refused rows are further than those of the one before."""
 
 
-class LettersConformance:
+class DeadLettersConformance:
     """The cases."""
 
     def test_rows_that_are_set_aside_are_named_and_the_others_come(self, world: World) -> None:
@@ -56,7 +56,7 @@ class LettersConformance:
         world.shows(expected, "refused rows are set aside, and the others come")
         assert dict(proof.counts) == {SINK: 1 + 2 * len(taken)}, f"the proof counts {dict(proof.counts)}"
         aside = of_proof(proof)[SINK]
-        _tells(aside, first, second, lacking=taken)
+        _check_dead_letters(aside, first, second, lacking=taken)
         named = _named(aside, plan.segments)
         for number, file, table in ((2, 1, first), (3, 0, second)):
             path = open_wal().open(plan.segments[number - 2]).files(SINK)[file].path
@@ -69,8 +69,8 @@ class LettersConformance:
         world.predecessor = 3
         later = world.plan_of(4, world.segment(4, third))
         of_later = world.commit(later, world.vote_without_prepare(later), set_aside=True)
-        _tells(of_proof(of_later)[SINK], third, lacking=[id + 2 * _APART for id in taken])
-        _tells(aside, first, second, lacking=taken)
+        _check_dead_letters(of_proof(of_later)[SINK], third, lacking=[id + 2 * _APART for id in taken])
+        _check_dead_letters(aside, first, second, lacking=taken)
         world.shows([*expected, *(id + 2 * _APART for id in taken)], "rows of a later checkpoint are set aside")
         self._is_verified(world, [Delivered(plan, proof, None), Delivered(later, of_later, proof)])
 
@@ -125,7 +125,7 @@ class LettersConformance:
             world.predecessor = plan.number
             assert len(given.read()) == rows, f"{name}: the refused row is visible"
             assert dict(proof.counts) == {SINK: 0}, f"{name}: no row entered, and the proof counts {dict(proof.counts)}"
-            _tells(of_proof(proof)[SINK], table)
+            _check_dead_letters(of_proof(proof)[SINK], table)
             world.close()
 
     def _takes(self, world: World, given: Values, column: str, type: pa.DataType) -> bool:
@@ -173,19 +173,21 @@ def _missing(table: pa.Table, taken: Sequence[int]) -> Counter[int]:
     return Counter(table["id"].to_pylist()) - Counter(taken)
 
 
-def _tells(aside: SetAside, *tables: pa.Table, lacking: Sequence[int] = ()) -> None:
+def _check_dead_letters(aside: SetAside, *tables: pa.Table, lacking: Sequence[int] = ()) -> None:
     """Check the dead letters against the refused rows of these tables; those with the ids `lacking` were taken."""
     taken = [id + times * _APART for times in range(len(tables)) for id in lacking]
     missing = sum((_missing(table, taken) for table in tables), Counter[int]())
     assert aside.rows == missing.total(), f"the proof says that {aside.rows} rows were set aside, not {missing.total()}"
     assert aside.files and aside.reasons, "the proof names the files of the dead letters, and reasons"
-    letters = [row for uri in aside.files for row in _read(uri)]
-    seen = Counter(row["id"] for row in letters)
+    dead_letters = [row for uri in aside.files for row in _read(uri)]
+    seen = Counter(row["id"] for row in dead_letters)
     there, wanted = sorted(seen.elements()), sorted(missing.elements())
     assert seen == missing, f"the dead letters hold the rows {there}, not {wanted}"
     rows = [row for table in tables for row in plain(table)]
     names = tables[0].column_names
-    changed = [each for each in letters if not any(same({name: each[name] for name in names}, row) for row in rows)]
+    changed = [
+        each for each in dead_letters if not any(same({name: each[name] for name in names}, row) for row in rows)
+    ]
     assert not changed, f"dead letters hold rows as the job returned them, and not {changed[0]}"
 
 

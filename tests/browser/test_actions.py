@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import Act, Table, Visit
+from tests.browser.pages import ActionButton, Table, Visit
 from tests.browser.server import MAINTENANCE, ApiServer
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, World
 from tests.store.scene import PIPELINE
@@ -36,17 +36,17 @@ def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: Wor
 def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: ApiServer) -> None:
     before = len(airflow.runs(MAINTENANCE))
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
-    act = Act(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
-    act.button.click()
-    expect(act.dialog).to_contain_text("The pipeline keeps running.")
-    act.cancel.click()
-    expect(act.dialog).to_have_count(0)
+    action_button = ActionButton(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
+    action_button.button.click()
+    expect(action_button.dialog).to_contain_text("The pipeline keeps running.")
+    action_button.cancel.click()
+    expect(action_button.dialog).to_have_count(0)
     assert len(airflow.runs(MAINTENANCE)) == before
     tab.get_by_label("Checkpoint", exact=True).select_option(str(CHECKPOINTS - 1))
-    act.button.click()
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
-    expect(act.button).to_be_disabled()
+    action_button.button.click()
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
+    expect(action_button.button).to_be_disabled()
     assert len(airflow.runs(MAINTENANCE)) == before + 1
     assert asked(airflow, "pipeline", "action", "checkpoint") == {
         "pipeline": PIPELINE,
@@ -56,13 +56,15 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
 
 
 def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> None:
-    act = Act(visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
-    act.button.click()
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
+    action_button = ActionButton(
+        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?"
+    )
+    action_button.button.click()
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
     visit.excuse("/dagRuns/")
     visit.page.route(re.compile("/dagRuns/manual__"), lambda route: route.fulfill(status=502, body="away"))
-    visit.tell("status 502")
+    visit.shows("status 502")
     visit.page.unroute_all()
     expect(visit.page.get_by_role("alert")).to_have_count(0)
 
@@ -82,31 +84,33 @@ def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> Non
 def test_a_stream_is_stopped_or_drained_with_a_savepoint(
     visit: Visit, airflow: ApiServer, label: str, title: str, says: str, action: str
 ) -> None:
-    act = Act(visit.pipeline(RUNNING).tab("Savepoints"), label, title)
-    act.button.click()
-    expect(act.dialog).to_contain_text(says)
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
+    action_button = ActionButton(visit.pipeline(RUNNING).tab("Savepoints"), label, title)
+    action_button.button.click()
+    expect(action_button.dialog).to_contain_text(says)
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
     wanted = {"pipeline": RUNNING, "action": action}
     assert asked(airflow, *wanted) == wanted
 
 
 def test_a_savepoint_is_restored_under_another_name(visit: Visit, airflow: ApiServer, world: World) -> None:
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
-    act = Act(
+    action_button = ActionButton(
         Table(tab, f"Savepoints of {PIPELINE}").row(world.whole.name),
         "Restore",
         f"Restore {PIPELINE} to checkpoint {CHECKPOINTS}?",
     )
-    later, name = (act.dialog.get_by_label(each, exact=True) for each in ("Checkpoints delivered after it", "New name"))
-    act.button.click()
+    later, name = (
+        action_button.dialog.get_by_label(each, exact=True) for each in ("Checkpoints delivered after it", "New name")
+    )
+    action_button.button.click()
     expect(later).to_be_visible()
-    expect(act.dialog).not_to_contain_text("fail from now on")
+    expect(action_button.dialog).not_to_contain_text("fail from now on")
     name.fill(" shop-orders ")
-    expect(act.dialog).to_contain_text(f"Runs of {PIPELINE} fail from now on")
+    expect(action_button.dialog).to_contain_text(f"Runs of {PIPELINE} fail from now on")
     expect(later).to_have_count(0)
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
     assert airflow.runs(MAINTENANCE)[0]["conf"] == {
         "pipeline": "shop-orders",
         "action": "restore",
@@ -125,33 +129,33 @@ def test_a_scheduled_pipeline_is_not_offered_what_stops_a_stream(visit: Visit) -
 
 
 def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiServer) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
-    act.button.click()
-    expect(act.dialog).to_contain_text("the transaction of checkpoint 2 is gone")
-    act.reason.fill("looked, and it is there")
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button.button.click()
+    expect(action_button.dialog).to_contain_text("the transaction of checkpoint 2 is gone")
+    action_button.reason.fill("looked, and it is there")
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
     wanted = {"pipeline": HALTED, "action": "resume", "reason": "looked, and it is there"}
     assert asked(airflow, *wanted) == wanted
 
 
 def test_a_checkpoint_is_delivered_by_its_own_act(visit: Visit, airflow: ApiServer) -> None:
     row = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints").row("QUARANTINED")
-    act = Act(row, "Deliver", "Deliver checkpoint 1 (QUARANTINED, 11 rows)?")
-    act.button.click()
-    act.confirm.click()
-    expect(act.started).to_contain_text("queued: ")
+    action_button = ActionButton(row, "Deliver", "Deliver checkpoint 1 (QUARANTINED, 11 rows)?")
+    action_button.button.click()
+    action_button.confirm.click()
+    expect(action_button.started).to_contain_text("queued: ")
     wanted = {"pipeline": QUARANTINED, "action": "commit", "checkpoint": 1}
     assert asked(airflow, *wanted) == wanted
 
 
 def test_escape_closes_what_is_asked_and_gives_the_focus_back(visit: Visit) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
-    act.button.press("Enter")
-    expect(act.dialog).to_be_visible()
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button.button.press("Enter")
+    expect(action_button.dialog).to_be_visible()
     visit.page.keyboard.press("Escape")
-    expect(act.dialog).to_have_count(0)
-    expect(act.button).to_be_focused()
+    expect(action_button.dialog).to_have_count(0)
+    expect(action_button.button).to_be_focused()
 
 
 def test_a_key_is_looked_up_as_of_a_checkpoint(visit: Visit) -> None:
@@ -175,5 +179,5 @@ def test_a_key_is_looked_up_as_of_a_checkpoint(visit: Visit) -> None:
 def test_a_pipeline_without_state_says_so(visit: Visit) -> None:
     visit.excuse("400 (Bad Request)")
     tab = visit.pipeline("many-0000").tab("State")
-    visit.tell("it has no confirmed checkpoint yet")
+    visit.shows("it has no confirmed checkpoint yet")
     expect(tab.get_by_role("button", name="Refresh", exact=True)).to_be_visible()

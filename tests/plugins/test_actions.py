@@ -23,23 +23,23 @@ def offered(scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def asked(**somebody: Any) -> Any:
         answer = ask(PIPELINE, **somebody)
-        told = answer.json()
-        return answer.status_code, told.get("acts"), {each["dag"]: each["why"] for each in told.get("hindered", [])}
+        body = answer.json()
+        return answer.status_code, body.get("actions"), {each["dag"]: each["why"] for each in body.get("hindered", [])}
 
     return asked
 
 
 def dag(*actions: str, paused: bool = False) -> Any:
-    from airflow_ft.plugins.acts import Declared
+    from airflow_ft.plugins.actions import Declared
 
     return Declared(actions, paused)
 
 
 def test_each_role_is_offered_what_it_may_trigger(ask: Asking, offered: Callable[..., Any]) -> None:
     ask.declare(ft_look=dag("verify", "doctor"), ft_operate=dag("recover", "verify"))
-    acts = {"verify": "ft_look", "doctor": "ft_look", "recover": "ft_operate"}
+    actions = {"verify": "ft_look", "doctor": "ft_look", "recover": "ft_operate"}
     for role in ("user", "op", "admin"):
-        assert offered(by=role) == (200, acts, {}), role
+        assert offered(by=role) == (200, actions, {}), role
     assert offered(by="viewer") == (200, {}, {"ft_look": "FORBIDDEN", "ft_operate": "FORBIDDEN"})
 
 
@@ -58,7 +58,7 @@ def test_a_dag_that_does_nothing_is_named_with_the_reason(ask: Asking, offered: 
 
 
 def test_a_dag_that_cannot_be_read_offers_nothing_and_is_read_once_a_version(caplog: pytest.LogCaptureFixture) -> None:
-    from airflow_ft.plugins import acts
+    from airflow_ft.plugins import actions
 
     class Broken:
         dag_id, dag_hash, read = "ft_broken", uuid.uuid4().hex, 0
@@ -69,16 +69,16 @@ def test_a_dag_that_cannot_be_read_offers_nothing_and_is_read_once_a_version(cap
             raise ValueError("of another version")
 
     row: Any = Broken()
-    assert [acts._known(row), acts._known(row)] == [(), ()]
+    assert [actions._known(row), actions._known(row)] == [(), ()]
     assert Broken.read == 1 and "ft_broken" in caplog.text and "of another version" in caplog.text
 
 
 def test_each_permission_counts_by_itself(
     ask: Asking, offered: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_ft.plugins import acts
+    from airflow_ft.plugins import actions
 
     ask.declare(ft_look=dag("verify"), ft_operate=dag("recover", "verify"))
-    monkeypatch.setattr(acts, "may_trigger", lambda user, dag_id: dag_id == "ft_operate")
+    monkeypatch.setattr(actions, "may_trigger", lambda user, dag_id: dag_id == "ft_operate")
     acted = {"recover": "ft_operate", "verify": "ft_operate"}
     assert offered(by="user") == (200, acted, {"ft_look": "FORBIDDEN"})

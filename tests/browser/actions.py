@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Locator
 
-from tests.browser.pages import Act, PipelinePage, Table
+from tests.browser.pages import ActionButton, PipelinePage, Table
 
 Place = Callable[[PipelinePage], Locator]
 
 
 def above(pipeline: PipelinePage) -> Locator:
     """Above the tabs."""
-    return pipeline.acts
+    return pipeline.actions
 
 
 def open_checkpoint(pipeline: PipelinePage) -> Locator:
@@ -42,9 +42,9 @@ class Button:
     title: str
     says: str
 
-    def of(self, pipeline: PipelinePage, **named: str) -> Act:
+    def of(self, pipeline: PipelinePage, **named: str) -> ActionButton:
         """The button, and what it asks; `named` is in the title, beside the pipeline's name."""
-        return Act(self.within(pipeline), self.label, self.title.format(name=pipeline.name, **named))
+        return ActionButton(self.within(pipeline), self.label, self.title.format(name=pipeline.name, **named))
 
 
 STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain", "drain_with_savepoint"})

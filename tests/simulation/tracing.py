@@ -15,13 +15,13 @@ def is_plain_read(what: str, answer: object) -> bool:
     return what.startswith(READS) and not isinstance(answer, Exception)
 
 
-def told(answer: object, most: int = 150) -> str:
+def as_text(answer: object, most: int = 150) -> str:
     """An answer in one line."""
-    text = _told(answer)
+    text = _as_text(answer)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _told(answer: object) -> str:
+def _as_text(answer: object) -> str:
     match answer:
         case None:
             return "ok"
@@ -46,6 +46,6 @@ def _told(answer: object) -> str:
             token = json.loads(metadata)
             return f"token {offset} ({token['kind']}, head {token['epoch']}.{token['attempt']})"
         case Sequence():
-            return f"[{'; '.join(map(_told, answer))}]"
+            return f"[{'; '.join(map(_as_text, answer))}]"
         case _:
             return repr(answer)

@@ -38,11 +38,11 @@ class Declared:
 
 
 def offered(user: BaseUser, visible: frozenset[str]) -> answers.Offered:
-    """Under `acts` each act that the user may do, with the DAG that does it: the first that has it.
+    """Under `actions` each act that the user may do, with the DAG that does it: the first that has it.
 
     Under `hindered` the DAGs that do nothing for him, and why. `visible`: the ids of the DAGs that he may see.
     """
-    acts: dict[str, str] = {}
+    actions: dict[str, str] = {}
     hindered: list[answers.Hindered] = []
     wanted = settings.maintenance_dags()
     found = declared([each for each in wanted if each in visible])
@@ -52,8 +52,8 @@ def offered(user: BaseUser, visible: frozenset[str]) -> answers.Offered:
             hindered.append({"dag": dag_id, "why": why})
             continue
         for action in found[dag_id].actions:
-            acts.setdefault(action, dag_id)
-    return {"acts": acts, "hindered": hindered}
+            actions.setdefault(action, dag_id)
+    return {"actions": actions, "hindered": hindered}
 
 
 def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:

@@ -1,4 +1,6 @@
-"""Takes, changes or restores one savepoint, in a process that may be killed: `python -m tests.chaos.savepoints.act`.
+"""Take, change or restore one savepoint in a process that may be killed.
+
+Run it by `python -m tests.chaos.savepoints.action_process`.
 
 Standard input: JSON with the `stream`, and what to do. The answer is the last line of the log, as JSON.
 """
@@ -29,7 +31,7 @@ WHY = "make chaos"
 SPARK = {"spark.driver.memory": "700m"}
 
 
-class Act:
+class ActionProcess:
     """One such process: it takes a savepoint into `folder`; or restores `uri` ("beginning": all is read anew), as
     `later` says; or makes another one
     of `uri` in `folder`: with its state in so many `partitions`, or in another `backend`."""
@@ -38,7 +40,9 @@ class Act:
         self.log = log
         given = {"folder": "", "uri": "", "later": "", "partitions": 0, "backend": "", **what}
         given["stream"] = asdict(stream)
-        self.process: subprocess.Popen[str] = start_module("tests.chaos.savepoints.act", json.dumps(given), log)
+        self.process: subprocess.Popen[str] = start_module(
+            "tests.chaos.savepoints.action_process", json.dumps(given), log
+        )
 
     def answer(self, seconds: float = 600.0) -> Mapping[str, Any]:
         """What it has answered; empty when it was killed."""
@@ -83,7 +87,7 @@ def main() -> None:
                 number = 0 if restored.savepoint is None else restored.savepoint.number
                 answer = {"restored": number, "later": list(restored.later)}
     except AirflowFtError as error:
-        answer = {"error": type(error).__name__, "told": str(error)}
+        answer = {"error": type(error).__name__, "message": str(error)}
     sys.stdout.write(f"{json.dumps(answer)}\n")
 
 

@@ -1,8 +1,8 @@
 // Acts on a pipeline. The page does none of them: it starts a run of a DAG ([airflow_ft] maintenance_dags) by Airflow's
 // own API, so Airflow says whether this user may, and its audit log who did.
 import { ask, wordsOf } from "./asking.js";
-import { Act, ERROR, Field, Link, Muted, Problem } from "./parts.js";
-import { fill, acts as say } from "./words.js";
+import { ActionButton, ERROR, Field, Link, Muted, Problem } from "./parts.js";
+import { fill, actions as say } from "./words.js";
 
 const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globalThis.React;
 const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
@@ -23,7 +23,7 @@ const over = (run) => run !== null && ["success", "failed"].includes(run.state);
  * Whether the user may do anything at all.
  * @param {Opened} pipeline
  */
-export const mayAct = (pipeline) => Object.keys(pipeline.acts).length > 0;
+export const hasActions = (pipeline) => Object.keys(pipeline.actions).length > 0;
 
 /** @type {Record<Schemas["Hindrance"], (id: string) => ReactNode>} */
 const HINDRANCES = {
@@ -40,7 +40,7 @@ const HINDRANCES = {
  */
 function Hindrance({ pipeline }) {
   const [first] = pipeline.hindered;
-  return mayAct(pipeline) || !first ? null : HINDRANCES[first.why](first.dag);
+  return hasActions(pipeline) || !first ? null : HINDRANCES[first.why](first.dag);
 }
 
 /**
@@ -51,7 +51,7 @@ function Hindrance({ pipeline }) {
  *   disabled?: boolean, hidden?: boolean, onDone?: () => void, danger?: boolean, reasoned?: boolean,
  * }>}
  */
-export function RunAct({ pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
+export function RunAction({ pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
@@ -61,7 +61,7 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
   done.current = onDone;
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();
-  const dag = pipeline.acts[conf.action] ?? null;
+  const dag = pipeline.actions[conf.action] ?? null;
   const ended = over(run);
   // The browser's own: it keeps the focus inside, gives it back, and ends with Escape.
   useEffect(() => { if (open) dialog.current?.showModal(); else dialog.current?.close(); }, [open]);
@@ -93,7 +93,7 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
   }
   if ((dag === null || hidden) && run === null) return null;
   return h(Box, null,
-    !hidden && h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
+    !hidden && h(ActionButton, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
     run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? ERROR : undefined },
       `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? say.failed : run.dag_run_id)),
     !open && error && h(Problem, null, error),
@@ -120,34 +120,34 @@ const Says = ({ children }) => h(Text, null, children);
  * On the pipeline as a whole: what its state calls for first.
  * @param {{ pipeline: Opened, reload: () => void }} props
  */
-export function Acts({ pipeline, reload }) {
+export function Actions({ pipeline, reload }) {
   const { name } = pipeline;
   /** @type {(action: string, label: string, title: string, says: string, danger?: boolean) => ReactNode} */
-  const act = (action, label, title, says, danger = false) => h(RunAct, {
+  const button = (action, label, title, says, danger = false) => h(RunAction, {
     key: action, pipeline, label, title, conf: { action }, hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
     h(Hindrance, { pipeline }),
-    h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.acts },
-      act("resume", say.resume, fill(say.resumeTitle, { name }),
+    h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.actions },
+      button("resume", say.resume, fill(say.resumeTitle, { name }),
         fill(say.resumeSays, { halted: pipeline.halted }), true),
-      act("retire", say.retire, fill(say.retireTitle, { name }),
+      button("retire", say.retire, fill(say.retireTitle, { name }),
         say.retireSays),
-      act("recover", say.recover, fill(say.recoverTitle, { name }),
+      button("recover", say.recover, fill(say.recoverTitle, { name }),
         say.recoverSays),
-      act("stop", say.stop, fill(say.stopTitle, { name }),
+      button("stop", say.stop, fill(say.stopTitle, { name }),
         say.stopSays),
-      act("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
+      button("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
         say.stopNowSays, true),
-      act("drain", say.drain, fill(say.drainTitle, { name }),
+      button("drain", say.drain, fill(say.drainTitle, { name }),
         say.drainSays, true),
-      act("rewind", say.rewind, fill(say.rewindTitle, { name }),
+      button("rewind", say.rewind, fill(say.rewindTitle, { name }),
         say.rewindSays, true),
-      act("reset_state", say.resetState, fill(say.resetStateTitle, { name }),
+      button("reset_state", say.resetState, fill(say.resetStateTitle, { name }),
         say.resetStateSays, true),
-      act("verify", say.verify, fill(say.verifyTitle, { name }),
+      button("verify", say.verify, fill(say.verifyTitle, { name }),
         say.verifySays),
-      act("doctor", say.examine, fill(say.examineTitle, { name }),
+      button("doctor", say.examine, fill(say.examineTitle, { name }),
         say.examineSays)));
 }
 
@@ -160,22 +160,22 @@ export function Settle({ pipeline, checkpoint, reload }) {
   const { number, state } = checkpoint;
   const rows = fill(say.checkpoint, { number, state, rows: checkpoint.rows.toLocaleString("en") });
   /** @type {(action: string, label: string, title: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
-  const act = (action, label, title, says, conf = {}, more = null) => h(RunAct, {
+  const button = (action, label, title, says, conf = {}, more = null) => h(RunAction, {
     key: action, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
     hidden: !checkpoint.fitting.includes(action),
   }, h(Says, null, says), more);
   return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
-    act("commit", say.deliver, fill(say.deliverTitle, { rows }),
+    button("commit", say.deliver, fill(say.deliverTitle, { rows }),
       say.deliverSays),
-    act("abort", say.abort, fill(say.abortTitle, { rows }),
+    button("abort", say.abort, fill(say.abortTitle, { rows }),
       say.abortSays, { rewind: again },
       h("label", null, h("input", {
         type: "checkbox", checked: again, onChange: (event) => setAgain(event.target.checked), style: { marginRight: "8px" },
       }), say.abortRewinds)),
-    act("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
+    button("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
       say.quarantineSays),
-    act("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
+    button("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
       say.redeliverSays),
-    act("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
+    button("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
       say.setRowsAsideSays));
 }
