@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.pipeline.resolved import delivery_context, resolve
 from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
@@ -154,8 +154,9 @@ class PlainRun:
     def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
 
-        resolved, connections = resolve(self._spec), self._connections
-        plan, delivery = resolved.plan, resolved.delivery
+        spec, connections = self._spec, self._connections
+        delivery = delivery_context(spec)
+        plan = delivery.plan(spec.sinks, spec.commit_point)
         failures: list[AirflowFtError] = []
 
         def done(step: Callable[[steps.Context[DecisionLog]], Any]) -> bool:
@@ -168,12 +169,13 @@ class PlainRun:
 
         def recover(context: steps.Context[DecisionLog]) -> None:
             pipeline.recover(context)
-            pipeline.restore_savepoint(context, resolved.savepoint, resolved.sources, resolved.wal_root)
+            pipeline.restore_savepoint(context, spec.savepoint, spec.sources, delivery.wal_root)
 
         def stage(context: steps.Context[DecisionLog]) -> None:
-            pipeline.stage(resolved, context, connections)
+            pipeline.stage(resolve(spec), context, connections)
 
-        # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7).
+        # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7). So settings of Spark
+        # are looked at by `stage` alone.
         if done(recover) and done(stage):
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
@@ -181,7 +183,7 @@ class PlainRun:
             done(partial(pipeline.commit, participant=name))
         try:
             confirmation = self._again(
-                store, lambda context: pipeline.confirm(context, delivery, resolved.sources, connections)
+                store, lambda context: pipeline.confirm(context, delivery, spec.sources, connections)
             )
         except AirflowFtError as error:
             failures.append(error)

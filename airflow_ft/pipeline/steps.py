@@ -379,7 +379,8 @@ def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:
             )
     else:
         log.info(
-            "this run computed no new rows; the newest confirmed checkpoint of the pipeline is %s",
+            "no rows are counted in this run: it computed none, or another run counts them; the newest confirmed"
+            " checkpoint of the pipeline is %s",
             confirmation.latest or "none",
         )
     for sink, aside in confirmed.set_aside.items():

@@ -10,6 +10,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
+from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -134,3 +135,21 @@ def test_only_what_can_mend_itself_is_retried(
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store, pytest.raises(type(error)):
         PlainRun(spec(), lambda _: None)._again(store, step)  # type: ignore[arg-type,return-value]
     assert seen == list(range(1, tries + 1))
+
+
+def test_wrong_settings_of_spark_keep_nothing_decided_from_delivery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    for name in ("recover", "restore_savepoint", "stage", "prepare", "commit", "confirm"):
+        monkeypatch.setattr(f"airflow_ft.pipeline.steps.{name}", lambda *_, name=name, **__: seen.append(name))
+    wrong = ConfigurationError("spark_conf is no JSON.", code="option_invalid", remedy="correct it.")
+
+    def fails(_: PipelineSpec) -> None:
+        raise wrong
+
+    monkeypatch.setattr("airflow_ft.pipeline.run.resolve", fails)
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store, pytest.raises(ConfigurationError) as caught:
+        PlainRun(spec(wal_root=str(tmp_path)), lambda _: None)._steps(store)  # type: ignore[arg-type,return-value]
+    assert caught.value is wrong
+    assert seen == ["recover", "restore_savepoint", "commit", "confirm"]

@@ -81,7 +81,7 @@ class Requirement:
 def lacks(
     requirements: Generator[Requirement], installation: str = "", owner: Callable[[], str] = str
 ) -> list[AirflowFtError]:
-    """Return the problems of all requirements. After a SinkUnavailableError nothing more is asked.
+    """Return the problems of all requirements. If the server is away, nothing more is asked.
 
     If all are met, the sink must belong to this `installation` ("": any). `owner` returns the owner if no finding has
     one.
@@ -91,13 +91,18 @@ def lacks(
         for requirement in requirements:
             found = requirement.find()
             problems += found.problems
-            if any(isinstance(problem, SinkUnavailableError) for problem in found.problems):
+            if any(_is_away(problem, requirement.sink) for problem in found.problems):
                 break
             if found.owner is not None:
                 owner = partial(str, found.owner)
     if not problems and installation and (whose := owner()):
         require_own(whose, installation)
     return problems
+
+
+def _is_away(problem: AirflowFtError, sink: str) -> bool:
+    """Return whether the server is away, and not one table of it that is busy."""
+    return isinstance(problem, SinkUnavailableError) and (not sink or problem.code == "server_unreachable")
 
 
 def told(problem: AirflowFtError) -> str:

@@ -30,4 +30,5 @@ def open_participant(
     Raises:
         ConfigurationError: the plan's settings cannot work, or its sinks contradict each other.
     """
-    return STRATEGIES[plan.strategy](plan, MySqlSink.all_of(plan), connection, wal, limits or Limits())
+    sinks = MySqlSink.all_of(plan)  # first: it refuses a strategy that is unknown
+    return STRATEGIES[plan.strategy](plan, sinks, connection, wal, limits or Limits())

@@ -15,18 +15,19 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.redis import rows
-from airflow_ft.sinks.redis.server import address, check_server, opened
+from airflow_ft.sinks.redis.server import ANSWER_SECONDS, address, check_server, opened
 from airflow_ft.sinks.redis.spec import RedisSink
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
     """Yield what must be there before `prepare`: a primary, which is no cluster and forgets nothing."""
-    yield Requirement("server", partial(_server, plan, connection))
+    look = partial(_server, plan, connection)
+    yield Requirement("server", partial(look, seconds=ASK_SECONDS), closer=partial(look, seconds=ANSWER_SECONDS))
 
 
-def _server(plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+def _server(plan: ParticipantPlan, connection: ConnectionInfo, *, seconds: float) -> Finding:
     unsafe = any(sink.allow_unsafe_durability for sink in RedisSink.all_of(plan).values())
-    with opened(connection, ASK_SECONDS, participant=plan.name) as client:
+    with opened(connection, seconds, participant=plan.name) as client:
         found = check_server(client, address(connection), unsafe=unsafe)
     risks = ", ".join(f"{name} {value}" for name, value in found["unsafe"].items())
     return Finding(f"Redis {found['redis']} at {address(connection)}" + (f", although {risks}" if risks else ""))

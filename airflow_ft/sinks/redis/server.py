@@ -17,7 +17,7 @@ from airflow_ft.sinks.redis.spec import OURS
 
 PORT = 6379
 _CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
 
@@ -43,7 +43,7 @@ def database(connection: ConnectionInfo) -> int:
 
 
 @contextmanager
-def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[redis.Redis]:
+def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where: Any) -> Iterator[redis.Redis]:
     """Connect for the block; `seconds` may pass until an answer.
 
     The client repeats no command. After a lost answer the sink reads the document.

@@ -20,6 +20,7 @@ from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.file import code_of
+from airflow_ft.sinks.sqlite.spec import fold
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
 _KEEPS = {  # affinities by kind of value; BLOB converts nothing
@@ -55,11 +56,6 @@ class Column(TableColumn):
             return kind == INTEGER
         looks_like_no_number = pa.types.is_date(type) or pa.types.is_timestamp(type)
         return looks_like_no_number or affinity(declared) in _KEEPS[kind]
-
-
-def fold(name: str) -> str:
-    """Return `name` in lower case as SQLite compares names: only A to Z have a second form (`É` is not `é`)."""
-    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 def upper(declared: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, folder
-from airflow_ft.sinks.sqlite.columns import fold
 from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.spec import fold
 
 
 def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:

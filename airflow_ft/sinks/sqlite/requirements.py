@@ -19,10 +19,10 @@ from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, UnfitTargetErro
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.sqlite.columns import fold, listed, read_columns
+from airflow_ft.sinks.sqlite.columns import listed, read_columns
 from airflow_ft.sinks.sqlite.columns import schema_problems as problems_of
 from airflow_ft.sinks.sqlite.file import SqliteFile, code_of
-from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sinks.sqlite.spec import SqliteSink, fold
 
 _TOKEN = re.compile(
     r"""
@@ -37,8 +37,9 @@ _TOKEN = re.compile(
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
     """Yield what must be there before `prepare`: a file that can be written, and tables of the right shape."""
-    file = replace(SqliteFile.of(connection), wait_seconds=ASK_SECONDS)
-    place = Requirement("file", partial(_file, file), closer=lambda: Finding(file.describe()))
+    patient = SqliteFile.of(connection)  # waits for whoever delivers into it
+    file = replace(patient, wait_seconds=ASK_SECONDS)
+    place = Requirement("file", partial(_file, file), closer=lambda: Finding(patient.describe()))
     yield place
     if place.find().problems:
         return

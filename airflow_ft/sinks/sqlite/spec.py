@@ -11,7 +11,6 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
-from airflow_ft.sinks.sqlite.columns import fold
 
 STRATEGIES: Mapping[str, Strategy] = {
     "local": Strategy(
@@ -83,3 +82,8 @@ class SqliteSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
         refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id"})
         return cls(conn_id=conn_id, **settings)
+
+
+def fold(name: str) -> str:
+    """Return `name` in lower case as SQLite compares names: only A to Z have a second form (`É` is not `é`)."""
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")

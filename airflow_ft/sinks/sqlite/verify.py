@@ -14,9 +14,9 @@ from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.comparison import Row, compare_tables, rows_of
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.sqlite.columns import fold, read_columns, values
+from airflow_ft.sinks.sqlite.columns import read_columns, values
 from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sinks.sqlite.spec import SqliteSink, fold
 
 
 def verify(
