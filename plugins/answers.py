@@ -280,7 +280,7 @@ class Hindered(TypedDict):
 
 
 class Offered(TypedDict):
-    """The acts that the user may do, with the DAG that does each."""
+    """The actions that the user may do, with the DAG that does each."""
 
     actions: Mapping[str, str]
     hindered: Sequence[Hindered]
@@ -330,7 +330,7 @@ class HeldBack(TypedDict):
 
 
 class CheckpointOpen(CheckpointListed):
-    """An open checkpoint. `fitting`: the acts on it that are not refused in its state."""
+    """An open checkpoint. `fitting`: the actions on it that are not refused in its state."""
 
     fitting: Sequence[str]
 
@@ -339,7 +339,7 @@ class Pipeline(AtWork, Offered):
     """State of a pipeline. `triggered`: assigned numbers; `waiting`: checkpoints that wait for delivery.
 
     `held_back`: null if it need not wait. `failure`: the last error of its newest run; null: none is known. `fitting`:
-    the acts on the whole pipeline that its state allows.
+    the actions on the whole pipeline that its state allows.
     """
 
     name: str

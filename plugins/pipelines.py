@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 RECENT = 20
-"""So many completed checkpoints of a pipeline are drawn, and tell its rate."""
+"""Newest completed checkpoints of a pipeline that are drawn, and from which its rate is computed."""
 EVENTS = 500
-"""So many of the newest events are looked through for what a task has settled."""
+"""Newest events that are searched for what a task settled."""
 SETTLED = frozenset(
     {
         EventKind.COMPLETED,

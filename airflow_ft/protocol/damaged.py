@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from airflow_ft.protocol.errors import AirflowFtError
 
 SENSELESS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, EOFError, struct.error)
-"""What is raised by whoever makes sense of bytes that make none."""
+"""Errors that decoders raise for bytes that make no sense."""
 
 
 @contextmanager

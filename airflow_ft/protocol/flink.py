@@ -76,7 +76,7 @@ class _Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Would promise what is not done; but `same` is what is done anyway."""
+    """A setting that would promise something that is not done, except for values in `same`, which hold anyway."""
 
     why: str
     same: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """Changes nothing that a user would miss: told, and left out."""
+    """A setting without an effect that a user would miss: reported, and left out."""
 
     why: str
 

@@ -87,7 +87,7 @@ class Promise(StrEnum):
     REDO = "REDO"
     IDEMPOTENT = "IDEMPOTENT"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
-    """It keeps no marker: a delivery whose end nobody has recorded is repeated, and its rows may come twice."""
+    """It keeps no marker. A delivery without a recorded end is repeated, and its rows may arrive twice."""
 
 
 class Outcome(StrEnum):

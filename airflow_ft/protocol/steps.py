@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=StepLog, covariant=True)
 
 PROBLEMS = 20
-"""So many numbers of a run that are not delivered are named one by one."""
+"""Most undelivered numbers of a run that are named one by one."""
 
 
 def _never_over(_: RunKey) -> bool:

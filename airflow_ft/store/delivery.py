@@ -234,7 +234,7 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
     for number in numbers:
         part = write.checkpoint(number)
         if part.delivered_by is not None:
-            # I2: `plan` has excluded it; if it happens all the same, nobody may go on.
+            # I2: `plan` has excluded it. If it happens all the same, no process may continue.
             raise write.conflict(
                 checkpoint.number,
                 f"checkpoint {part.delivered_by} has delivered segment {number} already.",

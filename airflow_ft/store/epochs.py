@@ -42,7 +42,7 @@ _PUT_LEASE = (
 
 
 class EpochOperations:
-    """The part of the store that says who may act."""
+    """Operations of the store that decide who may act."""
 
     _database: Database
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SCHEME = "hdfs"
 TIMEOUT = 120.0
-"""Seconds for one answer. The client itself would wait for ever for a NameNode that stands still."""
+"""Seconds for one answer. The client itself would wait for ever for a NameNode that hangs."""
 # Attempts to connect, in about 5 s; by itself it tries for minutes.
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
 _MAKE_TRIES = 10

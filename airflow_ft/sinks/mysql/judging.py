@@ -83,7 +83,7 @@ class JudgingParticipant(ABC):  # noqa: B024
         return verdicts
 
     def _check_rows(self, plan: Plan, verdicts: Sequence[Judgement], targets: Mapping[str, Target]) -> None:
-        """Look at the rows where statistics do not tell, and remember the shape of tables that they fit."""
+        """Check the rows if statistics do not decide, and remember the shape of tables that they fit."""
         for target, reader, verdict in verdicts:
             check_rows(target, reader, verdict)
         for name, target in targets.items():

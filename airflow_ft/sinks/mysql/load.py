@@ -97,7 +97,7 @@ HEADROOM = 1024
 """Bytes of a packet that are left to the protocol."""
 
 ONE_BY_ONE = Way(ahead=False)
-"""Where nobody would send the rows again."""
+"""For uses in which no later try would send the rows again."""
 
 
 class AnotherWay(Exception):

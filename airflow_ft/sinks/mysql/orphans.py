@@ -1,4 +1,4 @@
-"""Remnants of former owners of a pipeline on a server: listed, and ended as a person decides.
+"""Orphans of former owners of a pipeline on a server: listed, and ended as a person decides.
 
 Former owners are those that the pipeline's head or its ledger rows name. Prepared branches are found by the hash of
 exactly those installations: no other branch is touched (I8). The head names the former owner until all is ended, so a

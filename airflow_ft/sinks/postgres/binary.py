@@ -35,7 +35,7 @@ _DIGITS, _LONGEST = 18, 20  # that a number of 8 bytes holds whatever they are, 
 
 _Bytes = npt.NDArray[np.uint8]
 _Fixed = Callable[[pa.Array], _Bytes]
-"""Values of one length as a matrix of bytes; of a null whatever stands there."""
+"""Values of one length as a matrix of bytes. The bytes of a null are arbitrary."""
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes | None:

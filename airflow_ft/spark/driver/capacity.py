@@ -41,7 +41,7 @@ class Capacity:
 
     def __init__(self, store: DecisionLog, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0
-        self._waited: dict[WaitReason, float] = {}  # seconds that were not told yet
+        self._waited: dict[WaitReason, float] = {}  # seconds that are not reported yet
         self._counted = time.monotonic()
 
     def take(self, is_over: Callable[[], bool] = lambda: False, carry: Callable[[], object] = lambda: None) -> None:

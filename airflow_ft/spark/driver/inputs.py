@@ -274,7 +274,7 @@ def declared_source(request: StageRequest, name: str) -> Source | None:
 
 
 def sources_by_place(request: StageRequest, names: Sequence[str]) -> dict[str, Source | None]:
-    """The sources in Spark's order, told apart. None: the job has opened it by itself."""
+    """Return the sources in Spark's order, under distinct names. None: the job opened it itself."""
     return {told: declared_source(request, name) for told, name in zip(distinct_names(names), names, strict=True)}
 
 

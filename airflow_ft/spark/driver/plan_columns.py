@@ -15,7 +15,7 @@ from airflow_ft.jobs.exact import NAME_OF_FILES
 from airflow_ft.protocol.column_lineage import ColumnLineage, How, Input, Inputs
 
 MOST_WORK = 50_000
-"""So many inputs are put together at most, over all columns of all nodes."""
+"""Most inputs that are combined, over all columns of all nodes."""
 
 _NONE: Inputs = frozenset()
 PASSING = {

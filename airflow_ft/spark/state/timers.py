@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
 
 SILENT = 50
-"""So many micro-batches without data and without rows may follow each other before one is a checkpoint."""
+"""Most consecutive micro-batches without data and without rows before one becomes a checkpoint."""
 WAITING = 10
-"""With more checkpoints than that waiting for delivery each micro-batch is one."""
+"""When more checkpoints than this wait for delivery, each micro-batch becomes one."""
 _EMPTY = "spark.sql.streaming.noDataMicroBatches.enabled"
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 # Plan nodes of operators with a clock, and their identification.
