@@ -23,8 +23,9 @@ from airflow_ft.spark.state.operators import Operator
 class Failure(TypedDict):
     """The last error of a run or of a sink. `message`: what happened, `remedy`: what to do; "": not known.
 
-    kind, code: the error's class and stable code. reason: the abort or halt reason that it leads to; "": none.
-    dag_id, run_id, map_index, task_id, try_number: whose log says more; "", -1 and 0: there is none.
+    kind, code: the error's class and stable code.
+    reason: the abort or halt reason that it leads to; "": none.
+    dag_id, run_id, map_index, task_id, try_number: the task whose log says more; "", -1 and 0: there is none.
     """
 
     kind: str
@@ -215,9 +216,9 @@ class Marker(TypedDict):
 class CheckpointWhole(CheckpointListed):
     """All that is known of a checkpoint. `positions`: by source, in words of its kind.
 
-    `task`: who has staged it, `application`: Spark's id of the one that was to compute it, `spark`: the address of
-    Spark's history ("": not known); `plan`: the digest that markers have to have; `finalised_at`: when what follows
-    confirmation was done ("": not yet, or its event is forgotten).
+    `task`: the task that staged it. `application`: Spark's id of the application that was to compute it. `spark`: the
+    address of Spark's history ("": not known). `plan`: the digest that markers must have. `finalised_at`: when the work
+    after the confirmation was done ("": not yet, or its event is forgotten).
     """
 
     task: str

@@ -1,8 +1,8 @@
 """Handles on operator state that outlive a request, and the limits of what requests read from files.
 
 A handle keeps its files open, so the next look at the same checkpoint costs a lookup. One request at a time uses it.
-It is closed when another checkpoint is requested, when others need its place, and after an idle time: an open file of
-a snapshot keeps its disk space, even after Spark has removed it.
+It is closed when another checkpoint is requested, when others need its place, and after an idle time. An open file of a
+snapshot keeps its disk space, even after Spark has removed it.
 """
 
 from __future__ import annotations

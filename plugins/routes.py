@@ -61,10 +61,10 @@ _given = _Given()
 
 
 def made_of(request: Request, now: datetime, *state: str) -> None:
-    """To be called by a route before its dearer questions: `state` are texts of which one is another one whenever its
-    answer is another one, but for what time alone changes (`holds_until`). `now` is by the clock of that.
+    """Answer 304, and do not return, if the client already has the answer.
 
-    Does not return, and the client gets 304, where it has the answer.
+    A route calls it before its expensive queries. `state` are texts, at least one of which changes whenever the answer
+    changes. `holds_until` covers what changes by time alone; `now` is by the same clock.
     """
     digest = sha256("\0".join(state).encode()).hexdigest()
     for tag in _known(request):

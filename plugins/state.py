@@ -65,8 +65,9 @@ def look_up(
 ) -> Response:
     """Return what an operator (by its number or uid) knows of a key; no states: nothing.
 
-    key: a text for each column, as `airflow ft state get` takes them. state: one of several; None: all that have
-    something for the key. at: a retained checkpoint; None: the newest one that is confirmed.
+    key: a text for each column, as `airflow ft state get` takes them.
+    state: one of several; None: all that have something for the key.
+    at: a retained checkpoint; None: the newest one that is confirmed.
     """
 
     def ask(handle: State) -> Mapping[str, Any]:

@@ -473,8 +473,8 @@ class Checkpoint:
     digest of its specification (`SpecLog.spec`; "": unknown).
 
     Only for people: `lag`, what each source had beyond this checkpoint while it was the newest one (empty: not
-    measured); `application`, Spark's id of the application that computed it ("": unknown); `state_sizes`, the size of
-    the state after it (None: not measured, or no state).
+    measured). Also `application`, Spark's id of the application that computed it ("": unknown), and `state_sizes`, the
+    size of the state after it (None: not measured, or no state).
     """
 
     pipeline: str

@@ -1,9 +1,9 @@
 """Summary of each pipeline for lists: stored in its row by every write, in the statement that changes the row anyway.
 
-So a list of a thousand pipelines reads a thousand rows, for any number of checkpoints, and one read at the end of an
-index shows whether any pipeline has changed. It is computed again from open checkpoints, and from the ends of indexes.
-Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down.
-An error of the count is corrected when few are open again, at the latest with the next epoch then.
+So a list of a thousand pipelines reads a thousand rows, for any number of checkpoints. One read at the end of an index
+shows whether any pipeline has changed. The summary is computed again from open checkpoints, and from the ends of
+indexes. Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up
+and down. An error of the count is corrected when few are open again, at the latest with the next epoch then.
 """
 
 from __future__ import annotations

@@ -266,8 +266,9 @@ class World:
         per_batch: int = PER_BATCH,
         connection: ConnectionInfo | None = None,
     ) -> Acting:
-        """Commits (prepares, aborts) in a process of its own, which does `stop` ("kill", "freeze") before row `at` is
-        handed out, or is killed ("kill at a call") before its call `at`.
+        """Commit (prepare, abort) in another process, which stops on the way.
+
+        It does `stop` ("kill", "freeze") before it gets row `at`, or is killed ("kill at a call") before its call `at`.
         """
         attempt = self.attempt()
         given = {

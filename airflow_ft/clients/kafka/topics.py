@@ -85,8 +85,9 @@ def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str |
 
 
 def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str, str | None]:
-    """As `topic_ids`, but checks a topic that seems missing or replaced (compared with `before`) again a second later:
-    one of several brokers may lag, and know an older topic, or none yet.
+    """As `topic_ids`, but checks a topic again a second later if it seems missing, or replaced since `before`.
+
+    One of several brokers may lag, and know an older topic, or none yet.
     """
     now = topic_ids(clients, before)
     if doubted := {*other_topics(before, now), *(name for name, found in now.items() if found is None)}:

@@ -2,9 +2,9 @@
 
     'aft.<owner>.<number>','<epoch>.<attempt>.<branch>.<nonce>',1
 
-`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are
-hexadecimal, `nonce` is the 96-bit random name of the attempt's sessions: on MySQL any user who knows an xid may finish
-it. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
+`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched). Numbers are
+hexadecimal. `nonce` is the 96-bit random name of the attempt's sessions, because on MySQL any user who knows an xid may
+finish it. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 
 FORMAT_ID = 1
-"""What XA START takes when it is not given one. MySQL 9.7.4 forgets acknowledged branches at a restart when prepared
-ones of different formatIDs are there: so it is best to have the one that other users of plain XA statements have."""
+"""XA START's default. MySQL 9.7.4 forgets acknowledged branches at a restart if prepared ones have different formatIDs.
+So it is best to have the one that other users of plain XA statements have."""
 
 XAER_NOTA = 1397
 XAER_RMERR = 1401

@@ -12,8 +12,8 @@ even if timers are due. Therefore, for such a job:
   the earlier state is back and the timers fire again, which no sink has seen. `SILENT` limits how many may come
   between two checkpoints, so that Spark keeps the state that a rewind needs.
 
-What if the process dies between `begin` and the commit of that micro-batch: the location does not end at a commit, so
-the next attempt works in a copy, cut back to what is published.
+If the process dies between `begin` and the commit of that micro-batch, the location does not end at a commit. The next
+attempt then works in a copy, cut back to what is published.
 """
 
 from __future__ import annotations
