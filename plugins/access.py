@@ -1,4 +1,4 @@
-"""Who may see what of a pipeline, by Airflow's permissions on the DAGs that have made its checkpoints."""
+"""Decide what a user may see of a pipeline, by Airflow's permissions on the DAGs that made its checkpoints."""
 
 from __future__ import annotations
 

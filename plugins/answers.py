@@ -1,4 +1,4 @@
-"""What the page's API answers. OpenAPI describes it, and the page's scripts are checked against that.
+"""Answers of the page's API. OpenAPI describes them, and the page's scripts are checked against that.
 
 Times are texts in ISO 8601, durations are seconds, sizes bytes. What is not known is "", 0, -1 or null.
 """

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Handles:
-    """Those that are not lent just now, by pipeline and position; see the module."""
+    """Pool of handles that no request uses now, by pipeline and position; see the module."""
 
     def __init__(self, kept: int = KEPT, idle: float = IDLE_SECONDS, clock: Callable[[], float] = time.monotonic):
         self._most, self._idle, self._clock = kept, idle, clock

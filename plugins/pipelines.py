@@ -59,7 +59,7 @@ def pipelines(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
 ) -> answers.Pipelines:
-    """Those of a DAG; those whose name, or that of a DAG of theirs, has `search` in it. `conditions` counts them."""
+    """Return pipelines of a DAG, or whose name, or a DAG's name, contains `search`. `conditions` counts them."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
         now = store.now()
@@ -145,7 +145,7 @@ def _settled(store: QueryLog, run: Run, task: str) -> list[Event]:
 
 
 def _overview(store: DecisionLog, visible: frozenset[str], dag: str) -> list[Overview]:
-    """Those that the user may see; with `dag` of this DAG alone."""
+    """Return the pipelines that the user may see; with `dag` only those of this DAG."""
     if dag and dag not in visible:
         return []
     return [each for each in store.overviews(dag) if _may_see(store, each, visible)]

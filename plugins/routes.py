@@ -23,7 +23,7 @@ JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
 """Of a checkpoint, as a decision log can keep it."""
 AT_MOST = timedelta(minutes=1)
-"""How long an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
+"""Time for which an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
 
 
 class _Holds(Exception):

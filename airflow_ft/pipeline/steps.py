@@ -1,4 +1,4 @@
-"""What each step of a resolved pipeline does: Airflow's tasks are shells over this, and so is `run`.
+"""The steps of a resolved pipeline. Airflow's tasks are shells over them, and so is `run`.
 
 `connections` reads Airflow's connections in the way that the process has; `run` is the run as the core sees it.
 """

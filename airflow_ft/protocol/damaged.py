@@ -1,4 +1,4 @@
-"""What is stored may be damaged: then an error names the place, and not what made no sense there."""
+"""Errors for damaged stored data: they name the place, and not the bytes that made no sense there."""
 
 from __future__ import annotations
 

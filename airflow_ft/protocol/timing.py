@@ -1,4 +1,4 @@
-"""How long checkpoints take, step by step, and how many rows they bring: of one, and of many in short."""
+"""Duration of checkpoints, step by step, and their rows: for one checkpoint, and summed up for many."""
 
 from __future__ import annotations
 

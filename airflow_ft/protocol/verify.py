@@ -21,9 +21,9 @@ from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 MAXIMUM = 1000
-"""How many of the newest checkpoints are looked through for what is still in the log."""
+"""Newest checkpoints that are searched for rows that are still in the log."""
 SAMPLES = 3
-"""How many rows of a difference are shown."""
+"""Most rows of a difference that are shown."""
 
 
 def sample(row: Iterable[object]) -> str:

@@ -1,4 +1,4 @@
-"""What a sensor without a condition waits for: everything that was there when the interval of its DAG run ended."""
+"""Condition of a sensor that names none: everything that was there when the interval of its DAG run ended."""
 
 from __future__ import annotations
 

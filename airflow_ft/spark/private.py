@@ -52,7 +52,7 @@ def make(prefix: str) -> tuple[Path, int]:
 
 
 def folders(prefix: str) -> list[Path]:
-    """Those of this user, living and dead."""
+    """Return the folders of this user, of living and dead processes."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):

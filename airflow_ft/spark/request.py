@@ -1,4 +1,4 @@
-"""What is handed to a Spark driver, and what it hands back: plain data, written into a private file."""
+"""Request to a Spark driver, and its result: plain data, written into a private file."""
 
 from __future__ import annotations
 

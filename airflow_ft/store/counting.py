@@ -1,4 +1,4 @@
-"""What is confirmed of a run, and what its result counts.
+"""Confirmed checkpoints of a run, and the counts of its result.
 
 The result of a run also counts checkpoints that earlier runs staged but did not count. So the numbers of a pipeline are
 divided among runs: each confirmed run gets the range from the last counted number to the first one that is not settled.

@@ -48,7 +48,7 @@ LISTED = (
     " (SELECT max(renewed_at + lease_time) FROM lease WHERE lease.pipeline = pipeline.name) AS expires_at"
     " FROM pipeline"
 )
-"""What `rows.to_overview` reads."""
+"""Columns that `rows.to_overview` reads."""
 
 
 def kept(*, counts: bool, may_be_late: bool) -> list[str]:

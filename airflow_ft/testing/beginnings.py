@@ -28,7 +28,7 @@ The three are a look for a head, which locks nothing if there is none, then a re
 change.
 """
 _MEASURED = 3
-"""How often an attempt is measured: the first one pays for imports, and others for the machine."""
+"""Times that an attempt is measured. The first one includes imports, and others vary with the machine."""
 _MANY = 48
 
 

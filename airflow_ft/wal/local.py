@@ -21,7 +21,7 @@ _COPY_TRIES = 10
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
-"""What file systems without hard links say."""
+"""Errors of file systems without hard links."""
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 

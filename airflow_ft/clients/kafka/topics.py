@@ -1,4 +1,4 @@
-"""What the brokers say of topics (ids, partitions, limits) and time-outs; creation of the token topic."""
+"""Topics (ids, partitions, limits) and time-outs, as the brokers report them; creation of the token topic."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str
 
 
 def other_topics(before: Mapping[str, str], now: Mapping[str, str | None]) -> list[str]:
-    """Those that were recreated since: by their ids, where both are known."""
+    """Return the topics that were recreated since: by their ids, where both are known."""
     return sorted(name for name, old in before.items() if old and (found := now.get(name)) and found != old)
 
 

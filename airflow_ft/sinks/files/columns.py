@@ -1,4 +1,4 @@
-"""Would a folder take rows with these columns? And could readers read them beside those that are there?"""
+"""Check whether a folder takes rows with these columns, and whether readers can read them beside earlier rows."""
 
 from __future__ import annotations
 

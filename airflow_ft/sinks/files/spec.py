@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver files into a folder. Imported at DAG parse, so it imports nothing heavy."""
+"""`FilesSink`, with which a DAG author delivers files into a folder. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DAG author writes for a Kafka topic. Imports nothing heavy: DAG files import it."""
+"""`KafkaSink`, with which a DAG author delivers into a topic. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

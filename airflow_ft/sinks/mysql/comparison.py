@@ -28,7 +28,7 @@ from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import OneFile
 
 MAX_COLUMNS = 1017
-"""Of an InnoDB table; a temporary one too, so there is not always room for a column of our own."""
+"""Most columns of an InnoDB table, also of a temporary one, so there is not always room for a column of our own."""
 SAMPLED_FILES = 10
 """Most files with differences from which rows are shown: each is loaded again for that."""
 _LIMITS = Limits()

@@ -1,4 +1,4 @@
-"""What a server's tables take: judged at the vote, and compared again inside the delivering transaction.
+"""Judge what a server's tables take: at the vote, and again inside the delivering transaction.
 
 A vote judges columns and rows by a table's definition. A table may be altered before its rows are delivered, and
 the server then converts values without an error: DOUBLE into FLOAT, VARCHAR into CHAR. So the transaction that delivers

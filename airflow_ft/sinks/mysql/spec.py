@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into MySQL or MariaDB. Imported at DAG parse, so it imports nothing heavy."""
+"""`MySqlSink`, with which a DAG author delivers into MySQL or MariaDB. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

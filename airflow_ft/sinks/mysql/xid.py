@@ -30,7 +30,7 @@ So it is best to have the one that other users of plain XA statements have."""
 
 XAER_NOTA = 1397
 XAER_RMERR = 1401
-"""How MySQL says that the privilege for XA RECOVER is lacking."""
+"""MySQL's message for a missing privilege for XA RECOVER."""
 
 _GLOBAL = re.compile(rb"aft\.([0-9a-f]{32})\.([0-9a-f]{1,16})")
 _BRANCH = re.compile(rb"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-z]{1,4})\.([0-9a-f]{24})")
@@ -57,7 +57,7 @@ class Listed:
     foreign: dict[int, int]
 
     def of(self, owner: str) -> list[Xid]:
-        """Those of one owner, ascending by number and rank."""
+        """Return the branches of one owner, ascending by number and rank."""
         return sorted(xid for xid in self.xids if xid.owner == owner)
 
 

@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into PostgreSQL. Imported at DAG parse, so it imports nothing heavy."""
+"""`PostgresSink`, with which a DAG author delivers into PostgreSQL. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

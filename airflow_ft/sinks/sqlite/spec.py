@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into SQLite. Imported at DAG parse, so it imports nothing heavy."""
+"""`SqliteSink`, with which a DAG author delivers into SQLite. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

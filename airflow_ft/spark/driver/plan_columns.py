@@ -1,4 +1,4 @@
-"""Where the columns of a DataFrame come from, by Spark's analysed plan as JSON (`TreeNode.toJSON`).
+"""Origin of a DataFrame's columns, from Spark's analysed plan as JSON (`TreeNode.toJSON`).
 
 The plan is a list of nodes in the order of their parents; expressions are lists of the same kind within them. Each
 column of a node has an id (`exprId`), by which the expressions above it name it. What a node's output is follows from
