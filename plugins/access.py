@@ -118,9 +118,9 @@ def decision_log() -> Iterator[DecisionLog]:
 
 @contextmanager
 def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[DecisionLog, frozenset[str]]]:
-    """The decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
+    """Yield the decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
 
-    404 for others, in the same words as for a pipeline that there is not.
+    Other users get 404, in the same words as for a pipeline that does not exist.
     """
     with decision_log() as store:
         with configured():

@@ -146,7 +146,7 @@ class Timed(TypedDict):
 
 
 class Explained(TypedDict):
-    """Why a checkpoint failed, what becomes of its rows, and what is to be done; "": it has not failed."""
+    """Why a checkpoint failed, what happens to its rows, and what to do; "": it has not failed."""
 
     cause: str
     fate: str

@@ -106,10 +106,10 @@ def checkpoints(
     run: str = "",
     map_index: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
 ) -> answers.Checkpoints:
-    """Its newest checkpoints, or those before a number; with `only` those alone, with `reason` those that failed so.
+    """Return its newest checkpoints, or those before a number.
 
-    until: those that were triggered at this time, with its zone, or before. dag, run, map_index: those that this run
-    has staged.
+    only: these alone. reason: those that failed for it. until: those that were triggered at this time, with its zone,
+    or before. dag, run, map_index: those that this run staged.
     """
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():

@@ -127,7 +127,7 @@ def runs(
 
 
 def _of_run(store: DecisionLog, pipeline: str, run: Run, limit: int) -> list[answers.CheckpointListed]:
-    """None where a newer release has written them, so that the run's other pipelines are shown all the same."""
+    """Return no checkpoints if a newer release wrote them, so that the run's other pipelines are still shown."""
     try:
         return [listed(one) for one in reversed(store.run_checkpoints(pipeline, run.key, limit))]
     except NewerReleaseError as error:

@@ -21,7 +21,7 @@ from airflow_ft.store.database import LARGEST
 
 JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
-"""Of a checkpoint, as a decision log can keep it."""
+"""Number of a checkpoint, as a decision log can keep it."""
 AT_MOST = timedelta(minutes=1)
 """Time for which an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
 
@@ -82,7 +82,7 @@ class Conditional(APIRoute):
     """Its answers to GET must not name the time, which would make each of them a new one."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own, and what is said above."""
+        """Return FastAPI's own handler, extended as described above."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 MOST_BYTES = 1 << 20
-"""Of an answer."""
+"""Largest answer, in bytes."""
 _CHECKPOINTS = 100
 _EXACT = 1 << 53  # JavaScript's numbers
 

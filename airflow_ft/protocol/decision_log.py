@@ -154,8 +154,9 @@ class HistoryLog(QueryLog, Protocol):
         reason: AbortReason | None = None,
         run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
-        """Newest first; with `before` only lower numbers, with `only` those alone, those that failed for `reason`, and
-        those that were staged in `run`.
+        """Return checkpoints, newest first. `before`: lower numbers. `only`: these alone. `reason`: failed for it.
+
+        `run`: staged in that run.
         """
 
     def unsettled(

@@ -411,7 +411,7 @@ class Pipeline:
 
     @property
     def halted(self) -> str:
-        """Why it is HALTED, and what is said of it; "": it is not."""
+        """Return the reason and the message of a HALTED pipeline; "": it is not HALTED."""
         if self.status is not PipelineStatus.HALTED:
             return ""
         return halted_text(self.why, self.halt_message, newer=bool(self.newer))

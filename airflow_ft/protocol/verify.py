@@ -151,7 +151,7 @@ def verify(
     """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
 
     `place` names the table, topic or folder of a sink, for a participant that cannot be read. Such a participant is a
-    report with its error; the others are compared all the same. ConfigurationError for a number that cannot be.
+    report with its error; the others are compared anyway. ConfigurationError for a number that cannot be compared.
     """
     chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
     reports: list[SinkReport] = []

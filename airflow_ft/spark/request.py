@@ -70,7 +70,7 @@ UNSEEN_CONF = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
-"""Where Spark has no UI."""
+"""Settings without Spark's UI."""
 
 
 def is_local(master: str) -> bool:

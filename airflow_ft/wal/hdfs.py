@@ -222,7 +222,7 @@ class HdfsFileSystem:
         return f"{SCHEME}://{authority}{PurePosixPath(path).parent}"
 
     def quota(self, uri: str) -> tuple[int, int]:
-        """Bytes that the folder may hold, and those that it holds, counted with replicas; (0, ...): no bound."""
+        """Return the bytes that the folder may hold, and those that it holds, with replicas; (0, ...): no bound."""
         found = self._ask(uri, lambda client, path: client.get_content_summary(path))
         return max(0, int(found.space_quota)), int(found.space_consumed)
 

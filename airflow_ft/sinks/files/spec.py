@@ -162,7 +162,7 @@ class FilesSink:
         return self.name or name_of("files", self.folder)
 
     def at_least_once(self) -> Promise:
-        """REDO: it is prepared and published in one go, and comes once all the same."""
+        """REDO: it is prepared and published in one go, and still arrives once."""
         return Promise.REDO
 
     def settings(self) -> Mapping[str, Any]:

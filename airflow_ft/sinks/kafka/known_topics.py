@@ -27,7 +27,7 @@ class KnownTopics:
         self._ids: dict[str, str] = {}
 
     def limits(self, names: Sequence[str]) -> Mapping[str, TopicLimits | None]:
-        """As `describe`, at most so old. What is lacking is looked for each time."""
+        """As `describe`, from the cache unless too old. Missing topics are looked up each time."""
         now, known = time.monotonic(), self._limits  # the slots of a participant ask side by side
         if now < self._limits_until and known.keys() >= set(names):
             return {name: known[name] for name in names}

@@ -70,7 +70,7 @@ class SqliteSink:
             )
 
     def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one transaction, so its rows come once all the same."""
+        """The same: marker and rows are in one transaction, so its rows still arrive once."""
         return self.promise
 
     def settings(self) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class QueueIsFull(Exception):
-    """As many checkpoints wait for delivery as Spark keeps state for: more could not be rewound any more (I10)."""
+    """As many checkpoints wait for delivery as Spark keeps state for. A rewind could not reach back further (I10)."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} checkpoints wait for delivery")

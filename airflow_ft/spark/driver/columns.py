@@ -36,7 +36,7 @@ class SinkColumns:
         self._failed = False
 
     def lineage(self, batch: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, Any]:
-        """By sink, plain data, of those that are known. `frames` are what the job has made of the micro-batch."""
+        """Return the known lineage by sink, as plain data. `frames`: the job's DataFrames of the micro-batch."""
         for sink in frames:
             if sink in self._known or self._failed:
                 continue

@@ -29,7 +29,7 @@ Times = Mapping[str, int]
 
 
 class Gauge(Protocol):
-    """One source. A position is what `SparkLocation.offsets` has of it."""
+    """One source. Its position is its part of `SparkLocation.offsets`."""
 
     unit: Unit
 

@@ -177,7 +177,7 @@ class Query:
         raise RuntimeError("the streaming query ended without a request to stop")
 
     def finish(self) -> None:
-        """When the query has ended, and nothing is to be read any more: the location is left as quick to load."""
+        """Leave the location quick to load, after the query has ended and has read everything."""
         if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
         upload(self._frame.sparkSession)

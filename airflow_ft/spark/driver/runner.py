@@ -85,7 +85,7 @@ def _print_result(result: StageResult) -> None:
 
 
 class Attempt:
-    """The attempts of one driver, in this process: the first one, and those that begin again after an error."""
+    """The attempts of one driver, in this process: the first one, and the restarts after an error."""
 
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
         self._request = continuing(request, request.base)

@@ -42,7 +42,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 class ManyRowsError(StageError):
-    """A micro-batch that was expected to be small is not; it is to be computed again, in a new attempt."""
+    """A micro-batch that was expected to be small is not. A new attempt must compute it again."""
 
     abort_reason = AbortReason.ATTEMPT_ENDED
 

@@ -124,7 +124,7 @@ def by_source(location: SparkLocation, log_entry: Entry) -> list[str]:
 
 
 def by_use(location: SparkLocation, lines: Sequence[str]) -> tuple[str, ...]:
-    """The opposite: from a line a source to those that Spark has in the location."""
+    """Do the opposite: turn one line a source into the lines that Spark has in the location."""
     places = location.places()
     return tuple(lines if places is None else [lines[place] for place in places])
 
@@ -136,8 +136,8 @@ def open_location(
 
     A new one too when the log has moved to another file system.
 
-    WalCorruptError when the base's folder is gone or does not contain the base's batch, StageError when the new folder
-    is there already.
+    Raises WalCorruptError if the base's folder is missing or does not contain the base's batch, StageError if the new
+    folder exists.
     """
     if base is None:
         return SparkLocation(root, pipeline, new_location(root, pipeline, epoch, attempt), -1, "from the beginning")

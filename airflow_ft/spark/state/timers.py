@@ -51,7 +51,7 @@ _CLOCKS = {
 
 
 class Timers:
-    """Those of a job, in the location of one attempt."""
+    """Timers of a job, in the location of one attempt."""
 
     def __init__(self, frame: DataFrame, location: SparkLocation, request: StageRequest) -> None:
         self._spark, self._location = frame.sparkSession, location
