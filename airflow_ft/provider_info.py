@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider before anything else is imported: plain data, no import of Airflow."""
+"""Information for Airflow about this provider, before anything else is imported: plain data, no import of Airflow."""
 
 from importlib import metadata
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who may see what of a pipeline, by Airflow's permissions on the DAGs that have made its checkpoints."""
+"""Decide what a user may see of a pipeline, by Airflow's permissions on the DAGs that made its checkpoints."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from airflow_ft.store.overviews import OverviewOperations
 
 NEWEST = 15
-"""So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
+"""Newest checkpoints that name a pipeline's DAGs, so a deleted or renamed DAG does not hide it for ever."""
 UNSEEN_RUN = RunKey("another DAG", "a run")
 """Placeholder for a run of a DAG that the user may not see."""
 AT_ONCE = 8
 """Requests that ask the decision log; more than ever read files in one (`handles`)."""
 OPENED_EACH = 60.0
-"""Seconds, after which the decision log is opened once more beside the one that is open: a newer release may have
-brought it up to date meanwhile, or somebody has put an older one there, and whoever opens it says so, or mends it."""
+"""Seconds after which the decision log is opened again, beside the one that is open. Meanwhile a newer release may have
+upgraded it, or an older one was put there. Opening it reports that, or repairs it."""
 
 
 @contextmanager
@@ -118,9 +118,9 @@ def decision_log() -> Iterator[DecisionLog]:
 
 @contextmanager
 def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[DecisionLog, frozenset[str]]]:
-    """The decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
+    """Yield the decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
 
-    404 for others, in the same words as for a pipeline that there is not.
+    Other users get 404, in the same words as for a pipeline that does not exist.
     """
     with decision_log() as store:
         with configured():

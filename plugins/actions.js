@@ -45,7 +45,7 @@ function Hindrance({ pipeline }) {
 
 /**
  * A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
- * the pipeline; nothing is shown of an act that the user may not do. `hidden`: only what has become of it.
+ * the pipeline. An action that the user may not do is not shown. `hidden`: show only its outcome.
  * @type {Part<{
  *   pipeline: Opened, label: string, title: string, conf: Params,
  *   disabled?: boolean, hidden?: boolean, onDone?: () => void, danger?: boolean, reasoned?: boolean,

@@ -1,4 +1,4 @@
-"""Which acts on pipelines a user may do: those of the DAGs in `[airflow_ft] maintenance_dags` that he may trigger."""
+"""Find the actions on pipelines that a user may do: those of the `maintenance_dags` that the user may trigger."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Declared:
     """A DAG as it is in Airflow's database.
 
     Args:
-        actions: the acts that it does, of those that there are; none: it is of another kind.
-        paused: it waits before it does any.
+        actions: the known actions that it does; none: it is another kind of DAG.
+        paused: its runs do not start until it is unpaused.
     """
 
     actions: tuple[str, ...]
@@ -38,9 +38,9 @@ class Declared:
 
 
 def offered(user: BaseUser, visible: frozenset[str]) -> answers.Offered:
-    """Under `actions` each act that the user may do, with the DAG that does it: the first that has it.
+    """Return in `actions` each action that the user may do, with the first DAG that does it.
 
-    Under `hindered` the DAGs that do nothing for him, and why. `visible`: the ids of the DAGs that he may see.
+    `hindered` lists the DAGs that the user cannot use, and why. `visible`: the ids of the DAGs that the user may see.
     """
     actions: dict[str, str] = {}
     hindered: list[answers.Hindered] = []
@@ -57,7 +57,7 @@ def offered(user: BaseUser, visible: frozenset[str]) -> answers.Offered:
 
 
 def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:
-    """Those of the DAGs that there are: what is known of one stays when its file is gone."""
+    """Return those of the DAGs that exist. Airflow's database also keeps DAGs whose file was removed."""
     models = {dag_id: DagModel.get_current(dag_id) for dag_id in dag_ids}
     there = {dag_id: model for dag_id, model in models.items() if model is not None and not model.is_stale}
     found = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(there))
@@ -65,7 +65,7 @@ def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:
 
 
 def _known(dag: SerializedDagModel) -> tuple[str, ...]:
-    """Return the DAG's acts; cached until the DAG changes, since the page asks every few seconds."""
+    """Return the DAG's actions; cached until the DAG changes, since the page asks every few seconds."""
     key = (dag.dag_id, dag.dag_hash)
     if key not in _KNOWN:
         if len(_KNOWN) >= _MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""What the page's API answers. OpenAPI describes it, and the page's scripts are checked against that.
+"""Answers of the page's API. OpenAPI describes them, and the page's scripts are checked against that.
 
 Times are texts in ISO 8601, durations are seconds, sizes bytes. What is not known is "", 0, -1 or null.
 """
@@ -23,8 +23,9 @@ from airflow_ft.spark.state.operators import Operator
 class Failure(TypedDict):
     """The last error of a run or of a sink. `message`: what happened, `remedy`: what to do; "": not known.
 
-    kind, code: the error's class and stable code. reason: the abort or halt reason that it leads to; "": none.
-    dag_id, run_id, map_index, task_id, try_number: whose log says more; "", -1 and 0: there is none.
+    kind, code: the error's class and stable code.
+    reason: the abort or halt reason that it leads to; "": none.
+    dag_id, run_id, map_index, task_id, try_number: the task whose log says more; "", -1 and 0: there is none.
     """
 
     kind: str
@@ -145,7 +146,7 @@ class Timed(TypedDict):
 
 
 class Explained(TypedDict):
-    """Why a checkpoint failed, what becomes of its rows, and what is to be done; "": it has not failed."""
+    """Why a checkpoint failed, what happens to its rows, and what to do; "": it has not failed."""
 
     cause: str
     fate: str
@@ -215,9 +216,9 @@ class Marker(TypedDict):
 class CheckpointWhole(CheckpointListed):
     """All that is known of a checkpoint. `positions`: by source, in words of its kind.
 
-    `task`: who has staged it, `application`: Spark's id of the one that was to compute it, `spark`: the address of
-    Spark's history ("": not known); `plan`: the digest that markers have to have; `finalised_at`: when what follows
-    confirmation was done ("": not yet, or its event is forgotten).
+    `task`: the task that staged it. `application`: Spark's id of the application that was to compute it. `spark`: the
+    address of Spark's history ("": not known). `plan`: the digest that markers must have. `finalised_at`: when the work
+    after the confirmation was done ("": not yet, or its event is forgotten).
     """
 
     task: str
@@ -280,7 +281,7 @@ class Hindered(TypedDict):
 
 
 class Offered(TypedDict):
-    """The acts that the user may do, with the DAG that does each."""
+    """The actions that the user may do, with the DAG that does each."""
 
     actions: Mapping[str, str]
     hindered: Sequence[Hindered]
@@ -330,7 +331,7 @@ class HeldBack(TypedDict):
 
 
 class CheckpointOpen(CheckpointListed):
-    """An open checkpoint. `fitting`: the acts on it that are not refused in its state."""
+    """An open checkpoint. `fitting`: the actions on it that are not refused in its state."""
 
     fitting: Sequence[str]
 
@@ -339,7 +340,7 @@ class Pipeline(AtWork, Offered):
     """State of a pipeline. `triggered`: assigned numbers; `waiting`: checkpoints that wait for delivery.
 
     `held_back`: null if it need not wait. `failure`: the last error of its newest run; null: none is known. `fitting`:
-    the acts on the whole pipeline that its state allows.
+    the actions on the whole pipeline that its state allows.
     """
 
     name: str

@@ -28,7 +28,7 @@ from .refused import RefusedError
 
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 VERSION = "v1"
-"""Of the API: a change that others' programs could stumble over makes another one."""
+"""Version of the API. A change that could break programs of others raises it."""
 STYLE = (
     "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto}"
     "img{max-width:100%;border:1px solid #bbb}"
@@ -41,7 +41,7 @@ HEADERS = {
     f" img-src 'self'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer: none needs a script, a form, or anything from elsewhere; the documentation has pictures."""
+"""Headers of every answer: none needs a script, a form, or anything from elsewhere. The documentation has pictures."""
 SCRIPTS = frozenset(path.stem for path in Path(__file__).parent.glob("*.js"))
 
 

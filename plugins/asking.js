@@ -55,7 +55,7 @@ const meaning = (path, status) => fill(say.status, { path, status, meaning: STAT
 /** Longer than any answer takes. Of a server that was stopped, or a network that forgets, nothing would ever be heard. */
 const PATIENCE = 120_000;
 
-/** After so long what is there is said to be old: an answer takes some milliseconds. */
+/** Milliseconds after which the shown data is marked as old. An answer usually takes a few. */
 const SLOW = 15_000;
 
 /** @type {(path: string, given: RequestInit) => Promise<[Response, string]>} */

@@ -132,7 +132,7 @@ def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
 
 
 def explained(reason: Reason | None) -> answers.Explained:
-    """Why it failed, what becomes of its rows, and what is to be done."""
+    """Explain why it failed, what happens to its rows, and what to do."""
     return {
         "cause": reason.cause if reason else "",
         "fate": reason.rows if reason else "",

@@ -15,7 +15,7 @@ _APART = ("checkpointing", "spark_conf", "configured", "job_source")
 
 
 def settings_of(spec: Mapping[str, Any]) -> list[answers.Setting]:
-    """Those of `PipelineSpec.to_json`, by the names that its arguments have."""
+    """Return the settings of `PipelineSpec.to_json`, by the names of its arguments."""
     configured, usual = set(spec.get("configured", ())), defaults()
     chosen = {
         *(f"checkpointing.{name}" for name in spec.get("checkpointing", ())),

@@ -1,8 +1,8 @@
 """Handles on operator state that outlive a request, and the limits of what requests read from files.
 
 A handle keeps its files open, so the next look at the same checkpoint costs a lookup. One request at a time uses it.
-It is closed when another checkpoint is requested, when others need its place, and after an idle time: an open file of
-a snapshot keeps its disk space, even after Spark has removed it.
+It is closed when another checkpoint is requested, when others need its place, and after an idle time. An open file of a
+snapshot keeps its disk space, even after Spark has removed it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Handles:
-    """Those that are not lent just now, by pipeline and position; see the module."""
+    """Pool of handles that no request uses now, by pipeline and position; see the module."""
 
     def __init__(self, kept: int = KEPT, idle: float = IDLE_SECONDS, clock: Callable[[], float] = time.monotonic):
         self._most, self._idle, self._clock = kept, idle, clock

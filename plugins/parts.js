@@ -99,7 +99,7 @@ export const Link = ({ to, children }) =>
 export const taskPage = ({ dag_id, run_id, map_index }, task, tries = 0) =>
   `dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${encodeURIComponent(task)}${map_index >= 0 ? `/mapped/${map_index}` : ""}${tries ? `?try_number=${tries}` : ""}`;
 /**
- * The last error of a run or a sink, and the log that tells more.
+ * The last error of a run or a sink, and a link to its log.
  * @type {Part<{ of: Schemas["Failure"] }>}
  */
 export const LastError = ({ of }) => h(Box, null,
@@ -122,7 +122,7 @@ export const LOOK = {
   RENAMED: "gray",
 };
 /**
- * Those that need somebody.
+ * Conditions that need a person.
  * @type {Condition[]}
  */
 export const URGENT = ["HALTED", "QUARANTINED", "IN_DOUBT", "FAILED", "NOT_RUNNING", "LATE"];

@@ -36,20 +36,18 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 OPEN = 10
-"""So many open checkpoints are shown."""
+"""Most open checkpoints that are shown."""
 COUNTED = 20
-"""Of so many of the newest checkpoints dead letters are counted."""
+"""Newest checkpoints whose dead letters are counted."""
 SUMMED = 1000
-"""So many of the newest checkpoints are summed up."""
+"""Newest checkpoints that are summed up."""
 
 router = conditional()
 
 
 @router.get("/pipelines/{name}")
 def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
-    """Return its state: the run that works, open checkpoints, the last results; and the acts that the user may do, by
-    DAG.
-    """
+    """Return its state: the run that works, open checkpoints, the last results, and the user's actions by DAG."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)
@@ -108,10 +106,10 @@ def checkpoints(
     run: str = "",
     map_index: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
 ) -> answers.Checkpoints:
-    """Its newest checkpoints, or those before a number; with `only` those alone, with `reason` those that failed so.
+    """Return its newest checkpoints, or those before a number.
 
-    until: those that were triggered at this time, with its zone, or before. dag, run, map_index: those that this run
-    has staged.
+    only: these alone. reason: those that failed for it. until: those that were triggered at this time, with its zone,
+    or before. dag, run, map_index: those that this run staged.
     """
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
@@ -202,7 +200,7 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 def _opened(
     store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
 ) -> list[answers.CheckpointOpen]:
-    before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an act waits for
+    before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an action waits for
     rows = zip(found, _listed(found, visible), strict=True)
     return [{**listed, "fitting": checkpoint_actions(row, each, before)} for each, listed in rows]
 

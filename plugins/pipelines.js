@@ -90,7 +90,7 @@ export function Pipelines({ query, go, dag = "" }) {
     setText(sent.current);
   }, [query.search]);
   const offset = Math.max(0, Number(query.offset) || 0);
-  const condition = /** @type {Condition | null} */ (query.condition ?? null); // of others the API tells
+  const condition = /** @type {Condition | null} */ (query.condition ?? null); // the API reports others
   const { data, error } = useAnswer(
     route("/v1/pipelines", {}, { limit: LIMIT, offset, search: query.search ?? "", condition, dag }), { live: true });
   useEffect(() => {

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 RECENT = 20
-"""So many completed checkpoints of a pipeline are drawn, and tell its rate."""
+"""Newest completed checkpoints of a pipeline that are drawn, and from which its rate is computed."""
 EVENTS = 500
-"""So many of the newest events are looked through for what a task has settled."""
+"""Newest events that are searched for what a task settled."""
 SETTLED = frozenset(
     {
         EventKind.COMPLETED,
@@ -59,7 +59,7 @@ def pipelines(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
 ) -> answers.Pipelines:
-    """Those of a DAG; those whose name, or that of a DAG of theirs, has `search` in it. `conditions` counts them."""
+    """Return pipelines of a DAG, or whose name, or a DAG's name, contains `search`. `conditions` counts them."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
         now = store.now()
@@ -127,7 +127,7 @@ def runs(
 
 
 def _of_run(store: DecisionLog, pipeline: str, run: Run, limit: int) -> list[answers.CheckpointListed]:
-    """None where a newer release has written them, so that the run's other pipelines are shown all the same."""
+    """Return no checkpoints if a newer release wrote them, so that the run's other pipelines are still shown."""
     try:
         return [listed(one) for one in reversed(store.run_checkpoints(pipeline, run.key, limit))]
     except NewerReleaseError as error:
@@ -145,7 +145,7 @@ def _settled(store: QueryLog, run: Run, task: str) -> list[Event]:
 
 
 def _overview(store: DecisionLog, visible: frozenset[str], dag: str) -> list[Overview]:
-    """Those that the user may see; with `dag` of this DAG alone."""
+    """Return the pipelines that the user may see; with `dag` only those of this DAG."""
     if dag and dag not in visible:
         return []
     return [each for each in store.overviews(dag) if _may_see(store, each, visible)]

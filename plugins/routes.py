@@ -21,9 +21,9 @@ from airflow_ft.store.database import LARGEST
 
 JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
-"""Of a checkpoint, as a decision log can keep it."""
+"""Number of a checkpoint, as a decision log can keep it."""
 AT_MOST = timedelta(minutes=1)
-"""How long an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
+"""Time for which an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
 
 
 class _Holds(Exception):
@@ -61,10 +61,10 @@ _given = _Given()
 
 
 def made_of(request: Request, now: datetime, *state: str) -> None:
-    """To be called by a route before its dearer questions: `state` are texts of which one is another one whenever its
-    answer is another one, but for what time alone changes (`holds_until`). `now` is by the clock of that.
+    """Answer 304, and do not return, if the client already has the answer.
 
-    Does not return, and the client gets 304, where it has the answer.
+    A route calls it before its expensive queries. `state` are texts, at least one of which changes whenever the answer
+    changes. `holds_until` covers what changes by time alone; `now` is by the same clock.
     """
     digest = sha256("\0".join(state).encode()).hexdigest()
     for tag in _known(request):
@@ -82,7 +82,7 @@ class Conditional(APIRoute):
     """Its answers to GET must not name the time, which would make each of them a new one."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own, and what is said above."""
+        """Return FastAPI's own handler, extended as described above."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:

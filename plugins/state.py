@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 MOST_BYTES = 1 << 20
-"""Of an answer."""
+"""Largest answer, in bytes."""
 _CHECKPOINTS = 100
 _EXACT = 1 << 53  # JavaScript's numbers
 
@@ -65,8 +65,9 @@ def look_up(
 ) -> Response:
     """Return what an operator (by its number or uid) knows of a key; no states: nothing.
 
-    key: a text for each column, as `airflow ft state get` takes them. state: one of several; None: all that have
-    something for the key. at: a retained checkpoint; None: the newest one that is confirmed.
+    key: a text for each column, as `airflow ft state get` takes them.
+    state: one of several; None: all that have something for the key.
+    at: a retained checkpoint; None: the newest one that is confirmed.
     """
 
     def ask(handle: State) -> Mapping[str, Any]:

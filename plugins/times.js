@@ -26,12 +26,12 @@ export function zone() {
   return new Intl.DateTimeFormat().resolvedOptions().timeZone;
 }
 
-/** The same; whoever uses it is shown anew when another one is chosen, here or in another window. */
+/** The same, as a hook: renders again when another zone is chosen, here or in another window. */
 export function useZone() {
   const [, setTimes] = useState(0);
   useEffect(() => {
     const again = () => setTimes((n) => n + 1);
-    const events = ["storage", "local-storage"]; // the latter is what Airflow tells its own window
+    const events = ["storage", "local-storage"]; // Airflow sends the latter to its own window
     for (const each of events) globalThis.addEventListener(each, again);
     return () => { for (const each of events) globalThis.removeEventListener(each, again); };
   }, []);

@@ -98,7 +98,7 @@ TEXTS = {
     "state": [
         f"the pipeline's newest {access.NEWEST} checkpoints",
         f"{handles.ENTRIES} values of a key in a state, {state.MOST_BYTES >> 20} MB for an answer",
-        f"a handle reads {handles.BYTES >> 20} MB",
+        f"A handle reads at most {handles.BYTES >> 20} MB",
         f"with every {timers.SILENT + 1}st interval",
         f"{timers.SILENT} for each retained checkpoint (`num_retained`), and {timers.SILENT * (timers.WAITING + 1)}",
     ],
@@ -112,7 +112,7 @@ TEXTS = {
     ],
     "writing-a-sink": [f"only reads, within {requirements.ASK_SECONDS:g} s"],
     "storage": [f"after {hdfs.TIMEOUT:g} seconds without an answer"],
-    "streaming": [f"of a stream there are {OF_A_STREAM.attempts:,}"],
+    "streaming": [f"{OF_A_STREAM.attempts:,} times in a stream"],
 }
 """By page, words with a number in it that the code has."""
 IN_WORDS = {

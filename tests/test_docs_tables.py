@@ -244,8 +244,8 @@ def test_every_option_is_on_a_page(commands: Mapping[str, ArgumentParser]) -> No
 
 
 @pytest.mark.airflow
-def test_an_act_on_what_is_in_doubt_is_an_option_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
-    rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/recovery.md", "| act | on | does |")}
+def test_an_action_on_what_is_in_doubt_is_an_option_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
+    rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/recovery.md", "| action | on | does |")}
     known = {each.option_strings[0] for each in commands["in-doubt"]._actions if each.metavar == "NUMBER"}
     assert rows == known
 
@@ -280,7 +280,7 @@ def test_what_is_read_of_a_connections_extra_is_said_and_nothing_else() -> None:
     [libpq] = [row[2] for row in table("docs/postgres.md", "| option | default |") if row[0] == "`conn_id`"]
     shown = set(named(libpq.partition("libpq gets ")[2])) - {"keepalives..."}
     assert shown == {each for each in _LIBPQ if not each.startswith("keepalives")}
-    s3 = TEXT["docs/files.md"].partition("the extra knows ")[2].partition(". ")[0]
+    s3 = TEXT["docs/files.md"].partition("The extra may have ")[2].partition(". ")[0]
     assert set(named(s3)) == set(_KEYS)
 
 

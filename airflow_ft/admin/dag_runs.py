@@ -39,7 +39,7 @@ def paused(dag_ids: Collection[str]) -> Container[str]:
 
 
 def ended(runs: Collection[RunKey]) -> set[RunKey]:
-    """Those of DAGs that failed, succeeded, or were deleted."""
+    """Return the DAG runs that failed, succeeded, or were deleted."""
     made_by_dags = {run for run in runs if not run.is_plain}
     still = going({run.dag_id for run in made_by_dags}) if made_by_dags else ()
     return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}

@@ -62,8 +62,8 @@ def parse_json(
     value exactly. A field that is absent is null, and malformed if it is declared NOT NULL. One that is not declared
     is ignored. docs/jobs.md has a table of what each type takes.
 
-    on_malformed: "fail" ends the job with a JobError which names topic, partition and offset (of other sources: the
-    beginning of the text); "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
+    on_malformed: "fail" ends the job with a JobError that names topic, partition and offset. For other sources it names
+    the beginning of the text. "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
     partition, offset and raw. See `parsed_rows` and `malformed_rows`.
     """
     fields = cast("T.StructType", T.StructType.fromDDL(schema)) if isinstance(schema, str) else schema

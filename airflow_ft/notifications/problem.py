@@ -132,7 +132,7 @@ class ProblemNotifier(BaseNotifier):
 
 
 def _as_failed(overview: Overview, context: Context) -> Overview:
-    """The run of a task whose callback this is still has the turn, and has failed all the same."""
+    """Count the run of a task whose callback this is as failed, although it still has the turn."""
     failure, turn = overview.failure, overview.turn
     if failure is None or turn is None or turn.run_id != getattr(context.get("ti"), "run_id", None):
         return overview

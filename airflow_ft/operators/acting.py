@@ -1,4 +1,4 @@
-"""What the operators share that act on a pipeline for a person: its name in a decision log, who asks, and when not."""
+"""Base of operators that act on a pipeline for a person: the pipeline's name, its decision log and the requester."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ActingOperator(BaseOperator):
             fail(self.log, error)
 
     def asked(self, context: Context) -> Asked:
-        """The act, from what was rendered; ConfigurationError."""
+        """Return the requested action, from rendered fields. Raises ConfigurationError."""
         raise NotImplementedError
 
     def actor(self, context: Context, asked: Asked) -> Actor:

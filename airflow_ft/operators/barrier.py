@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class InjectBarrierOperator(BaseOperator):
     """Puts a barrier into pipelines: everything that is in their sources now is before it.
 
-    One write injects it into all of them, at one moment of the decision log's clock, or into none: a pipeline that the
+    One write injects it into all of them, or into none, at one moment of the decision log's clock. A pipeline that the
     decision log does not know fails the task. It may be repeated: the first injection into a pipeline counts.
 
     Args:

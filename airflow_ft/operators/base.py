@@ -140,7 +140,7 @@ class CheckpointOperator(BaseOperator):
     def skip_if_skipped(self, run: steps.Context[DecisionLog]) -> None:
         """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does.
 
-        For tasks whose trigger rule is all_done: these run all the same.
+        For tasks whose trigger rule is all_done: these run anyway.
         """
         with suppress(KeyError):  # no run of the pipeline was ever registered
             row = run.store.run(run.pipeline, run.run)

@@ -25,11 +25,15 @@ class ConfirmOperator(CheckpointOperator):
     Updates the pipeline's asset and those of the sinks that got rows, unless the run had nothing to deliver. Gives the
     pipeline's turn to the next run.
 
-    The arguments are those of `CheckpointOperator`. Result: {"numbers": [...], "count", "first", "last": of these,
-    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "recovered": the numbers among
-    these that earlier runs computed and did not live to count, "recovered_rows": their part of "rows", "set_aside": of
-    these, rows by sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Each checkpoint is in the
-    result of one run. Of more than 1,000 numbers the list is None, and the other fields remain.
+    The arguments are those of `CheckpointOperator`. The result is a mapping:
+
+    - "numbers": [...], with "count", "first" and "last". Above 1,000 numbers the list is None; the other fields remain.
+    - "latest": newest confirmed number of the pipeline.
+    - "rows": confirmed in this run.
+    - "recovered": the numbers that earlier runs computed but did not count. "recovered_rows": their part of "rows".
+    - "set_aside": of these, rows by sink that the sink refused and a person set aside (`airflow ft in-doubt`).
+
+    Each checkpoint is in the result of one run.
     """
 
     role = "confirmed"

@@ -1,4 +1,4 @@
-"""Every act on a pipeline as a task, and the DAG that does what its trigger form, or the page, asks for."""
+"""Every action on a pipeline as a task, and the DAG that runs the action of its trigger form or of the page."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 DAG_ID = "airflow_ft_maintenance"
 
 _MAY_BE_REPEATED = READING | {"recover"}
-"""Whoever asks, and however often: these read, or do what the next run would do."""
+"""Safe in any try, for any user: these only read, or do what the next run would do."""
 
 
 class MaintenanceOperator(ActingOperator):
-    """Do one act on a pipeline, as `airflow ft` does, with the same lines in the task's log.
+    """Do one action on a pipeline, as `airflow ft` does, with the same lines in the task's log.
 
-    It is not retried (`retries=0`), and a later try of a cleared task does nothing. A person requested the act once,
-    for the pipeline's state at that time, and the event log names that person. A new run is a new request. Only
+    It is not retried (`retries=0`), and a later try of a cleared task does nothing. A person requested the action
+    once, for the pipeline's state at that time, and the event log names that person. A new run is a new request. Only
     recover, verify and doctor may be repeated.
 
     Args:
-        action: the act: one of `airflow_ft.pipeline.actions.names.ACTIONS`.
+        action: one of `airflow_ft.pipeline.actions.names.ACTIONS`.
         actions: those that this task may do; None: all.
-        checkpoint: its number, of acts on one; of savepoint and verify it may be left out.
-        rewind: of abort: its rows are computed again; otherwise the next checkpoint delivers them.
+        checkpoint: its number, for actions on one checkpoint. Savepoint and verify do not require it.
+        rewind: for abort: its rows are computed again; otherwise the next checkpoint delivers them.
         reason: why, for the event log.
-        savepoint_dir: of acts that take a savepoint; None: `[airflow_ft] savepoint_dir`.
-        savepoint: of restore and dispose: its path or URI, or a `FromSavepoint`.
-        allow_repeated: of verify: rows that equal delivered ones may be there more often.
-        full: of verify: other rows are counted too, which reads every table as a whole.
+        savepoint_dir: for actions that take a savepoint; None: `[airflow_ft] savepoint_dir`.
+        savepoint: for restore and dispose: its path or URI, or a `FromSavepoint`.
+        allow_repeated: for verify: rows that equal delivered ones may be there more often.
+        full: for verify: other rows are counted too, which reads every table as a whole.
         wait: seconds that a stream may take to stop; then the task fails, and the request stays.
 
     The other arguments are those of `TriggerSavepointOperator`. Each may be Jinja, but for `actions` and `wait`.
@@ -101,7 +101,7 @@ class MaintenanceOperator(ActingOperator):
         """Return the parameters of the trigger form, if the task takes all of its input from there."""
 
     def asked(self, context: Context) -> Asked:
-        """The act; StateConflictError in a try after the first, where it must not be repeated."""
+        """Return the requested action; StateConflictError in a later try of one that must not be repeated."""
         from airflow_ft.pipeline.actions.performing import Asked
 
         self._refuse_unknown(context)
@@ -160,11 +160,11 @@ class MaintenanceOperator(ActingOperator):
 
 
 def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, **dag_arguments: Any) -> DAG:
-    """Return a DAG whose runs do one act each, chosen in its trigger form, or on the page (`[airflow_ft]
+    """Return a DAG whose runs do one action each, chosen in its trigger form, or on the page (`[airflow_ft]
     maintenance_dags`).
 
-    Users who may trigger it may do its acts on every pipeline of the decision log: give each group of people its own
-    DAG (docs/ui.md).
+    Users who may trigger it may do its actions on every pipeline of the decision log. Give each group of people its
+    own DAG (docs/ui.md).
 
     Args:
         dag_id: its id.
@@ -197,7 +197,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
 
 
 def _params(actions: Sequence[str]) -> dict[str, Any]:
-    """Return the trigger form. Neither pipeline nor act has a default, so nothing happens without a choice."""
+    """Return the trigger form. Neither pipeline nor action has a default, so nothing happens without a choice."""
     return {
         "pipeline": Param("", type="string", minLength=1, title="Pipeline"),
         "action": Param(

@@ -72,9 +72,8 @@ class CheckpointedPipeline(TaskGroup):
     confirmed: ConfirmOperator | StreamingPipelineOperator
     """The last task; of a stream the only one, which succeeds when the stream was stopped."""
     output: Any
-    """Its result, for tasks that want to know: {"numbers": [...], "count", "first", "last", "latest": number,
-        "rows": count, "recovered": numbers, "recovered_rows": count, "set_aside": rows by sink that a person has set
-        aside}; see `ConfirmOperator`."""
+    """Its result, for later tasks: {"numbers": [...], "count", "first", "last", "latest": number, "rows": count,
+        "recovered": numbers, "recovered_rows": count, "set_aside": rows by sink}. See `ConfirmOperator`."""
     asset: Asset | AssetAlias
     """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 

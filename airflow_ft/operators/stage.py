@@ -38,7 +38,7 @@ class StageOperator(CheckpointOperator):
 
     role = "stage"
     writes: ClassVar[bool] = False
-    """Whether it delivers, too: OpenLineage is told of outputs then."""
+    """Whether it also delivers. OpenLineage then gets the outputs."""
     template_fields: Sequence[str] = (
         *CheckpointOperator.template_fields,
         "job",

@@ -146,7 +146,7 @@ class RecoverAllOperator(BaseOperator):
 
 
 def _check_pipelines(pipelines: object) -> None:
-    """ConfigurationError for text: each of its letters would count as a name."""
+    """Raise ConfigurationError for text: each of its characters would count as a name."""
     if pipelines is not None:
         check_texts("pipelines", pipelines)
 

@@ -100,7 +100,7 @@ def emit_sink_events(
     """Writes the events of sinks that got rows into Airflow's `outlet_events`; returns the outlets that have none.
 
     An event's extra is {"pipeline", "sink", "number": the newest, "numbers", "count", "first", "last", "rows": of this
-    sink}. An asset that Airflow refuses costs the event, with a warning: the rows are confirmed all the same.
+    sink}. If Airflow refuses an asset, a warning replaces the event: the rows are confirmed anyway.
     """
     from airflow.sdk import Asset
 

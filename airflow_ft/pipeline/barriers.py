@@ -30,12 +30,13 @@ class Alignment(StrEnum):
 class GateStatus:
     """Progress of one pipeline.
 
-    barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected. covered:
-    everything that was in the sources at that moment is confirmed, in checkpoints up to `number`. number: all
-    checkpoints up to it are settled, and what was not rewound of them is confirmed; 0: nothing is. delivered_by: the
-    number under which the newest of them was delivered: itself, or a later one that carries it. as_of: everything that
-    was in the sources at this time is in checkpoints up to `number`; None: no such time known. known: the decision log
-    has such a pipeline.
+    Attributes:
+        barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected.
+        covered: everything that was in the sources at that moment is confirmed, in checkpoints up to `number`.
+        number: all checkpoints up to it are settled, and those that were not rewound are confirmed; 0: none is.
+        delivered_by: the number under which the newest of them was delivered: itself, or a later one that carries it.
+        as_of: everything that was in the sources at this time is in checkpoints up to `number`; None: not known.
+        known: the decision log has such a pipeline.
     """
 
     pipeline: str

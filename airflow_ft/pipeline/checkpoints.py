@@ -26,9 +26,9 @@ class Gate:
     number: every checkpoint up to it is settled, the pipeline has confirmed this one or a later one, and what was
         rewound of them was computed again and confirmed.
     run: the DAG run has staged, and all that was published by then is settled: confirmed, or aborted without rows.
-    as_of: a stage that began to read its sources at or after that time, by the store's clock, has read them to their
-        end, or a stream has come so far, and all that was published by then is settled. So everything that was there
-        at that time is confirmed.
+    as_of: everything that the sources held at that time, by the store's clock, is confirmed. A stage that began to read
+        at or after it has read its sources to their end, or a stream has read as far. All that was published by then
+        is settled.
     after: a checkpoint was confirmed at or after that time, by the store's clock, with any rows.
     """
 

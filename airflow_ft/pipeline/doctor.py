@@ -184,7 +184,7 @@ def _rows(store: HistoryLog, pipeline: str, wal: WalReader) -> tuple[list[Segmen
     for segment in newest:
         try:
             return needed, [wal.open(segment)]
-        except AirflowFtError:  # told by the check of the log, if it is needed
+        except AirflowFtError:  # the check of the log reports it, if it is needed
             return needed, []
     return needed, []
 

@@ -63,14 +63,13 @@ def dry_run(
     columns_only: bool = False,
     **arguments: Any,
 ) -> DryRun:
-    """Return what the next run of a pipeline would deliver; nothing is delivered, and nothing that stays is written.
+    """Return what the next run of a pipeline would deliver. Delivers nothing, and leaves nothing behind.
 
     Args:
         spec: the pipeline. A stream is cut once.
         samples: how many rows of each sink are shown.
-        everything: all that there is to read now; False: the first checkpoint of it (one slice, where the source says
-            how large a slice is).
-        columns_only: computes nothing: columns, and what the sinks say of them.
+        everything: read all new input; False: only its first checkpoint (one slice, if the source bounds slices).
+        columns_only: compute nothing, and return only the columns and the sinks' objections.
         arguments: instead of `spec` those of `PipelineSpec`, by name. Nothing is rendered: no Jinja.
 
     Connections are those that the `airflow` command finds.

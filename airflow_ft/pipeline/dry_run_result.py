@@ -16,11 +16,15 @@ from airflow_ft.protocol.numbers import Numbers, count_text
 class DryRun:
     """Result of a dry run.
 
-    rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to
-    read. columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows,
-    values as Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and
-    whether there are too many dead letters. waiting: rows by sink of checkpoints that are published and not delivered,
-    by number: the next run delivers them first, and they are not among `rows`.
+    Attributes:
+        rows: by sink.
+        checkpoints: how many there would be.
+        has_more: the sources hold more than was read.
+        columns: by sink, name and Arrow type of each, where known.
+        samples: by sink, its first rows as Python values.
+        checks: the sinks' objections to these columns and rows, as in `airflow ft doctor`; also too many dead letters.
+        waiting: rows by sink of published, undelivered checkpoints, by number. The next run delivers them first. `rows`
+            does not include them.
     """
 
     pipeline: str

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Rows that a sink has got, and what it is called outside. `kind` and `settings` are those of its plan."""
+    """Rows that a sink received, and its name in lineage. `kind` and `settings` are those of its plan."""
 
     sink: str
     dataset: Dataset
@@ -37,7 +37,7 @@ def delivered(
 ) -> Sequence[Delivered]:
     """Return what each sink has got, by the plan of the newest delivery; without rows that were set aside.
 
-    A sink whose name cannot be found out is left out, with a warning: its rows are delivered all the same.
+    A sink whose name cannot be found is left out, with a warning: its rows are delivered anyway.
     """
     plan = _newest_plan(store, pipeline, confirmed)
     if plan is None:

@@ -1,8 +1,8 @@
 """Gauges, counters and timers about a pipeline, by way of Airflow's own metrics (`[metrics]` in airflow.cfg).
 
-Each is sent as Airflow 3 sends its own: with tags (`airflow_ft.rows`, pipeline=orders), for OpenTelemetry and
-DogStatsD; and with the tags' values in its name (`airflow_ft.rows.orders`), since plain StatsD has no tags.
-docs/observability.md lists them. Whatever goes wrong with metrics is logged, by Airflow or here, and fails nothing.
+Each is sent twice, as Airflow 3 sends its own. For OpenTelemetry and DogStatsD it has tags (`airflow_ft.rows`,
+pipeline=orders). Plain StatsD has no tags, so their values are in the name (`airflow_ft.rows.orders`).
+docs/observability.md lists them. Errors of metrics are logged, by Airflow or here, and fail nothing.
 """
 
 from __future__ import annotations

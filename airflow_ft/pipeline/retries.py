@@ -9,10 +9,10 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 
 USUAL = FixedDelay(attempts=3, delay=timedelta(seconds=15))
-"""Where nobody says anything. A killed task is the normal case that this package is for: tried again, and soon."""
+"""The default. This package is made for killed tasks, so it retries them soon."""
 
 OF_A_STREAM = FixedDelay(attempts=1000, delay=timedelta(seconds=15))
-"""The same for the task of a stream: it is tried again when its worker has died, and lives for weeks."""
+"""The default for the task of a stream, which runs for weeks and is retried when its worker dies."""
 
 
 def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:

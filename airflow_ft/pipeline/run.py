@@ -88,9 +88,8 @@ def run(
     times after transient errors, 15 seconds apart. A refused login, a missing privilege and a table that does not fit
     end the run at once.
 
-    Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
-    confirmed number of the pipeline, "rows": confirmed in this run, "recovered", "recovered_rows": the part of these
-    that earlier runs computed, "set_aside"}, as `CheckpointedPipeline.output`.
+    Returns {"numbers": [...], "count", "first", "last", "latest", "rows", "recovered", "recovered_rows", "set_aside"}:
+    the checkpoints and rows confirmed in this run, as `CheckpointedPipeline.output`. See `ConfirmOperator`.
 
     Raises an AirflowFtError after a failure: decided rows are delivered nevertheless, or by the next run.
     """

@@ -60,7 +60,7 @@ def run_of(context: Context) -> RunKey:
 
 
 def task_of(context: Context) -> str:
-    """A task as the decision log names who acts: dag/run/task."""
+    """Return a task as the decision log names it: dag/run/task."""
     ti, index = context["ti"], run_of(context).map_index
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
 

@@ -40,7 +40,7 @@ def savepoint_dir() -> str:
 
 
 def maintenance_dags() -> tuple[str, ...]:
-    """`[airflow_ft] maintenance_dags`: the ids of the DAGs that act on pipelines for those who use the page."""
+    """`[airflow_ft] maintenance_dags`: the ids of the DAGs that act on pipelines for users of the page."""
     named = (each.strip() for each in (_read("maintenance_dags") or "airflow_ft_maintenance").split(","))
     return tuple(dict.fromkeys(each for each in named if each))
 

@@ -1,4 +1,4 @@
-"""Where Spark runs: a master as text, or "conn:<id>" of an Airflow connection of type `spark`."""
+"""The Spark master: as text, or "conn:<id>" of an Airflow connection of type `spark`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`PipelineSpec`: all that a pipeline's author says, in one frozen value. Each task carries its part of it.
+"""`PipelineSpec`: all settings of a pipeline's author, in one frozen value. Each task carries its part of it.
 
-Its fields are listed here and nowhere else: the operators name those that they use as template fields, `resolve` makes
-a complete pipeline of it, and the decision log keeps what each checkpoint was made with (`to_json`, by its digest).
+Its fields are listed only here. The operators name those that they use as template fields, and `resolve` completes the
+pipeline. The decision log keeps the specification of each checkpoint (`to_json`, by its digest).
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class PipelineSpec:
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
         packages: Maven coordinates that Spark fetches besides.
         job_args: plain data for the job.
-        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then needs
-            no start of a JVM: a small run takes a fraction of the time. It holds the driver's memory meanwhile; zero:
-            it ends with its run. None: `[airflow_ft] keep_session`.
+        keep_session: for how long Spark waits for the next run of this pipeline on the same machine. That run starts no
+            JVM, so a small run takes a fraction of the time. Meanwhile Spark holds the driver's memory. Zero: Spark
+            ends with its run. None: `[airflow_ft] keep_session`.
         overlap: deliver staged checkpoints during the stage, in its process; the tasks behind it deliver the rest. A
             run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
@@ -110,9 +110,9 @@ class PipelineSpec:
         from_savepoint: the savepoint that a run starts from, once, instead of the pipeline's own state: its path, or a
             `FromSavepoint`, usually Jinja: `FromSavepoint.from_params()` uses the DAG run's parameters
             (`savepoint_params`). Empty text, None: its own state.
-        late_after: time after which the pipeline is late (LATE on the page, among the problems) without a confirmation
-            and without a look that found its sources read; for a schedule, a little more than its interval. None:
-            never.
+        late_after: time without a confirmation, and without a look that found its sources read, after which the
+            pipeline is late. It is then LATE on the page and among the problems. For a schedule, give a little more
+            than its interval. None: never.
         emit_asset: declare the assets of the pipeline, its sources and its sinks, and update `airflow-ft://<pipeline>`
             and those of sinks that got rows when checkpoints are confirmed.
 

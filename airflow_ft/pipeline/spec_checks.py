@@ -91,7 +91,7 @@ def check_places(wal_root: str | None, **texts: str | None) -> None:
 def check_spark(
     spark_conf: Mapping[str, Any], jars: str | Sequence[str] | None, packages: Sequence[str], keep_session: object
 ) -> None:
-    """Check how Spark is to be started."""
+    """Check the settings that start Spark."""
     check_type("spark_conf", spark_conf, Mapping, 'Give a dictionary, such as {"spark.driver.memory": "2g"}.')
     for name, value in dict[str, Any](spark_conf).items():
         check_key("spark_conf", name)

@@ -1,4 +1,4 @@
-"""What each step of a resolved pipeline does: Airflow's tasks are shells over this, and so is `run`.
+"""The steps of a resolved pipeline. Airflow's tasks are shells over them, and so is `run`.
 
 `connections` reads Airflow's connections in the way that the process has; `run` is the run as the core sees it.
 """
@@ -339,7 +339,7 @@ def _require_root(root: str) -> None:
 
 
 def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
-    """Makes one participant's rows visible; the newest numbers that there is proof of, none: there was nothing."""
+    """Make one participant's rows visible. Returns the newest proven numbers; none: there was nothing to deliver."""
     numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)

@@ -1,8 +1,7 @@
 """A checkpoint as spans of OpenTelemetry, where Airflow traces (`[traces] otel_on`): the whole, and its parts below it.
 
-They are made when the checkpoint is completed or aborted, by the process that sees it, of what the decision log has:
-so a trace shows what was done, also by Spark's driver and by a task that died, and a task that waits holds no span
-open. docs/observability.md lists them.
+The process that sees the checkpoint completed or aborted makes them from the decision log. So a trace also shows the
+work of Spark's driver and of tasks that died, and a waiting task holds no span open. docs/observability.md lists them.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def is_resolved_later(value: object) -> bool:
 
 
 def check_known(argument: str, value: object, *, of: str = "") -> None:
-    """ConfigurationError for a value that there is only in a run, where it has to be known when the DAG is parsed."""
+    """Raise ConfigurationError for a value that only a run has, if it must be known when the DAG is parsed."""
     for each in value if isinstance(value, list | tuple) else (value,):
         if is_resolved_later(each):
             raise wrong(

@@ -20,9 +20,9 @@ from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.reasons import WaitReason
 
 RETAINED_BATCHES = 1000
-"""So many micro-batches Spark keeps state for, where no fewer are enough."""
+"""Default number of micro-batches for which Spark keeps state, unless fewer are enough."""
 SPARE_BATCHES = 2
-"""Beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the one under way."""
+"""Batches beyond those that wait for delivery: the last delivered one, to which a rewind goes, and the current one."""
 _LEAST_RETAINED = 100
 _NEWEST = 20
 _LIVE = (CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING)

@@ -55,7 +55,7 @@ Inputs = frozenset[Input]
 
 @dataclass(frozen=True, slots=True)
 class ColumnLineage:
-    """`columns`: by column of the rows, what it is made of. `rows`: what has a part in which rows there are."""
+    """`columns`: by column of the rows, the inputs of its values. `rows`: the inputs that decide which rows exist."""
 
     columns: Mapping[str, Inputs]
     rows: Inputs = field(default_factory=frozenset)

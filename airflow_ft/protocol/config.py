@@ -1,4 +1,4 @@
-"""What a user may set, and what names may look like. Everything is checked at construction: at DAG parse."""
+"""A user's settings, and the allowed form of names. Everything is checked at construction: at DAG parse."""
 
 from __future__ import annotations
 

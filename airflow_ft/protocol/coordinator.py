@@ -73,7 +73,7 @@ class Coordinator(Settling):
         return number
 
     def plan(self, delivery: Delivery, max_rows: int) -> list[int]:
-        """Stores a plan for everything staged and free; returns all numbers that are to be delivered, ascending.
+        """Store a plan for everything staged and free. Returns all numbers to deliver, ascending.
 
         A plan that was made for other sinks and is not yet PREPARED gives way: its rows are carried (SUPERSEDED).
         """

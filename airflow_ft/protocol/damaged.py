@@ -1,4 +1,4 @@
-"""What is stored may be damaged: then an error names the place, and not what made no sense there."""
+"""Errors for damaged stored data: they name the place, and not the bytes that made no sense there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from airflow_ft.protocol.errors import AirflowFtError
 
 SENSELESS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, EOFError, struct.error)
-"""What is raised by whoever makes sense of bytes that make none."""
+"""Errors that decoders raise for bytes that make no sense."""
 
 
 @contextmanager

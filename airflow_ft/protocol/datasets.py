@@ -1,4 +1,4 @@
-"""What tables, topics and folders are called outside of this package: by OpenLineage, and as Airflow's assets.
+"""Names of tables, topics and folders outside of this package: in OpenLineage, and as Airflow's assets.
 
 The names are those of OpenLineage (https://openlineage.io/docs/spec/naming), the URIs those of Airflow's providers
 (AIP-60). What neither of them knows is named alike.

@@ -1,4 +1,4 @@
-"""Where rows go that the job itself has found unfit, and how many of them are too many."""
+"""The sink for rows that the job itself rejects, and the largest number of them."""
 
 from __future__ import annotations
 

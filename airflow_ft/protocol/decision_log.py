@@ -52,11 +52,11 @@ class EpochLog(LeaseLog, Protocol):
     def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
         """Takes the next epoch for `lease` (whose epoch field is ignored), or raises.
 
-        Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
-        with that very counter, else LeaseHeldError; and it is ACTIVE (PipelineHaltedError), or RENAMED with nothing
-        published, so that a pipeline may be renamed to it. The same transaction drops all other leases and aborts
-        TRIGGERED checkpoints, which can no longer be published. The reason is FENCED where another holder's lease of
-        their epoch was dropped, else ATTEMPT_ENDED.
+        Raises LeaseHeldError unless the epoch is still `expected`, and every lease on the pipeline is in `seen`
+        (holder -> counter) with that very counter. Raises PipelineHaltedError unless the pipeline is ACTIVE, or RENAMED
+        with nothing published, so that a pipeline may be renamed to it. The same transaction drops all other leases and
+        aborts TRIGGERED checkpoints, which can no longer be published. Their reason is FENCED if another holder's lease
+        of their epoch was dropped, else ATTEMPT_ENDED.
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
@@ -154,8 +154,9 @@ class HistoryLog(QueryLog, Protocol):
         reason: AbortReason | None = None,
         run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
-        """Newest first; with `before` only lower numbers, with `only` those alone, those that failed for `reason`, and
-        those that were staged in `run`.
+        """Return checkpoints, newest first. `before`: lower numbers. `only`: these alone. `reason`: failed for it.
+
+        `run`: staged in that run.
         """
 
     def unsettled(

@@ -1,4 +1,4 @@
-"""What is not settled, and what each sink says of it: nothing stays silently in doubt.
+"""Unsettled checkpoints, and each sink's answer about them: nothing stays silently in doubt.
 
 Only reads, the decision log and the sinks; never an epoch, so it may run beside anything. What it finds is of this
 moment: that a marker is *absent* proves nothing while a transaction may still be open (I6).

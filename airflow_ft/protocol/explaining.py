@@ -1,4 +1,4 @@
-"""Explain the condition of a pipeline to people: what exactly is wrong, what helps, and which acts can work."""
+"""Explain the condition of a pipeline to people: what exactly is wrong, what helps, and which actions can work."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ def refuses_rows(checkpoint: Checkpoint) -> bool:
     )
 
 
-# --- which acts can work ---------------------------------------------------------------------------------------------
+# --- which actions can work ------------------------------------------------------------------------------------------
 
 
 def pipeline_actions(overview: Overview) -> tuple[str, ...]:
-    """The acts on the whole pipeline (`actions.names.ACTIONS`) that are not refused in its state."""
+    """Return the actions on the whole pipeline (`actions.names.ACTIONS`) that are not refused in its state."""
     condition, is_open = overview.condition, overview.turn is not None
     reading = ("verify", "doctor")
     if condition is Condition.RENAMED:
@@ -117,7 +117,7 @@ def pipeline_actions(overview: Overview) -> tuple[str, ...]:
     actions: list[str] = []
     if not is_open and condition in (Condition.FAILED, Condition.NOT_RUNNING, Condition.LATE):
         actions.append("retire")
-    # An active process keeps the epoch, so these acts would be refused.
+    # An active process keeps the epoch, so these actions would be refused.
     is_held = overview.is_at_work and overview.leases > 0
     if condition is not Condition.QUARANTINED and not is_held:
         actions.append("recover")
@@ -131,9 +131,9 @@ def pipeline_actions(overview: Overview) -> tuple[str, ...]:
 
 
 def checkpoint_actions(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """The acts on one open checkpoint (`actions.names.SETTLING`) that are not refused in its state (`core.resolution`).
+    """Return the actions on one open checkpoint (`actions.names.SETTLING`) that are not refused in its state.
 
-    `opened`: the oldest open checkpoints of the pipeline.
+    `airflow_ft.protocol.resolution` refuses the others. `opened`: the oldest open checkpoints of the pipeline.
     """
     if row.newer or row.status is PipelineStatus.RENAMED:
         return ()

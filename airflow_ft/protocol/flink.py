@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 _PREFIX = "execution.checkpointing."
 _LARGEST = 2**31 - 1
 _ENABLED = timedelta(milliseconds=1)
-"""Of an interval the least with which Flink makes checkpoints."""
+"""Smallest interval at which Flink makes checkpoints."""
 
 
 def _interval(value: object) -> timedelta:
@@ -76,7 +76,7 @@ class _Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Would promise what is not done; but `same` is what is done anyway."""
+    """A setting that would promise something that is not done, except for values in `same`, which hold anyway."""
 
     why: str
     same: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """Changes nothing that a user would miss: told, and left out."""
+    """A setting without an effect that a user would miss: reported, and left out."""
 
     why: str
 
@@ -188,7 +188,7 @@ _OLDER = {
     "state.checkpoint.cleaner.parallel-mode": "cleaner.parallel-mode",
 }
 _NAMES = {name if name.startswith(("state.", "execution.")) else _PREFIX + name: name for name in KEYS} | _OLDER
-"""Of each of Flink's keys the name in `KEYS`."""
+"""Map each of Flink's keys to its name in `KEYS`."""
 
 _RESTART = "restart-strategy."
 RESTART_TYPES: Mapping[str, str] = {
@@ -202,7 +202,7 @@ RESTART_TYPES: Mapping[str, str] = {
     "exponential-delay": "exponential-delay",
     "exponentialdelay": "exponential-delay",
 }
-"""What Flink calls its restart strategies, and what each is called here."""
+"""Flink's names of restart strategies, and the names here."""
 _NO_RESTART = "Flink has no such key for restarts, or a newer one has"
 RESTART_KEYS: Mapping[str, _Taken] = {
     "fixed-delay.attempts": _Taken("attempts", _attempts, _A_COUNT),

@@ -21,9 +21,9 @@ class Later(StrEnum):
     REFUSE = "refuse"
     """Nothing is restored while there are such."""
     CONTINUE = "continue"
-    """They stay as they are. Their micro-batches are computed once more for the state, and delivered no more."""
+    """They stay as they are. Their micro-batches are computed again only for the state, and not delivered again."""
     WRITE_AGAIN = "write-again"
-    """Their input is read once more, and what the job makes of it is delivered beside what is there."""
+    """Their input is read again, and the job's rows are delivered beside those in the sinks."""
 
 
 class ClaimMode(StrEnum):

@@ -1,4 +1,4 @@
-"""What a stream says of itself: a line now and then, not six for each checkpoint."""
+"""Log lines of a stream about its progress: one now and then, not six for each checkpoint."""
 
 from __future__ import annotations
 

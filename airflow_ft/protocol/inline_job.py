@@ -62,7 +62,7 @@ class InlineJob:
 
     @property
     def reference(self) -> str:
-        """Return what it is called in messages: "orders.py:transform"; nothing of the machine is in it."""
+        """Return its name in messages, without a path of the machine: "orders.py:transform"."""
         return f"{PurePath(self.file).name}:{self.name}"
 
     @property
@@ -82,7 +82,7 @@ class InlineJob:
         return _SECRET.sub(r"\1\2***\2", self.source)
 
     def check_arguments(self, given: Collection[str]) -> None:
-        """ConfigurationError, naming them, for arguments (`job_args`) that it does not take, and those that it lacks.
+        """Raise ConfigurationError that names arguments (`job_args`) that it does not take, or that it lacks.
 
         Check nothing if its source does not show them: a class may get its constructor from elsewhere.
         """

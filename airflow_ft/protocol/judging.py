@@ -20,15 +20,15 @@ def judge(
     ended: Callable[[Collection[RunKey]], Collection[RunKey]],
     paused: Callable[[Collection[str]], Container[str]],
 ) -> list[Overview]:
-    """Return the pipelines so that `Overview.condition` is that of now.
+    """Return the pipelines with their current `Overview.condition`.
 
     The turn of a run that cannot continue is free: the next run takes it, whenever it comes.
 
     Args:
         found: pipelines as the decision log knows them.
         lease_seconds: `[airflow_ft] lease_seconds`.
-        ended: of some runs those that failed, succeeded or were deleted.
-        paused: of some DAGs those that begin no run: they are paused or deleted.
+        ended: selects the runs that failed, succeeded or were deleted.
+        paused: selects the DAGs that begin no run, because they are paused or deleted.
     """
     over = ended({each.turn for each in found if each.turn is not None})
     known = [

@@ -1,4 +1,4 @@
-"""What a setting may be, and its plain form: durations, counts, numbers, flags, choices.
+"""Kinds of settings, and their plain form: durations, counts, numbers, flags, choices.
 
 The settings of a class are the fields of its frozen dataclass that have a kind in their metadata, listed nowhere else.
 """

@@ -1,4 +1,4 @@
-"""How far a pipeline is behind its sources, and how soon it will have read them. Nothing is decided by it."""
+"""Lag of a pipeline behind its sources, and the time until it has read them. No decision depends on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Unit(StrEnum):
     """Unit in which a source is counted."""
 
     RECORDS = "records"
-    """Of topics: offsets, among them those of transactions' markers."""
+    """Unit of topics: offsets, including those of transaction markers."""
     FILES = "files"
 
 

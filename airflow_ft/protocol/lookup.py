@@ -123,7 +123,7 @@ def _moved_in(position: SparkPosition) -> int:
 
 
 def retained(store: HistoryLog, pipeline: str, most: int) -> list[Checkpoint]:
-    """The checkpoints that `confirmed_position` takes, newest first, of the newest `most` that there are."""
+    """Return the checkpoints that `confirmed_position` takes, newest first, of the newest `most` checkpoints."""
     newest = store.latest_confirmed(pipeline)
     unpruned = {each.number for each in store.prunable(pipeline, 0, _MANY)} | {newest.number if newest else 0}
     return [

@@ -12,11 +12,11 @@ from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.timing import Timing
 
 MOST_EVENTS = 300
-"""So many of a checkpoint's events are looked at for its trace: one that is tried again for hours has thousands."""
+"""Most events of a checkpoint that its trace uses: a checkpoint that is retried for hours has thousands."""
 
 
 class Meter(Protocol):
-    """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
+    """Counts the outcomes of checkpoints. An error in counting fails nothing."""
 
     @property
     def traces(self) -> bool:

@@ -87,7 +87,7 @@ class Promise(StrEnum):
     REDO = "REDO"
     IDEMPOTENT = "IDEMPOTENT"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
-    """It keeps no marker: a delivery whose end nobody has recorded is repeated, and its rows may come twice."""
+    """It keeps no marker. A delivery without a recorded end is repeated, and its rows may arrive twice."""
 
 
 class Outcome(StrEnum):
@@ -411,7 +411,7 @@ class Pipeline:
 
     @property
     def halted(self) -> str:
-        """Why it is HALTED, and what is said of it; "": it is not."""
+        """Return the reason and the message of a HALTED pipeline; "": it is not HALTED."""
         if self.status is not PipelineStatus.HALTED:
             return ""
         return halted_text(self.why, self.halt_message, newer=bool(self.newer))
@@ -473,8 +473,8 @@ class Checkpoint:
     digest of its specification (`SpecLog.spec`; "": unknown).
 
     Only for people: `lag`, what each source had beyond this checkpoint while it was the newest one (empty: not
-    measured); `application`, Spark's id of the application that computed it ("": unknown); `state_sizes`, the size of
-    the state after it (None: not measured, or no state).
+    measured). Also `application`, Spark's id of the application that computed it ("": unknown), and `state_sizes`, the
+    size of the state after it (None: not measured, or no state).
     """
 
     pipeline: str

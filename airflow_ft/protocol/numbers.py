@@ -1,4 +1,4 @@
-"""Numbers of checkpoints, told in little: a stream has a hundred thousand of them in one run."""
+"""Compact lists of checkpoint numbers: a stream has a hundred thousand of them in one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 MOST_LISTED = 1000
-"""So many numbers are listed one by one."""
+"""Longest list of single numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a lost installation has left in a sink at numbers that it did not finish: told to the person who adopts it."""
+"""Orphans: what a lost installation left in a sink at unfinished numbers. `airflow ft adopt` reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class OrphanKind(StrEnum):
-    """Kind of remnant that a sink holds."""
+    """Kind of orphan in a sink."""
 
     COMMITTED = "committed"  # a branch whose rows are visible, of a number that was not delivered as a whole
     ABORTED = "aborted"  # a tombstone: nothing is visible

@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 _TRIED_BEFORE_IT_EXPIRES = 4
-"""So often at least a sink that is away is tried within the time-out of a checkpoint."""
+"""Least number of tries at an unavailable sink within the time-out of a checkpoint."""
 RETAINED_TOGETHER = 20
-"""So many delivered checkpoints are finalised, and old ones pruned, at once: until then each is read with every look at
-the open ones, and keeps its place on disk."""
+"""Delivered checkpoints that are finalised together, when old ones are pruned too. Until then each of them is read with
+every look at the open ones, and keeps its place on disk."""
 FOLLOWED_EACH = 5.0
-"""So often (seconds) a stream tells its sources how far it has confirmed, however little that is: people watch the lag
-of consumer groups."""
+"""Seconds between a stream's reports to its sources of how far it has confirmed. Even small progress is reported,
+because people watch the lag of consumer groups."""
 PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
-"""A stream, whose next checkpoint waits meanwhile, prunes so often (seconds), or when it has delivered so much."""
+"""Seconds, or delivered bytes, after which a stream prunes. Its next checkpoint waits meanwhile."""
 
 
 class Overlap:

@@ -120,7 +120,7 @@ class Expiring(Protocol):
         """
 
     def renew(self, fence: Fence) -> None:
-        """Writes what it remembers once more, before it goes. FencedError as in `forget`."""
+        """Write its memory again before that expires. FencedError as in `forget`."""
 
 
 class ParticipantFactory(Protocol):

@@ -25,7 +25,7 @@ URGENT = (
     Condition.NOT_RUNNING,
     Condition.LATE,
 )
-"""What a person is told of, the most urgent first."""
+"""Conditions that are reported to a person, the most urgent first."""
 
 
 @dataclass(frozen=True, slots=True)

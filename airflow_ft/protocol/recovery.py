@@ -1,4 +1,4 @@
-"""What earlier runs left behind: redo what was decided, settle what is in doubt. Idempotent."""
+"""Finish the work of earlier runs: redo what was decided, settle what is in doubt. Idempotent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Actions of a person on a checkpoint in doubt: a closed list, each through the coordinator (`airflow ft in-doubt`).
 
-| act | on | does |
+| action | on | does |
 | --- | --- | --- |
 | commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | abort marker first, then ABORTED |
@@ -168,7 +168,7 @@ class Resolver:
                 fence = Fence(self.pipeline, self.store.installation, epoch, attempt)
                 sink.seed(fence, participant.predecessor)
 
-    # --- what the acts share -------------------------------------------------------------------------------------
+    # --- what the actions share ----------------------------------------------------------------------------------
 
     @contextmanager
     def _coordinating(self) -> Iterator[Coordinator]:

@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 BATCH = 200
 BATCHES = 10
-"""So many batches at once: more than a delivery, or a run that delivers at its end, leaves behind."""
+"""Most batches at once: more than a delivery, or a run that delivers at its end, leaves behind."""
 FORGOTTEN_TOGETHER = 20
-"""So many numbers lose their events in one transaction."""
+"""Numbers whose events are deleted in one transaction."""
 MARKERS_TOGETHER = 20
-"""The sinks are told to forget once in so many numbers: markers are small, and asking each sink in each run is not."""
+"""Numbers after which sinks forget markers: these are small, and a request to each sink in each run is expensive."""
 
 
 class Progress(Protocol):

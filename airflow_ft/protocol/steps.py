@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=StepLog, covariant=True)
 
 PROBLEMS = 20
-"""So many numbers of a run that are not delivered are named one by one."""
+"""Most undelivered numbers of a run that are named one by one."""
 
 
 def _never_over(_: RunKey) -> bool:
@@ -209,7 +209,7 @@ def delivering(context: Context[StepLog]) -> Iterator[Coordinator]:
 
 @contextmanager
 def _forgiving(context: Context[StepLog]) -> Iterator[None]:
-    """FENCED reads the state once more, and is no failure when another has finished this run's checkpoints."""
+    """Read the state again when FENCED. It is no failure if another process has finished this run's checkpoints."""
     try:
         yield
     except FencedError as error:

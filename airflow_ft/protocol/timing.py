@@ -1,4 +1,4 @@
-"""How long checkpoints take, step by step, and how many rows they bring: of one, and of many in short."""
+"""Duration of checkpoints, step by step, and their rows: for one checkpoint, and summed up for many."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Timing(NamedTuple):
 
     @property
     def ends(self) -> Mapping[Step, datetime]:
-        """When each step ended, of those that did."""
+        """Return the end of each step that has ended."""
         times = (self.staged_at, self.prepared_at, self.decided_at, self.completed_at)
         return {step: at for step, at in zip(Step, times, strict=True) if at is not None}
 

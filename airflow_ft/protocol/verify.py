@@ -21,9 +21,9 @@ from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 MAXIMUM = 1000
-"""How many of the newest checkpoints are looked through for what is still in the log."""
+"""Newest checkpoints that are searched for rows that are still in the log."""
 SAMPLES = 3
-"""How many rows of a difference are shown."""
+"""Most rows of a difference that are shown."""
 
 
 def sample(row: Iterable[object]) -> str:
@@ -151,7 +151,7 @@ def verify(
     """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
 
     `place` names the table, topic or folder of a sink, for a participant that cannot be read. Such a participant is a
-    report with its error; the others are compared all the same. ConfigurationError for a number that cannot be.
+    report with its error; the others are compared anyway. ConfigurationError for a number that cannot be compared.
     """
     chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
     reports: list[SinkReport] = []

@@ -23,7 +23,7 @@ MOST_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PipelineWarning:
-    """A warning. Code and subject identify it: reporting it once more replaces it.
+    """A warning. Code and subject identify it: reporting it again replaces it.
 
     Args:
         code: a stable name in capitals, such as `SOURCE_FILE_GREW`.

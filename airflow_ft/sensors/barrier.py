@@ -29,17 +29,17 @@ class BarrierSensor(GateSensor):
     Args:
         pipelines: the names of the pipelines, all in one decision log.
         barrier: a time (datetime with a zone, or ISO text), or the id of a barrier that was injected
-            (`InjectBarrierOperator`, `airflow ft inject-barrier`), whose moment is that of its injection into each
-            pipeline. None: the end of the data interval of its own DAG run; of a run that has none (triggered by hand,
-            by an asset ...) the time from which on it could begin (`dag_run.run_after`).
+            (`InjectBarrierOperator`, `airflow ft inject-barrier`). Its moment is that of its injection into each
+            pipeline. None: the end of the data interval of its own DAG run. A run without one (triggered by hand, by
+            an asset ...) uses the earliest time at which it could begin (`dag_run.run_after`).
         alignment: when it opens, and which numbers it names:
 
             - "aligned": when each pipeline has confirmed what was before the barrier. `number` is the first checkpoint
               that is known to cover it. A reader of each pipeline up to its number reads one consistent cut.
             - "unaligned": as "aligned", but at the latest after `patience`. Then it opens anyway. The log and the
               result say which pipelines lag ("covered": False), and how far each of them is.
-            - "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed:
-              nothing of before the barrier is missing, and more of what came after it is there already.
+            - "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed.
+              Nothing from before the barrier is missing, and some rows from after it are included.
 
         patience: with "unaligned" alone, and necessary there: how long it waits from its first look, over retries too.
         store: as in `CheckpointedPipeline`.

@@ -1,4 +1,4 @@
-"""What the sensors share: one look at the decision log, then the triggerer; a point that is fixed at the first look."""
+"""Base of the sensors: one look at the decision log, then the triggerer. The first look fixes the point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _KEPT = "airflow_ft_gate"
-"""Where Airflow keeps the point that was fixed at the first look."""
+"""Key under which Airflow keeps the point that the first look fixed."""
 
 
 class GateSensor(BaseSensorOperator):

@@ -34,9 +34,9 @@ class CheckpointSensor(GateSensor):
         number: wait until this checkpoint is confirmed (and every earlier one settled).
         dag_id: with `run_id`: wait until all that this DAG run staged is confirmed.
         run_id: see `dag_id`.
-        as_of: wait until everything that was in the sources at this time is confirmed (datetime with a zone, or ISO
-            text): until a run that began to read at or after it has read to the end, and is delivered.
-        after: wait until a checkpoint was confirmed at or after this time, with any rows: a late delivery of an
+        as_of: wait until everything that was in the sources at this time (datetime with a zone, or ISO text) is
+            confirmed: a run that began to read at or after it has read to the end, and is delivered.
+        after: wait until a checkpoint was confirmed at or after this time, with any rows. A late delivery of an
             earlier run's rows opens it too.
         store: as in `CheckpointedPipeline`.
         deferrable: wait in the triggerer, without a worker's slot, after one look.

@@ -1,4 +1,4 @@
-"""What a sensor without a condition waits for: everything that was there when the interval of its DAG run ended."""
+"""Condition of a sensor that names none: everything that was there when the interval of its DAG run ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _is_registered(store: ReadingOperations, pipeline: str, dag_run: Any) -> boo
 
 
 def _announced(dag_run: Any, pipeline: str) -> int:
-    """The newest number that an event of the pipeline's asset has told this DAG run of; 0: none has."""
+    """Return the newest number in the pipeline's asset events that triggered this DAG run; 0: there is none."""
     numbers = [0]
     for event in getattr(dag_run, "consumed_asset_events", None) or ():
         number = (event.extra or {}).get("number")

@@ -1,4 +1,4 @@
-"""What PyArrow does slowly, or with a side effect.
+"""Replacements for functions of PyArrow that are slow, or have a side effect.
 
 Asked for a scalar or a NumPy array, it imports pandas if that is installed: it looks whether a value is one of pandas.
 So do `pa.array`, and compute functions that are given a Python value. A task lives for a second or two, of which that

@@ -1,4 +1,4 @@
-"""Would the sinks take rows of these schemas? Asked before Spark computes any; `prepare` judges what was staged.
+"""Check whether the sinks would take rows of these schemas, before Spark computes any. `prepare` judges staged rows.
 
 The judges are the same. Nothing is written and nothing locked, and a sink that cannot be asked now is passed over: rows
 may be staged while it is away.

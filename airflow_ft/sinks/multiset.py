@@ -24,7 +24,7 @@ class Multiset:
         self.other = 0
 
     def expect(self, part: int, digests: Sequence[bytes]) -> None:
-        """Adds expected digests, each once more."""
+        """Add one to the expected count of each of these digests."""
         self._db.execute("BEGIN")
         self._db.executemany(
             "INSERT INTO expected VALUES (?, 1) ON CONFLICT (digest) DO UPDATE SET n = n + 1", ((d,) for d in digests)
@@ -50,7 +50,7 @@ class Multiset:
         return self._sum("SELECT -sum(n) FROM expected WHERE n < 0")
 
     def missing_by_part(self) -> dict[int, int]:
-        """Return how many digests of each part are among those that were not found often enough."""
+        """Return, by part, the number of digests that were not found often enough."""
         rows = self._db.execute(
             "SELECT part, count(*) FROM part NATURAL JOIN expected WHERE n > 0 GROUP BY part ORDER BY part"
         )

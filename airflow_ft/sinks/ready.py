@@ -69,7 +69,7 @@ def lacking(
 def _ask(
     part: Any, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, sink: Participant, installation: str
 ) -> Sequence[AirflowFtError]:
-    def owner() -> str:  # connects once more, so it is asked only where no requirement tells it
+    def owner() -> str:  # connects again, so it is asked only if no requirement names the owner
         head = sink.head(pipeline)
         return "" if head is None else head.installation
 

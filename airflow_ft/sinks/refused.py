@@ -100,7 +100,7 @@ class Refused:
         return [row.reason for row in self._rows.get(sink, ())]
 
     def write(self) -> dict[str, SetAside]:
-        """Writes the dead letters, durably: one file a sink and segment. Returns what the proof is to say of them."""
+        """Write the dead letters, durably: one file a sink and segment. Returns their description for the proof."""
         found = []
         for sink, rows in self._rows.items():
             for number in sorted({row.segment.number for row in rows}):

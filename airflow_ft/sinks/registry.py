@@ -150,7 +150,7 @@ def systems() -> list[System]:
 
 
 def own_systems() -> list[System]:
-    """Those that come with this distribution."""
+    """Return the sinks that come with this distribution."""
     return [_load(entry) for _, entry in sorted(_ours().items())]
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline reads: sources that can be replayed from recorded positions, and those that cannot, as a socket.
+"""Sources of a pipeline: those that can be replayed from recorded positions, and those that cannot, such as a socket.
 
 `KafkaSource`, `FileSource`, `SocketSource` and `CustomSource` are what a DAG author writes; they import nothing heavy.
 Reading happens in the Spark driver (`airflow_ft.spark.driver.inputs`), from the plain data of `to_json`.

@@ -1,4 +1,4 @@
-"""What sources read is called in lineage, as far as it is known before they are read."""
+"""Names of sources in lineage, as far as they are known before they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sources share whose plain form is their fields, and which need no connection of Airflow."""
+"""Base of sources whose plain form is their fields, and which need no Airflow connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PlainSource:
     kind: ClassVar[str]
     """Its name in plain data."""
     needs_connector: ClassVar[bool] = False
-    """Whether Spark reads it by a jar that does not come with Spark."""
+    """True: Spark needs a jar for it that does not come with Spark."""
 
     @property
     def conn_id(self) -> None:

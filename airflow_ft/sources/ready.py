@@ -1,4 +1,4 @@
-"""Whether the brokers of sources can be reached, before Spark is started: its client asks for a minute."""
+"""Check that the brokers of sources can be reached, before Spark starts: its client would ask for a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sources of a pipeline need before its first run: commands for those who manage topics and access lists."""
+"""Set up a pipeline's sources before its first run: print commands for an administrator of topics and access lists."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ ANSWER_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 
 Judge = Callable[[Mapping[str, "pa.Schema"]], Sequence[AirflowFtError]]
-"""What speaks against these columns, by sink name: of all sinks that can be asked."""
+"""(columns by sink name) -> the objections of all sinks that can be asked."""
 
 log = logging.getLogger("airflow_ft.spark")
 

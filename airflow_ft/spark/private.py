@@ -40,7 +40,10 @@ def private_folder() -> Iterator[Path]:
 
 
 def make(prefix: str) -> tuple[Path, int]:
-    """A new folder, and an open file whose lock says that its owner lives: it goes with all processes that have it."""
+    """Return a new folder, and an open file whose lock shows that its owner is alive.
+
+    The lock ends with the last process that has the file.
+    """
     for dead in folders(prefix):
         sweep(dead)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -52,7 +55,7 @@ def make(prefix: str) -> tuple[Path, int]:
 
 
 def folders(prefix: str) -> list[Path]:
-    """Those of this user, living and dead."""
+    """Return the folders of this user, of living and dead processes."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):

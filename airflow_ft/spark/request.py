@@ -1,4 +1,4 @@
-"""What is handed to a Spark driver, and what it hands back: plain data, written into a private file."""
+"""Request to a Spark driver, and its result: plain data, written into a private file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ UNSEEN_CONF = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
-"""Where Spark has no UI."""
+"""Settings without Spark's UI."""
 
 
 def is_local(master: str) -> bool:
@@ -82,24 +82,35 @@ def is_local(master: str) -> bool:
 class StageRequest:
     """One attempt at staging a run of a pipeline.
 
-    epoch, attempt: from the store (`take_epoch`, `begin_stage`). base, base_is_clean, last_published: the pipeline's,
-    read together BEFORE `begin_stage` marked the base unclean. A publication from this base must follow that number,
-    or another process has published in between. AT_MOST_ONCE has no base, because each attempt starts over. life: in
-    the driver, in place of a base, when everything is read again (`spark.state.locations.incarnation_of`). job:
-    "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
-    (plain JSON). sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection,
-    for sources. sinks: names that `split` has to return; optional_sinks: names that it may return; dead_letters: one
-    of these, and how many rows it may get. checkpointing: the pipeline's; of a scheduled one its timeout counts here.
-    streaming: the stage triggers a checkpoint every `checkpointing.interval` until it is stopped. restart: a stream's
-    strategy for a failed job (`RestartStrategy`, plain data); None: the stream ends. wal_root: absolute path or URI,
-    the same for the driver and all readers. master, conf: for spark-submit. jars: jar files or folders of them. The
-    Kafka connector, when a source needs it and it is not among them, is chosen and fetched
-    (`spark.session.connector`). packages: further Maven coordinates. python_path: folders to import the job from,
-    besides those of the running interpreter. keep_session: seconds for which the JVM waits for the next run; 0: it
-    ends with this one. session_name: pipelines with one name share sessions; "": only this pipeline. ask_sinks:
-    whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`). retained_batches: how
-    many micro-batches Spark keeps state for, besides those of the delivered checkpoints that are retained. A rewind
-    goes back to the last delivered one, so staging ends when that many wait for delivery; the next run continues.
+    Attributes:
+        epoch, attempt: from the store (`take_epoch`, `begin_stage`).
+        base, base_is_clean, last_published: the pipeline's, read together BEFORE `begin_stage` marked the base unclean.
+            A publication from this base must follow that number, or another process has published in between.
+            AT_MOST_ONCE has no base, because each attempt starts over.
+        incarnation: in the driver, in place of a base, when everything is read again
+            (`spark.state.locations.incarnation_of`).
+        job: "package.module" or "package.module:Name", or source of the DAG file.
+        job_arguments: keyword arguments for it (plain JSON).
+        sources: source name -> `to_json` of it, in a fixed order.
+        connections: connection id -> connection, for sources.
+        sinks: names that `split` has to return.
+        optional_sinks: names that it may return.
+        dead_letters: one of these, and how many rows it may get.
+        checkpointing: the pipeline's; of a scheduled one its timeout counts here.
+        streaming: the stage triggers a checkpoint every `checkpointing.interval` until it is stopped.
+        restart: a stream's strategy for a failed job (`RestartStrategy`, plain data); None: the stream ends.
+        wal_root: absolute path or URI, the same for the driver and all readers.
+        master, conf: for spark-submit.
+        jars: jar files or folders of them. A Kafka connector that a source needs and that is not among them is chosen
+            and fetched (`spark.session.connector`).
+        packages: further Maven coordinates.
+        python_path: folders to import the job from, besides those of the running interpreter.
+        keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one.
+        session_name: pipelines with one name share sessions; "": only this pipeline.
+        ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
+        retained_batches: number of micro-batches for which Spark keeps state, besides those of the delivered
+            checkpoints that are retained. A rewind goes back to the last delivered one, so staging ends when that many
+            wait for delivery. The next run continues.
     """
 
     pipeline: str

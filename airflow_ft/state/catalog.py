@@ -37,7 +37,7 @@ def numbers(position: Position) -> frozenset[int]:
 
 
 def require_whole(position: Position, operator: int) -> None:
-    """WalCorruptError when a file that says how the operator's state is to be read is not what Spark has written."""
+    """Raise WalCorruptError if a file that describes the operator's state is not as Spark wrote it."""
     spark = position.spark
     files = filesystem(spark.uri)
     for log in ("offsets", "commits"):

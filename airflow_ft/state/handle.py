@@ -351,7 +351,7 @@ class State:
         )
 
     def _reading(self, read: Callable[[], _T]) -> _T:
-        """Return what `read` gives; once more, at the newest checkpoint, when files have gone meanwhile."""
+        """Return the result of `read`. If files were removed meanwhile, read again at the newest checkpoint."""
         try:
             return read()
         except (TransientError, WalCorruptError):

@@ -21,7 +21,7 @@ _TEXT = struct.Struct(">H").unpack_from
 _END, _PUT, _REMOVE, _APPEND = 0x00, 0x01, 0x10, 0x11
 
 Values = dict[bytes, bytes | None]
-"""Of keys, by their bytes; None: removed."""
+"""Values by the bytes of their keys; None: removed."""
 
 
 class Changes:
@@ -30,7 +30,7 @@ class Changes:
     def __init__(self) -> None:
         self.values: Values = {}
         self.added: dict[bytes, bytes] = {}
-        """What is to be put behind the value that the key had before."""
+        """Bytes to append to the value that the key had before."""
 
     def apply(self, data: bytes, name: str) -> None:
         """Apply the contents of a file, decompressed."""

@@ -51,7 +51,7 @@ class Snapshot:
             return found
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Those whose key begins so, in the order of their bytes. WalCorruptError as `get`."""
+        """Yield the entries whose key begins with `prefix`, in the order of their bytes. WalCorruptError as `get`."""
         with self._reading():
             entries = self._db.iter()
             entries.seek(prefix)

@@ -19,7 +19,7 @@ _SEED, _BITS = 0x9747B28C, 0x0FFFFFFF  # of lz4-java's checksums, which lack the
 _HEAD = struct.Struct("<8sBiiI")  # mark, method, bytes here, bytes once decompressed, checksum
 _STORED, _COMPRESSED = 0x10, 0x20
 _MOST = 255
-"""So many times smaller LZ4 makes something at most: a damaged length must not take the memory."""
+"""LZ4's highest compression ratio. It bounds a damaged length, which must not exhaust the memory."""
 
 
 def decompressed(data: bytes, name: str) -> bytes:

@@ -33,7 +33,7 @@ class Store(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Those whose key begins so, unordered."""
+        """Yield the entries whose key begins with `prefix`, unordered."""
 
     def close(self) -> None: ...
 

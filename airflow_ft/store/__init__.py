@@ -5,9 +5,9 @@
 
 While a pipeline is HALTED, `take_epoch`, `begin_stage`, `trigger`, `publish`, `plan`, `begin_attempt`, `vote` and
 `decide` raise PipelineHaltedError: nothing is staged, no sink is touched again, nothing is decided. An epoch is
-refused too, because a store that was restored from a backup must not count its epochs up past those in the sinks'
-heads by mere retries (R11); `resume` is a person's act. Writes that only record the past continue: `record_proof`,
-`abort`, `end_stage`, `finalise`, `prune`, `rewind`, leases, turns and all reads.
+refused too. Otherwise mere retries would raise the epochs of a store that was restored from a backup past those in the
+sinks' heads (R11). A person calls `resume`. Writes that only record the past continue: `record_proof`, `abort`,
+`end_stage`, `finalise`, `prune`, `rewind`, leases, turns and all reads.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _rewind(
             write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)
             runs.add(checkpoint.run)
     _unstage(write, runs)
-    # I9: nobody has read all of the input any more, up to where it is computed again.
+    # I9: no run has read all of the input any more, up to where it is computed again.
     write.change(
         "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
         write.name,

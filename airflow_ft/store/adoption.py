@@ -43,7 +43,7 @@ class AdoptionOperations:
                 )
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
-                # Its markers may stand in the sinks: recovery, or a person, settles it, not this.
+                # The sinks may hold its markers. Recovery, or a person, settles it first.
                 if checkpoint.state in MAY_BE_VISIBLE:
                     raise unresolved(write, checkpoint, "it must be delivered or aborted before the sinks are adopted")
             mine: int = max(write.row["epoch"], epoch) + 1

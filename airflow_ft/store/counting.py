@@ -1,9 +1,9 @@
-"""What is confirmed of a run, and what its result counts.
+"""Confirmed checkpoints of a run, and the counts of its result.
 
-The result of a run counts what earlier runs staged and did not live to count, so the numbers of a pipeline are divided
-among runs: each confirmed run gets the range from the last counted number to the first one that is not settled. It is
-written with the end of the run's turn, under the lock of the pipeline's row. So no two ranges overlap, and a task that
-is retried reads the range that its run has.
+The result of a run also counts checkpoints that earlier runs staged but did not count. So the numbers of a pipeline are
+divided among runs: each confirmed run gets the range from the last counted number to the first one that is not settled.
+It is written with the end of the run's turn, under the lock of the pipeline's row. So no two ranges overlap, and a
+retried task reads the range that its run has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the store needs from a database: reads, write transactions and a clock. SQLite and PostgreSQL provide it."""
+"""Interface of the store to a database: reads, write transactions and a clock. SQLite and PostgreSQL implement it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_ANOTHER_SCHEMA = (
     "Check which database is there: it is empty, or of another version. Then restart this process: it updates the"
     " schema."
 )
-"""What to do when a table or a column is missing, which was there when the log was opened."""
+"""Remedy for a table or column that is missing, although it was there when the log was opened."""
 LARGEST = (1 << 63) - 1
 """The largest number that a database keeps."""
 

@@ -37,8 +37,8 @@ class DeliveryOperations:
     def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
         """See `DeliveryLog.begin_attempt`; also PipelineHaltedError.
 
-        Before the decision it takes back the vote of a TWO_PHASE participant: the new attempt may roll back what the
-        older one prepared, so a decision that counts the older vote must not arrive any more (R7).
+        Before the decision it takes back the vote of a TWO_PHASE participant. The new attempt may roll back what the
+        older one prepared, so no decision may still count the older vote (R7).
         """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
@@ -234,7 +234,7 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
     for number in numbers:
         part = write.checkpoint(number)
         if part.delivered_by is not None:
-            # I2: `plan` has excluded it; if it happens all the same, nobody may go on.
+            # I2: `plan` has excluded it. If it happens all the same, no process may continue.
             raise write.conflict(
                 checkpoint.number,
                 f"checkpoint {part.delivered_by} has delivered segment {number} already.",

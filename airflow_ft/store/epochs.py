@@ -42,7 +42,7 @@ _PUT_LEASE = (
 
 
 class EpochOperations:
-    """The part of the store that says who may act."""
+    """Operations of the store that decide who may act."""
 
     _database: Database
 
@@ -317,7 +317,7 @@ def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
 
 
 def _was_taken_back(write: PipelineWrite) -> bool:
-    """A name of which nothing was ever staged, or is: another pipeline may get it once more (`rename`)."""
+    """Return whether the name is RENAMED, with nothing published: another pipeline may get it again (`rename`)."""
     return bool(write.row["status"] == PipelineStatus.RENAMED.value and not write.row["published"])
 
 

@@ -1,10 +1,10 @@
 """The decision log in a schema of a PostgreSQL database (12 or newer), by psycopg2.
 
-Connections are used asynchronously, because that is the only way to give *each answer* a deadline in psycopg2 without
-its process-wide wait callback: a reply that is lost on the way must end as 'unanswered', not hang.
+Connections are used asynchronously. In psycopg2 only that gives *each answer* a deadline without the process-wide wait
+callback. A reply that is lost on the way must end as 'unanswered', not hang.
 
-Each transaction, and each query outside of one, sets what it rests on (schema, durability, time-outs), so a pooler may
-pool sessions or transactions.
+Each transaction, and each query outside of one, sets its schema, durability and time-outs, so a pooler may pool
+sessions or transactions.
 """
 
 from __future__ import annotations

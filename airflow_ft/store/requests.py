@@ -1,4 +1,4 @@
-"""What people ask of a pipeline that runs: a stream reads it, acts, and answers."""
+"""Requests of people to a running pipeline. A stream reads them, acts, and answers."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class SqliteDatabase:
     def _take(self) -> _Connection:
         connection, reused = self._pool.take()
         if reused and self._identity() != connection.inode:
-            # Somebody moved another file here (a restored backup): what is written to the old one would be lost.
+            # Another file was moved here (a restored backup), so writes to the old one would be lost.
             self._pool.drop(connection)
             self._pool.drop_idle()
             connection, _ = self._pool.take(fresh=True)

@@ -1,9 +1,9 @@
 """Summary of each pipeline for lists: stored in its row by every write, in the statement that changes the row anyway.
 
-So a list of a thousand pipelines reads a thousand rows, for any number of checkpoints, and one read at the end of an
-index shows whether any pipeline has changed. It is computed again from open checkpoints, and from the ends of indexes.
-Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down.
-An error of the count is corrected when few are open again, at the latest with the next epoch then.
+So a list of a thousand pipelines reads a thousand rows, for any number of checkpoints. One read at the end of an index
+shows whether any pipeline has changed. The summary is computed again from open checkpoints, and from the ends of
+indexes. Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up
+and down. An error of the count is corrected when few are open again, at the latest with the next epoch then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.store.reading import WAITS
 
 FEW = 100
-"""So many open ones are counted anew with each write that changes how many there are of a kind."""
+"""Up to this many open checkpoints are counted again with each write that changes a count."""
 _COUNTS = (
     "(quarantined, committing, undelivered) = (SELECT"
     f" CASE WHEN count(*) > {FEW} THEN quarantined + ? ELSE COALESCE(sum(is_quarantined), 0) END,"
@@ -34,8 +34,8 @@ _TIMES = (
     " complete_at = (SELECT max(stage_began) FROM run WHERE pipeline = name AND complete = 1)"
 )
 NEWEST = 50
-"""So many of the pipelines that changed last tell of a change. On PostgreSQL a write may be seen after one of a later
-time; one that is overtaken by so many others is seen with the next write to its pipeline."""
+"""The most recently changed pipelines, which are read to notice a change. On PostgreSQL a write may become visible
+after a later one. A write that this many others overtake is noticed with the next write to its pipeline."""
 MARK = f"SELECT name, changed_at FROM pipeline ORDER BY changed_at DESC, name DESC LIMIT {NEWEST}"
 MARKS = "SELECT name, changed_at FROM pipeline ORDER BY name"
 MARK_OF_ONE = "SELECT name, changed_at FROM pipeline WHERE name = ?"
@@ -48,7 +48,7 @@ LISTED = (
     " (SELECT max(renewed_at + lease_time) FROM lease WHERE lease.pipeline = pipeline.name) AS expires_at"
     " FROM pipeline"
 )
-"""What `rows.to_overview` reads."""
+"""Columns that `rows.to_overview` reads."""
 
 
 def kept(*, counts: bool, may_be_late: bool) -> list[str]:

@@ -291,7 +291,7 @@ class PipelineWrite:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        # Counted anew with each epoch, so that no wrong count lasts.
+        # Counted again with each epoch, so that no wrong count lasts.
         more = self._more if any(self._more) or self.row["epoch"] != self._was[0] else ()
         derived = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
         assignments = ", ".join([*(f"{name} = ?" for name in names), *derived])
@@ -325,7 +325,7 @@ def _trace(database: Database, pipeline: str, numbers: Sequence[int]) -> None:
             [checkpoint] = to_checkpoints(database.read(_ONE, pipeline, number))
             events = database.read(EVENTS_OF_ONE, pipeline, number, MOST_EVENTS)
             database.meter.ended(checkpoint, [to_event(row) for row in events])
-    except AirflowFtError as error:  # it is done, and whoever asked for it is to know that
+    except AirflowFtError as error:  # the write is done, and its caller must learn that
         log.debug("no trace of checkpoints %s: %s", numbers, error)
 
 

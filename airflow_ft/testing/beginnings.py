@@ -22,11 +22,13 @@ _ROUNDS = 3
 _AT_ONCE = (4, 1, 5, 2, 3)
 _FIRST, _LATE, _NEWEST = 1, 3, 6
 _FURTHER = (0, 3)
-"""Calls from the one before which an older attempt comes to the one before which the newest one does: none; or a look
-for a head, which locks nothing where there is none, then what the older one has made is read, and changed.
+"""Calls between the places where an older attempt and the newest one come in: none, or three of them.
+
+The three are a look for a head, which locks nothing if there is none, then a read of the older one's work, and a
+change.
 """
 _MEASURED = 3
-"""How often an attempt is measured: the first one pays for imports, and others for the machine."""
+"""Times that an attempt is measured. The first one includes imports, and others vary with the machine."""
 _MANY = 48
 
 

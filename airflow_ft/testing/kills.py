@@ -39,8 +39,8 @@ def calls_at(places: tuple[int, int], happens: Callable[[int], bool], most: floa
 class KillsConformance:
     """The case.
 
-    Calls of a server's client are killed while the client waits: for the server, which has not heard of the request
-    (even places), or has done what was asked (odd ones). Others before each (`airflow_ft.testing.calls`).
+    Calls of a server's client are killed while the client waits for the server. At even places the server has not
+    received the request, at odd ones it has done it. Other calls are killed before each (`airflow_ft.testing.calls`).
     """
 
     places: ClassVar[tuple[int, int]] = (0, 1)

@@ -1,4 +1,4 @@
-"""Processes that act on a target, and are frozen or killed on the way."""
+"""Processes that work on a target, and are frozen or killed on the way."""
 
 from __future__ import annotations
 

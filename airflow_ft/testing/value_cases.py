@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SOME = 5
-"""Rows of values that are told when they do not arrive."""
+"""Most wrong values that a failure shows, per column."""
 
 
 class ValuesConformance:

@@ -53,9 +53,9 @@ class Target(ABC):
     at_once: bool = True
     """Whether all rows of a checkpoint become visible at once. Else a process that is killed may leave some of them."""
     calls: str = ""
-    """"package.module:function" for a system that is no server on the loopback interface: called in the process that is
-    to be killed with what tells of a call of its client. Changes of files below the test's folder, and statements of
-    Python's `sqlite3`, tell of themselves.
+    """"package.module:function" for a system that is no server on the loopback interface. The process that is to be
+    killed calls it with a callback that reports each call of the system's client. Changes of files below the test's
+    folder, and statements of Python's `sqlite3`, need no such report.
     """
 
     flaw: str = ""
@@ -266,8 +266,9 @@ class World:
         per_batch: int = PER_BATCH,
         connection: ConnectionInfo | None = None,
     ) -> Acting:
-        """Commits (prepares, aborts) in a process of its own, which does `stop` ("kill", "freeze") before row `at` is
-        handed out, or is killed ("kill at a call") before its call `at`.
+        """Commit (prepare, abort) in another process, which stops on the way.
+
+        It does `stop` ("kill", "freeze") before it gets row `at`, or is killed ("kill at a call") before its call `at`.
         """
         attempt = self.attempt()
         given = {

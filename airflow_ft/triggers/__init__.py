@@ -1,1 +1,1 @@
-"""What deferred tasks wait for. Triggers only read: Airflow may run one twice."""
+"""Conditions of deferred tasks. Triggers only read, because Airflow may run one twice."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_KEY = "airflow_ft_reported"
-"""Where Airflow keeps the newest number that the watched asset has an event of (its state store)."""
+"""Key in Airflow's state store of the newest number for which the watched asset has an event."""
 
 
 class ConfirmedTrigger(BaseEventTrigger):

@@ -1,9 +1,9 @@
 """One open decision log for all triggers of a triggerer that need it. It is read once a second for all of them.
 
-A look costs a query only when the pipeline has changed since the trigger's look before. The log is opened for the first
-trigger, and closed behind the last one. An error is given to every trigger that asks within the same second, and the
-next one opens the log again, so a log that is away costs one try a second. Each log has threads of its own: one that
-hangs holds up no trigger of another log, nor of another provider.
+A look costs a query only if the pipeline has changed since the trigger's previous look. The log is opened for the first
+trigger, and closed after the last one. Every trigger that asks within the same second gets the same error, and the next
+one opens the log again. So an unavailable log costs one try a second. Each log has threads of its own: one that hangs
+delays no trigger of another log, nor of another provider.
 
 Once a minute the setting is looked up again, since a connection may name another log by now.
 """

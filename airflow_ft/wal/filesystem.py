@@ -63,7 +63,7 @@ class FileSystem(Protocol):
         """Puts a file into its place all at once and durably, also where one is: other links to that one keep it."""
 
     def make_folder(self, uri: str) -> None:
-        """Makes a folder, and those above it; FileExistsError when it is there already."""
+        """Make a folder, and those above it. Raises FileExistsError if it exists."""
 
     def remove(self, uri: str) -> None:
         """Removes a file if it is there."""
@@ -91,10 +91,10 @@ class FileSystem(Protocol):
         """The file under a second name, where nothing is yet: by a hard link, else a copy. Folders are made."""
 
     def rename_folder(self, source: str, target: str) -> None:
-        """Gives a folder that is not empty another name, all at once; its parent is there. Durable by `sync_folders`.
+        """Rename a folder that is not empty, atomically. The new parent exists. Durable by `sync_folders`.
 
-        FileExistsError when something is there already (an empty folder may give way); FileNotFoundError when there is
-        no such folder.
+        Raises FileExistsError if the target exists (an empty folder may be replaced), FileNotFoundError if there is no
+        such folder.
         """
 
     def remove_tree(self, uri: str) -> None:
@@ -136,7 +136,7 @@ def is_hdfs(uri: str) -> bool:
 
 
 def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
-    """StageError when an attempt's folder is there already: see `another_history`."""
+    """Raise StageError if an attempt's folder exists: see `another_history`."""
     if files.exists(uri):
         raise another_history(uri, pipeline)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SCHEME = "hdfs"
 TIMEOUT = 120.0
-"""Seconds for one answer. The client itself would wait for ever for a NameNode that stands still."""
+"""Seconds for one answer. The client itself would wait for ever for a NameNode that hangs."""
 # Attempts to connect, in about 5 s; by itself it tries for minutes.
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
 _MAKE_TRIES = 10
@@ -222,7 +222,7 @@ class HdfsFileSystem:
         return f"{SCHEME}://{authority}{PurePosixPath(path).parent}"
 
     def quota(self, uri: str) -> tuple[int, int]:
-        """Bytes that the folder may hold, and those that it holds, counted with replicas; (0, ...): no bound."""
+        """Return the bytes that the folder may hold, and those that it holds, with replicas; (0, ...): no bound."""
         found = self._ask(uri, lambda client, path: client.get_content_summary(path))
         return max(0, int(found.space_quota)), int(found.space_consumed)
 

@@ -21,9 +21,9 @@ _COPY_TRIES = 10
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
-"""What file systems without hard links say."""
+"""Errors of file systems without hard links."""
 Synced = dict[str, dict[str, tuple[int, int, int]]]
-"""What of a tree is durable: by folder and name, whatever tells an entry from another one in its place."""
+"""Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
 
 def local_path(uri: str) -> Path:
@@ -189,7 +189,7 @@ class LocalFileSystem:
                 return _link_files(base, copy, keep)
             except FileNotFoundError:
                 # Its owner replaced several files by one (a compacted log) while we were between listing and linking:
-                # take both the list and the files anew.
+                # take both the list and the files again.
                 shutil.rmtree(copy)
         raise changing(source)
 
@@ -216,7 +216,7 @@ class LocalFileSystem:
         if path.is_symlink():  # its target may belong to others
             return path.unlink(missing_ok=True)
         _refuse_mounts(path)
-        # First out of its name in one step, so that nobody finds half a folder under it.
+        # First rename it in one step, so that no reader finds half a folder under its name.
         doomed = path.with_name(f".{path.name}.removed")
         _remove(doomed)  # another process began, and died
         with contextlib.suppress(FileNotFoundError):
@@ -270,7 +270,7 @@ def _remove(folder: Path) -> None:
 
 def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -> int:
     count = 0
-    # What vanishes meanwhile is told, not passed by: a copy must not lack a folder unnoticed.
+    # A folder that vanishes meanwhile is an error: a copy must not lack it unnoticed.
     for folder, _, files in os.walk(base, onerror=_raise):
         place = copy / Path(folder).relative_to(base)
         wanted = [name for name in files if keep(PurePosixPath(place.relative_to(copy).as_posix(), name))]

@@ -114,7 +114,7 @@ class ParquetSegment:
                 )
 
     def _rows_a_batch(self, sink: str, parquet: pq.ParquetFile) -> int:
-        """As many as fit into the budget: by their average size in the file, and by the largest values there are."""
+        """Return as many rows as fit into the budget, by their average size in the file and by the largest values."""
         metadata = parquet.metadata
         size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         average: int = max(1, size // max(1, metadata.num_rows))

@@ -1,4 +1,4 @@
-"""What the commands share: the decision log, the question before an act, tables, and our errors without a traceback."""
+"""Shared parts of the commands: decision log, the question before an action, tables, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def participants() -> ParticipantFactory:
 
 
 def worker() -> Worker:
-    """Return who acts: not a task."""
+    """Return the worker for leases. The command line is not a task."""
     return Worker(task="", try_number=1)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @command
 def in_doubt(args: Namespace) -> None:
-    """`airflow ft in-doubt`, and with an act: on one checkpoint."""
+    """`airflow ft in-doubt`; with an action, also settle one checkpoint."""
     chosen = [(action, number) for action in SETTLING if (number := getattr(args, action)) is not None]
     if len(chosen) > 1:
         options = ", ".join(f"--{action.replace('_', '-')} {number}" for action, number in chosen)

@@ -312,7 +312,7 @@ class KafkaClients:
         log.debug("connection %s: %s", self.conn_id, error)
 
     def error(self, error: KafkaError, doing: str) -> AirflowFtError:
-        """Our error for one of librdkafka's: SinkAccessError when a person must act, else SinkUnavailableError."""
+        """Return our error for one of librdkafka's: SinkAccessError if a person must act, else SinkUnavailableError."""
         if self._admin is not None:
             self._admin.poll(0)  # serves the callback
         if not is_refusal(error) and self._access_error is not None:

@@ -1,4 +1,4 @@
-"""What topics are called outside of this package. Imports no client: DAG files import it."""
+"""Names of topics outside of this package. Imports no client: DAG files import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors of librdkafka mean: fenced, refused until a person acts, or no answer."""
+"""Meaning of librdkafka's errors: fenced, refused until a person acts, or no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Kafka user must be allowed, as commands of Kafka's own tools."""
+"""Permissions that a Kafka user needs, as commands of Kafka's own tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the brokers say of topics (ids, partitions, limits) and time-outs; creation of the token topic."""
+"""Topics (ids, partitions, limits) and time-outs, as the brokers report them; creation of the token topic."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str |
 
 
 def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str, str | None]:
-    """As `topic_ids`, but checks a topic that seems missing or replaced (compared with `before`) again a second later:
-    one of several brokers may lag, and know an older topic, or none yet.
+    """As `topic_ids`, but checks a topic again a second later if it seems missing, or replaced since `before`.
+
+    One of several brokers may lag, and know an older topic, or none yet.
     """
     now = topic_ids(clients, before)
     if doubted := {*other_topics(before, now), *(name for name, found in now.items() if found is None)}:
@@ -96,7 +97,7 @@ def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str
 
 
 def other_topics(before: Mapping[str, str], now: Mapping[str, str | None]) -> list[str]:
-    """Those that were recreated since: by their ids, where both are known."""
+    """Return the topics that were recreated since: by their ids, where both are known."""
     return sorted(name for name, old in before.items() if old and (found := now.get(name)) and found != old)
 
 

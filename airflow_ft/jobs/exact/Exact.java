@@ -37,7 +37,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 public final class Exact implements UDF2, Serializable {
   private static final long serialVersionUID = 1L;
-  private static final String EMPTY = "\ufffdempty"; // what Spark is told to give for "", which is no null
+  private static final String EMPTY = "\ufffdempty"; // what Spark returns for "", which is not null
   private static final int DEEPEST = 500;
   private static final int LONGEST_NUMBER = 1000;
 

@@ -1,4 +1,4 @@
-"""What a Python file binds at its top level, as far as that can be had elsewhere by its source alone."""
+"""Names that a Python file binds at its top level and that its source alone can recreate elsewhere."""
 
 from __future__ import annotations
 

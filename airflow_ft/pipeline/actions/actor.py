@@ -1,4 +1,4 @@
-"""Who asks for an act, and what the act needs of the place where it is asked for."""
+"""The requester of an action, and what the action needs from the place where it runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Actor:
     """A person at the command line, or behind the run of a DAG.
 
     Attributes:
-        signature: for the event log: the requested act, the person, the reason.
-        person: the same without the act, where the event log names that itself.
+        signature: for the event log: the requested action, the person, the reason.
+        person: the same without the action, for events that name the action themselves.
         say: prints a line of output.
-        sure: takes the question before an act; returns, or raises what ends the act with nothing changed.
+        sure: asks the question before an action. It returns, or raises an error that ends the action unchanged.
         connections: reads Airflow's connections, as this place may.
         participants: opens participants over them.
         is_over: returns whether a run can no longer continue, according to Airflow.

@@ -1,4 +1,4 @@
-"""The names of the acts that can be asked for in Airflow. Cheap to import: a DAG is parsed with it."""
+"""The names of the actions that users can request in Airflow. Cheap to import, because DAG parsing imports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTLING: Mapping[str, str] = {
     "redeliver": "Deliver it, even into a sink that lost its marker: are you sure that its rows are not there",
     "dead_letter": "Deliver it, and set aside the rows that a sink refuses (the sink never gets them)",
 }
-"""Acts on one unresolved checkpoint, and the question before each."""
+"""Actions on one unresolved checkpoint, and the question before each."""
 
 ACTIONS: Mapping[str, str] = {
     "recover": "complete or abort the checkpoints in doubt",
@@ -39,7 +39,7 @@ ACTIONS: Mapping[str, str] = {
     "restore": "restore the pipeline from a savepoint",
     "dispose": "delete a savepoint",
 }
-"""Each act, and what it does."""
+"""Each action, and what it does."""
 
 READING = frozenset({"verify", "doctor"})
 """These change nothing."""
@@ -52,11 +52,11 @@ _TAKEN = {
     "allow_repeated": {"verify"},
     "full": {"verify"},
 }
-"""What an act may be told besides a checkpoint, and which acts."""
+"""Arguments besides the checkpoint, and the actions that take them."""
 
 
 def check_action(name: str) -> str:
-    """Returns the name of an act; ConfigurationError with the nearest one for any other text."""
+    """Return the name of an action. Raises ConfigurationError with the nearest name for any other text."""
     if isinstance(name, str) and name in ACTIONS:
         return name
     [nearest] = get_close_matches(str(name), ACTIONS, 1, 0.0)
@@ -71,7 +71,7 @@ def check_action(name: str) -> str:
 
 
 def check_actions(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The acts of these names, each once; None: all. ConfigurationError for an empty list, and as `check_action`."""
+    """Return these actions, each once; None: all. ConfigurationError for an empty list, and as `check_action`."""
     if names is None:
         return tuple(ACTIONS)
     check_texts("actions", names)
@@ -86,7 +86,7 @@ def check_actions(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def check_number(action: str, number: int | None) -> None:
-    """Raise ConfigurationError if the act lacks a checkpoint number, or does not use it."""
+    """Raise ConfigurationError if the action lacks a checkpoint number, or does not use it."""
     if number is None and action in SETTLING:
         raise ConfigurationError(
             f"{action} needs a checkpoint number.",
@@ -107,7 +107,7 @@ def check_number(action: str, number: int | None) -> None:
 
 
 def check_arguments(action: str, given: Mapping[str, bool]) -> None:
-    """Raise ConfigurationError if an argument is given that the act does not use."""
+    """Raise ConfigurationError if an argument is given that the action does not use."""
     for name, is_given in given.items():
         if is_given and action not in _TAKEN[name]:
             raise ConfigurationError(

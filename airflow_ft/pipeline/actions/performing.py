@@ -1,4 +1,4 @@
-"""An act by its name, as a run of a DAG asks for it."""
+"""Run an action by its name, as a DAG run requests it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _STOPS: dict[str, dict[str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One act on one pipeline, and what it needs.
+    """One action on one pipeline, with its arguments.
 
     Attributes:
         action: its name (`ACTIONS`).
         pipeline: the pipeline's name.
         run: the DAG run that asks. It restores a savepoint once.
-        number: the checkpoint, of acts that are of one.
+        number: the checkpoint, for actions on one checkpoint.
         rewind: of abort: compute the rows again; otherwise the next checkpoint delivers them.
         folder: for the savepoint that is taken; "": `[airflow_ft] savepoint_dir`.
         savepoint: what is restored or deleted.
@@ -49,7 +49,7 @@ class Asked:
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
 
-    ConfigurationError for what the act lacks, and for what it would pass over.
+    Raises ConfigurationError for arguments that the action lacks, and for those that it would ignore.
     """
 
     action: str
@@ -90,7 +90,7 @@ class Asked:
 
 
 def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any:
-    """Does the act; what it made, or found, as plain data. Raises what the act raises, and FoundProblemsError."""
+    """Do the action, and return what it made or found as plain data. Raises its errors, and FoundProblemsError."""
     if asked.action == "doctor":
         checks = examining.doctor(by, examining.configured(asked.pipeline, by.connections), open_log)
         for line in examining.lines(checks):

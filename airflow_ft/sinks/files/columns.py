@@ -1,4 +1,4 @@
-"""Would a folder take rows with these columns? And could readers read them beside those that are there?"""
+"""Check whether a folder takes rows with these columns, and whether readers can read them beside earlier rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_ft.sinks.files.writing import unwritable
 
 
 def layout(sink: FilesSink, schema: pa.Schema, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return how rows lie in a folder, as its manifest says it for those that come later.
+    """Return the layout of rows in a folder, as its manifest stores it for later rows.
 
-    `before`: the layout of those that came before, whose columns are known for good, even if these rows lack some.
+    `before`: the layout of earlier rows. Its columns stay known, even if these rows lack some.
     """
     columns = dict(before["columns"]) if before is not None else {}
     return {

@@ -1,4 +1,4 @@
-"""What the errors of a file system mean, and what to do."""
+"""Meaning of a file system's errors, and their remedies."""
 
 from __future__ import annotations
 

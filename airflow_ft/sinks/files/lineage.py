@@ -1,4 +1,4 @@
-"""What the folder of a sink is called in lineage."""
+"""Name of a sink's folder in lineage."""
 
 from __future__ import annotations
 

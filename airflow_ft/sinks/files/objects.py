@@ -183,7 +183,7 @@ class Objects:
             raise
 
     def copy(self, source: str, target: str, files: Sequence[Mapping[str, Any]]) -> None:
-        """Step 2 for the files of a manifest; those that are there already are let be. Raises as `rename_folder`."""
+        """Do step 2 for the files of a manifest, and skip those that exist. Raises as `rename_folder`."""
         with ThreadPoolExecutor(_COPIES) as pool:
             for _ in pool.map(lambda file: self._copy(source, target, file["path"], file["bytes"]), files):
                 pass

@@ -17,7 +17,7 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(1, 32))))  
 
 
 def escaped(text: str) -> str:
-    """As Hive escapes names and values of partitions."""
+    """Escape a partition's name or value as Hive does."""
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
 
 

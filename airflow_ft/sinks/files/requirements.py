@@ -1,4 +1,4 @@
-"""What a folder must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`."""
+"""Requirements on a folder, and their checks; see `airflow_ft.sinks.base.requirements`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver files into a folder. Imported at DAG parse, so it imports nothing heavy."""
+"""`FilesSink`, with which a DAG author delivers files into a folder. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class FilesSink:
         return self.name or name_of("files", self.folder)
 
     def at_least_once(self) -> Promise:
-        """REDO: it is prepared and published in one go, and comes once all the same."""
+        """REDO: it is prepared and published in one go, and still arrives once."""
         return Promise.REDO
 
     def settings(self) -> Mapping[str, Any]:

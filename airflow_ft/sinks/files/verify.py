@@ -80,7 +80,7 @@ def _seen(tree: Mapping[str, int]) -> dict[str, int]:
 
 
 def _manifest(ledger: Ledger, each: Delivered) -> dict[str, Any] | None:
-    """Return what the visible folder says of itself, if that is what the proof says of it."""
+    """Return the manifest of the visible folder, if it agrees with plan and proof."""
     found = ledger.manifest(ledger.published(each.plan.number))
     if found is None or found["digest"] != each.plan.digest:
         return None

@@ -102,7 +102,7 @@ class Files:
             max(self._open.values(), key=lambda each: each.waiting).flush()
 
     def close(self) -> list[WalFile]:
-        """Ends all files; returns those that there are, by name."""
+        """End all files, and return them by name."""
         for key in list(self._open):
             self._end(key)
         return sorted(self._written, key=lambda each: each.path)

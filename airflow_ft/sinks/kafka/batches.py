@@ -12,11 +12,10 @@ four things:
    from just there on; any other refusal ends the transaction. So all records are in librdkafka's queues, in order.
 2. `flush` returns 0 only when librdkafka knows the outcome of every record that it took, with or without a report.
 3. An idempotent producer numbers the records of a partition. Their broker takes a batch only when its first number
-   follows the last one in the log, under the same producer id and epoch, and these stay the same within a transaction:
+   follows the last one in the log, under the same producer id and epoch. These stay the same within a transaction:
    librdkafka asks for others only after an abort. So a success for the last record means that all records of this
-   producer before it are in the log of this partition, in order. What failed or was lost before it (timed out,
-   refused,
-   without an answer) is either sent again under its number, or makes all that come after it fail.
+   producer before it are in the log of this partition, in order. A record that failed or was lost before it (timed
+   out, refused, without an answer) is either sent again under its number, or makes all later ones fail.
 4. Librdkafka counts the deliveries of a transaction that failed, and refuses to commit it when there was one. After a
    permanent failure it refuses to write the token, too (`Sender` finds out why).
 

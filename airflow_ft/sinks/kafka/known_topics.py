@@ -1,4 +1,4 @@
-"""What the brokers have said of a cluster's topics, kept for checkpoints that follow each other closely.
+"""Cache of the brokers' answers about a cluster's topics, for checkpoints that follow each other closely.
 
 Asked at each checkpoint it costs round trips, and memory that never comes back: confluent_kafka 2.16 never frees the id
 of a topic that it has described (docs/traps.md).
@@ -14,7 +14,7 @@ from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits, describe, topic_ids
 
 LOOK_AGAIN_SECONDS = 10.0
-"""How old the limits of topics may be when rows are judged by them; the brokers judge each batch all the same."""
+"""Greatest age of the limits of topics by which rows are judged. The brokers check each batch anyway."""
 
 
 class KnownTopics:
@@ -27,7 +27,7 @@ class KnownTopics:
         self._ids: dict[str, str] = {}
 
     def limits(self, names: Sequence[str]) -> Mapping[str, TopicLimits | None]:
-        """As `describe`, at most so old. What is lacking is looked for each time."""
+        """As `describe`, from the cache unless too old. Missing topics are looked up each time."""
         now, known = time.monotonic(), self._limits  # the slots of a participant ask side by side
         if now < self._limits_until and known.keys() >= set(names):
             return {name: known[name] for name in names}

@@ -1,4 +1,4 @@
-"""What the topic of a sink is called in lineage."""
+"""Name of a sink's topic in lineage."""
 
 from __future__ import annotations
 

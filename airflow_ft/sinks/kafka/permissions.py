@@ -1,4 +1,4 @@
-"""What a Kafka user must be allowed, as commands for who manages the access lists; whether a topic may be created."""
+"""Permissions that a Kafka user needs, as commands for an administrator; whether the user may create a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether readers can see what was delivered, and whether it can still be there."""
+"""Check whether readers can see delivered records, and whether these can still be there."""
 
 from __future__ import annotations
 

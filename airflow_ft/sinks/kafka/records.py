@@ -65,7 +65,7 @@ class RecordColumns:
         return len(self.values)
 
     def rows(self) -> Records:
-        """The same, to be gone through one by one."""
+        """Return the same, to iterate over one by one."""
         return Records(
             values=_listed(self.values),
             keys=_listed(self.keys) if self.keys is not None else None,
@@ -103,7 +103,7 @@ class RecordEncoder:
         return found
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Records]:
-        """As `columns`, to be gone through one by one."""
+        """As `columns`, to iterate over one by one."""
         for columns in self.columns(batch):
             yield columns.rows()
 

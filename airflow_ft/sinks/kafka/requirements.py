@@ -1,4 +1,4 @@
-"""What a cluster and its topics must have, and the checks for it; see `airflow_ft.sinks.base.requirements`."""
+"""Requirements on a cluster and its topics, and their checks; see `airflow_ft.sinks.base.requirements`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Kafka participant needs before its first delivery: commands for its operators, or the topic of tokens."""
+"""Set up a Kafka participant before its first delivery: commands for an administrator, or the created token topic."""
 
 from __future__ import annotations
 

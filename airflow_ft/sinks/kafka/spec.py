@@ -1,4 +1,4 @@
-"""What a DAG author writes for a Kafka topic. Imports nothing heavy: DAG files import it."""
+"""`KafkaSink`, with which a DAG author delivers into a topic. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class KafkaSink:
         timestamp: column with the record's time: timestamp (sent in milliseconds, floor) or integer (milliseconds
             since 1970). Null is the time of delivery.
         format: "json" or "raw"; by default "raw" when `value` is given, else "json".
-        slots: parallel transactions, 1 to 16. With one, the order of the log is the order in each partition; with
-            more, the order is kept within each file of the log only, and a reader may see one slot's rows a moment
-            before another's.
+        slots: parallel transactions, 1 to 16. With one, the order of the log is the order in each partition. With
+            more, only the order within each file of the log is kept. A reader may see one slot's rows a moment before
+            another's.
         transaction_timeout: with "held", how long the brokers keep the transaction open before they abort it (then its
             rows are sent once more); at most their transaction.max.timeout.ms, which is the default.
         two_phase_commit: with "held", asks for a transaction without a time-out (KIP-939,

@@ -115,8 +115,8 @@ class Token:
     def metadata(self) -> str:
         """Return JSON of at most `METADATA_LIMIT` characters.
 
-        Drops parts that do not fit, in this order: ends (then readers wait for the end of the whole partition), older
-        history, the topics' ids (then a recreated topic looks like the old one).
+        Drops parts that do not fit, in this order: ends, older history, the topics' ids. Without ends, readers wait for
+        the end of the whole partition. Without ids, a recreated topic looks like the old one.
 
         Raises:
             ValueError: the rest is still too long: too many sinks on one connection.

@@ -1,4 +1,4 @@
-"""What PyMySQL is called with, from an Airflow connection."""
+"""Arguments for PyMySQL, from an Airflow connection."""
 
 from __future__ import annotations
 

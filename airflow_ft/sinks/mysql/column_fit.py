@@ -1,7 +1,7 @@
 """Which Arrow type may go into which column: one table. What of its values is checked for that, the families say. Pure.
 
-A type that is not in a column's list is refused, with the cast that helps, also where the server would convert it: it
-does so in silence, or in other ways by LOAD DATA than by INSERT (false into YEAR is 2000 by one, and 0 by the other).
+A type that is not in a column's list is refused, with the cast that helps, even if the server would convert it. The
+server converts in silence, and LOAD DATA differs from INSERT: false into YEAR is 2000 by one, and 0 by the other.
 """
 
 from __future__ import annotations

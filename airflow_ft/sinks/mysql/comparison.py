@@ -1,12 +1,12 @@
 """Rows of the log against a table, as multisets: how many of the rows that were delivered are there, and which not.
 
 Checkpoints may have delivered different columns: a job adds one. The rows of each set of columns are a level, and the
-levels share the rows of the table: the level with most columns takes its rows first, one with fewer takes of what is
-left. Since each level's columns contain the next one's, that finds as many rows as there can be found. Sets of columns
-that do not contain each other are compared by the columns that they have in common.
+levels share the rows of the table. The level with most columns takes its rows first, one with fewer takes from the
+rest. Since each level's columns contain the next one's, that finds as many rows as can be found. Sets of columns that
+do not contain each other are compared by the columns that they have in common.
 
-Where the table has a key whose columns were all delivered, each row of the log is looked up by it, and nothing else of
-the table is read: no row can be there twice. Else the table is read, once a level.
+If all columns of a key of the table were delivered, each row of the log is looked up by it. No row can be there twice,
+so nothing else of the table is read. Otherwise the table is read, once a level.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import OneFile
 
 MAX_COLUMNS = 1017
-"""Of an InnoDB table; a temporary one too, so there is not always room for a column of our own."""
+"""Most columns of an InnoDB table, also of a temporary one, so there is not always room for a column of our own."""
 SAMPLED_FILES = 10
-"""Of so many files with differences rows are shown: each is loaded again for that."""
+"""Most files with differences from which rows are shown: each is loaded again for that."""
 _LIMITS = Limits()
 
 

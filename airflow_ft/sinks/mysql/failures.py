@@ -1,4 +1,4 @@
-"""What an error of the server means, by its number."""
+"""Meaning of the server's errors, by number."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 _LEAVING = 0.2  # seconds until a closed connection that remains counts as stopped
 _ROLLING_BACK = 5.0  # seconds to wait for a killed connection; one with a prepared branch rolls nothing back
 DETACHING = 0.05
-"""Seconds between a connection's giving back of its user-level locks and the engine's letting go of what it prepared:
-some microseconds of work, but on busy cores the thread may have to wait for its turn."""
+"""Seconds between the moment when a connection frees its user-level locks and when the engine frees what it prepared.
+That takes some microseconds of work, but on busy cores the thread may have to wait for its turn."""
 
 
 def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str, branch: str = WHOLE) -> str:

@@ -1,4 +1,4 @@
-"""What a server's tables take: judged at the vote, and compared again inside the delivering transaction.
+"""Judge what a server's tables take: at the vote, and again inside the delivering transaction.
 
 A vote judges columns and rows by a table's definition. A table may be altered before its rows are delivered, and
 the server then converts values without an error: DOUBLE into FLOAT, VARCHAR into CHAR. So the transaction that delivers
@@ -83,7 +83,7 @@ class JudgingParticipant(ABC):  # noqa: B024
         return verdicts
 
     def _check_rows(self, plan: Plan, verdicts: Sequence[Judgement], targets: Mapping[str, Target]) -> None:
-        """Look at the rows where statistics do not tell, and remember the shape of tables that they fit."""
+        """Check the rows if statistics do not decide, and remember the shape of tables that they fit."""
         for target, reader, verdict in verdicts:
             check_rows(target, reader, verdict)
         for name, target in targets.items():

@@ -44,8 +44,8 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     """The keys of the table must be what an upsert needs.
 
     Raises:
-        UnfitTargetError: key_columns are not a unique key of whole columns, another unique key could be hit, or a
-            column of the key or the version column does not fit; with the statement that helps.
+        UnfitTargetError: key_columns are not a unique key of whole columns, or another unique key could be hit. Also
+            if a column of the key or the version column does not fit. Has the statement that helps.
     """
     name = target.table.name
     if session.is_mariadb and (period := _period_key(session, name)):

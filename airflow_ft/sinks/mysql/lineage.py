@@ -1,4 +1,4 @@
-"""What the table of a sink is called in lineage."""
+"""Name of a sink's table in lineage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:
 
 
 def columns(settings: Mapping[str, Any], given: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Those of the table, where the sink has other names than the rows."""
+    """Return the columns by the table's names, where the sink has other names than the rows."""
     names = settings.get("columns")
     return given if names is None else [(names[name], kind) for name, kind in given if name in names]
 

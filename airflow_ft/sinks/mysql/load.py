@@ -97,7 +97,7 @@ HEADROOM = 1024
 """Bytes of a packet that are left to the protocol."""
 
 ONE_BY_ONE = Way(ahead=False)
-"""Where nobody would send the rows again."""
+"""For uses in which no later try would send the rows again."""
 
 
 class AnotherWay(Exception):
@@ -170,9 +170,9 @@ class Loader:
         return sent
 
     def _place(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> str:
-        """Finds the row of a refused statement by halving its rows; "" where it cannot be found.
+        """Find the row of a refused statement by halving its rows; "" if it cannot be found.
 
-        In the transaction that is to be rolled back.
+        Works in the transaction that will be rolled back.
         """
         put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
         self._way = replace(self._way, ahead=False)
@@ -201,9 +201,9 @@ class Loader:
         return ""
 
     def send_around(self, reader: SegmentReader, target: Target, refused: Refused) -> int:
-        """As `send`, but rows that the server refuses by themselves go into `refused`; returns the rows that it took.
+        """As `send`, but single rows that the server refuses go into `refused`. Returns the rows that it took.
 
-        In the same order. Raises as `send` does; DeclinedError for what is no matter of single rows.
+        They keep their order. Raises as `send` does; DeclinedError for a refusal that single rows do not cause.
         """
         taken = 0
         files = [file for file in reader.files(target.sink) if file.rows]

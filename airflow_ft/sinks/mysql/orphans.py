@@ -1,4 +1,4 @@
-"""Remnants of former owners of a pipeline on a server: listed, and ended as a person decides.
+"""Orphans of former owners of a pipeline on a server: listed, and ended as a person decides.
 
 Former owners are those that the pipeline's head or its ledger rows name. Prepared branches are found by the hash of
 exactly those installations: no other branch is touched (I8). The head names the former owner until all is ended, so a
@@ -72,7 +72,7 @@ def prepared_by(listed: Listed, ledger: Ledger, owners: Sequence[str]) -> list[t
 def refuse_branches_of_others(session: Session, ledger: Ledger, installation: str) -> None:
     """ForeignOwnerError when a lock was not had and a former owner's prepared branches may hold it.
 
-    Nothing here ever ends them by itself, so waiting would not help. Asks for the owners only when there are branches.
+    Nothing here ends them without a person, so waiting would not help. Asks for the owners only if there are branches.
     """
     mine = owner_of(ledger, installation)
     listed = _listed(session)

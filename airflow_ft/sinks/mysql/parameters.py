@@ -4,8 +4,8 @@ Integers and doubles have a fixed width, dates and times go field by field, ever
 length. A NULL is a bit in front of all values. Decimals and nested values are the text of `encoding`, so that the
 server reads them as it reads them from a LOAD DATA.
 
-The server parses a prepared INSERT once for as many rows as it has places for, so there are few sizes of it: rows are
-sent by the largest that they fill, and what is left by the next smaller one.
+The server parses a prepared INSERT once, for a fixed number of rows, so it exists in few sizes. Rows are sent by the
+largest one that they fill, and the rest by the next smaller one.
 
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html
 """

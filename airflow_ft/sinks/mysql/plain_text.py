@@ -1,8 +1,8 @@
-"""What verification compares: rows as digests that the server computes, with ENUM and SET as plain text.
+"""Values that verification compares: rows as digests that the server computes, with ENUM and SET as plain text.
 
-They are plain text so that nothing is converted on the log's side. Else the server would make of a text in the log what
-it has made of it in the target ('1' into the first label), and a changed value would look right. Of a SET the labels
-are put into the column's order first, in which the target has them.
+They are plain text so that nothing is converted on the log's side. Else the server would convert a text in the log as
+it did in the target ('1' into the first label), and a changed value would look right. The labels of a SET are put into
+the column's order first, as the target has them.
 """
 
 from __future__ import annotations

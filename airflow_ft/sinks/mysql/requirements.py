@@ -1,4 +1,4 @@
-"""What a server and its tables must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`.
+"""Requirements on a server and its tables, and their checks; see `airflow_ft.sinks.base.requirements`.
 
 Settings that decide whether a commit is for ever, ledger, tables with keys and privileges, and for `xa` prepared
 branches. Without rows (`required`), with their columns (`schema_problems`), and check by check for the vote.

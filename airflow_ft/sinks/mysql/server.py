@@ -91,7 +91,7 @@ class ServerParticipant(JudgingParticipant):
         """One try of the strategy's own way to commit."""
 
     def _in_some_way(self, tries: int, send: Callable[[Way], T], dead_letters: DeadLetters | None = None) -> T:
-        """Sends rows in the first way, or in the next one that was found out to be needed.
+        """Send rows in the first way, or in the next one that has proved necessary.
 
         Nothing is sent ahead in a second try: some proxies end a connection that does not wait for its answers.
         Nor where refused rows are looked for: the answer must come before anything else is sent.

@@ -241,7 +241,7 @@ class Session:
 
     @property
     def _free(self) -> WireConnection:
-        """The connection, when nothing is to be answered: else that answer would be taken for another one's."""
+        """Return the connection if no answer is pending: otherwise it would be taken for that of another request."""
         if self._sent:
             raise RuntimeError("a statement on this connection still waits for its answer")
         return self._connection

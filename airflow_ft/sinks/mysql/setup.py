@@ -1,4 +1,4 @@
-"""What a MySQL participant needs before its first delivery: statements for a DBA, or the ledger made at once."""
+"""Set up a MySQL participant before its first delivery: statements for a DBA, or the created ledger."""
 
 from __future__ import annotations
 

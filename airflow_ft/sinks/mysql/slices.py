@@ -1,4 +1,4 @@
-"""How a delivery's rows are divided among branches: by ranges of rows, the same each time, from the manifests alone.
+"""Divide a delivery's rows among branches: by ranges of rows, the same each time, from the manifests alone.
 
 A redelivery must find exactly the rows that a missing branch had, in whatever process and release it happens: the
 rule below is part of the protocol. Change it under another setting of the sink only, never for plans that are stored.

@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into MySQL or MariaDB. Imported at DAG parse, so it imports nothing heavy."""
+"""`MySqlSink`, with which a DAG author delivers into MySQL or MariaDB. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class MySqlSink(SqlSink):
         key_columns: "upsert" only: the table's columns of its primary (or only unique) key.
         version_column: "upsert" only: a BIGINT column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.
-        change_column: "upsert" only: the source column with the kind of change: "delete", "d" or "-D" deletes the row
-            of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
-            deletes.
+        change_column: "upsert" only: the source column with the kind of change. The values "delete", "d" and "-D"
+            delete the row of that key. Values such as "insert", "update", "c", "u" and "r" write it. The column itself
+            is not written. None: no deletes.
         columns: source column -> table column, naming every column that is written; a source column that is not named
             is not delivered. None: each source column goes into the table's column of the same name.
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.

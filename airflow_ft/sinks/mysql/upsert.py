@@ -5,10 +5,10 @@ older checkpoint from undoing a newer one:
 
 - it cannot be delivered at all: the head, locked in the same transaction, has gone past it (I4), and its marker or the
   floor says so (I2). That also covers deleted keys, of which nothing is left in the table to compare with;
-- rows that are there carry the number that wrote them in `version_column`, and a lower number leaves them alone, so
-  that even a head which was lost or put back by hand overwrites nothing newer.
+- rows in the table carry, in `version_column`, the number that wrote them, and a lower number leaves them alone. So
+  nothing newer is overwritten even if the head was lost or put back by hand.
 
-Within a checkpoint the last change of a key in the order of the write-ahead log wins: changes are sent in that order,
+Within a checkpoint the last change of a key in the order of the write-ahead log wins. Changes are sent in that order,
 and consecutive ones of the same kind share a statement. Counts are records that the server processed.
 """
 

@@ -4,9 +4,9 @@ The log is replayed, by the very code that delivers, into a temporary table with
 of all deletes go into a second one. A key in the second alone was deleted last. Each key is then looked up in the
 target, whose version column holds the checkpoint that wrote the row, and the delivered columns are compared by digest.
 
-A key may have been changed since by a checkpoint that is not compared: one that is newer than those, or lies between
-them (each plan names the number before it). A row says so by its version; a deleted row says nothing. Such keys are
-counted as not known, and are no difference. Memory is bounded, and the target is not locked.
+A checkpoint that is not compared may have changed a key since: it is newer than those, or lies between them. (Each
+plan names the number before it.) A row shows that by its version; a deleted row shows nothing. Such keys count as not
+known, and are no difference. Memory is bounded, and the target is not locked.
 """
 
 from __future__ import annotations

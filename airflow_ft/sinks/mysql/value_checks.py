@@ -179,7 +179,7 @@ BLOBS = {"tinyblob", "blob", "mediumblob", "longblob"}
 TEXTS = {"tinytext", "text", "mediumtext", "longtext"}
 _WHOLE_MEMORY = 1 << 30  # bytes: no value is as large, so that nothing needs to be measured
 _WIDER = {"utf16": 2, "utf16le": 2, "ucs2": 2, "utf32": 4, "gb18030": 2, "ujis": 2, "eucjpms": 2}
-"""How many bytes one byte of UTF-8 can become at most; in all others it is one."""
+"""Most bytes that one byte of UTF-8 can become; in all other character sets it is one."""
 
 
 def into_text(column: Column, repertoire: Repertoire | None) -> Sequence[Check]:

@@ -1,12 +1,12 @@
-"""What a table really holds of the log's rows, compared by the server itself.
+"""Find out which of the log's rows a table really holds. The server itself compares them.
 
 The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
 delivers. So both sides have gone through the same types (a FLOAT, a DATETIME without fractions, a CHAR, JSON), and a
 difference is one of rows, never of formats. Only ENUM and SET are text there (`plain_text`). An error of the encoding
-itself would be on both sides, and is for the encoder's tests. What of them is there the server then finds out by
-SHA-256 digests of the delivered columns (`comparison`): memory stays bounded on both ends, the work lies on the
-server's disk, and all of it vanishes with the session. It takes no lock on the target (READ COMMITTED). Needs SELECT on
-the target and CREATE TEMPORARY TABLES. What replaces rows by key is compared by key: `upsert_verify`.
+itself would be on both sides, and is for the encoder's tests. The server then finds the rows by SHA-256 digests of the
+delivered columns (`comparison`). Memory stays bounded on both ends, the work lies on the server's disk, and all of it
+vanishes with the session. It takes no lock on the target (READ COMMITTED). It needs SELECT on the target and CREATE
+TEMPORARY TABLES. The strategy `upsert` is compared by key: `upsert_verify`.
 """
 
 from __future__ import annotations

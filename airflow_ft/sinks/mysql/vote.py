@@ -1,7 +1,7 @@
 """The vote on rows and schema before the commit point, from the manifest and information_schema.
 
-Rows are read for two purposes only: to find values that no minimum or maximum shows (digits that a column would cut
-off, blanks that CHAR would drop), and to name one offender of a refusal.
+Rows are read for two purposes only. One is to find values that no minimum or maximum shows: digits that a column would
+cut off, blanks that CHAR would drop. The other is to name one refused row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What PyMySQL's connection lacks: our own stream for LOAD DATA LOCAL, and prepared statements."""
+"""Extensions of PyMySQL's connection: our own stream for LOAD DATA LOCAL, and prepared statements."""
 
 from __future__ import annotations
 

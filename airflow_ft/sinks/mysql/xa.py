@@ -1,14 +1,14 @@
 """The strategy `xa`: rows and markers in prepared branches before the decision, committed after it (TWO_PHASE).
 
-What fences what: a branch that is *prepared* outlives its process, and the decision alone says what becomes of it,
-since it names the attempt that it counts. Before the decision, an attempt rolls back what older ones have prepared,
-and only that. No branch locks the head: MySQL keeps a shared lock through XA PREPARE, so that a prepared branch would
-forbid every later attempt to raise the head (MariaDB lets it go, and fences nothing by it). The markers do it instead:
-a branch first takes the place of its marker and then looks at the head, without a lock. A successor first raises the
-head and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
-lock, and ends it or rolls it back. An abort takes every place with a tombstone in the same way.
+Fencing: a branch that is *prepared* outlives its process, and only the decision settles it, since it names the attempt
+that it counts. Before the decision, an attempt rolls back what older ones have prepared, and only that. No branch locks
+the head. MySQL would keep a shared lock through XA PREPARE, and later attempts could not raise the head. (MariaDB
+releases it, so it fences nothing.) The markers do it instead: a branch first takes the place of its marker and then
+looks at the head, without a lock. A successor first raises the head and then takes the same place. So either the older
+one sees the newer head and stops, or the newer one meets its lock, and ends it or rolls it back. An abort takes every
+place with a tombstone in the same way.
 
-Inquiry goes in this order: XA RECOVER, then the marker; the other way round a commit may happen in between (I6).
+Inquiry goes in this order: XA RECOVER, then the marker. In the other order a commit may happen in between (I6).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     'aft.<owner>.<number>','<epoch>.<attempt>.<branch>.<nonce>',1
 
-`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are
-hexadecimal, `nonce` is the 96-bit random name of the attempt's sessions: on MySQL any user who knows an xid may finish
-it. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
+`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched). Numbers are
+hexadecimal. `nonce` is the 96-bit random name of the attempt's sessions, because on MySQL any user who knows an xid may
+finish it. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 
 FORMAT_ID = 1
-"""What XA START takes when it is not given one. MySQL 9.7.4 forgets acknowledged branches at a restart when prepared
-ones of different formatIDs are there: so it is best to have the one that other users of plain XA statements have."""
+"""XA START's default. MySQL 9.7.4 forgets acknowledged branches at a restart if prepared ones have different formatIDs.
+So it is best to have the one that other users of plain XA statements have."""
 
 XAER_NOTA = 1397
 XAER_RMERR = 1401
-"""How MySQL says that the privilege for XA RECOVER is lacking."""
+"""MySQL's message for a missing privilege for XA RECOVER."""
 
 _GLOBAL = re.compile(rb"aft\.([0-9a-f]{32})\.([0-9a-f]{1,16})")
 _BRANCH = re.compile(rb"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-z]{1,4})\.([0-9a-f]{24})")
@@ -57,7 +57,7 @@ class Listed:
     foreign: dict[int, int]
 
     def of(self, owner: str) -> list[Xid]:
-        """Those of one owner, ascending by number and rank."""
+        """Return the branches of one owner, ascending by number and rank."""
         return sorted(xid for xid in self.xids if xid.owner == owner)
 
 

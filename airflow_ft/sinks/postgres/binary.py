@@ -3,10 +3,10 @@ r"""Rows in the binary format of COPY, which costs the server half of what text 
     "PGCOPY\n\xff\r\n\0", 8 bytes of zero; for each row the number of its fields (2 bytes), and for each field its
     length (4 bytes, -1: NULL) and its value; at the end the number of fields -1. All numbers are big-endian.
 
-Fields that lie beside each other and have a length of their own type are laid out by numpy as columns of a matrix, and
-PyArrow joins these matrices and the values of varying length row by row. What a type's value looks like says the
-server's function `<type>recv`. A number is read as strictly as its text is: one that the column does not hold has no
-binary form here (`encode` returns None), so that the server names its row.
+Neighbouring fields of a fixed length are laid out by numpy as columns of a matrix. PyArrow joins these matrices and the
+values of varying length row by row. The server's function `<type>recv` defines the form of a type's values. A number is
+read as strictly as its text. One that the column does not hold has no binary form here (`encode` returns None), so the
+server names its row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DIGITS, _LONGEST = 18, 20  # that a number of 8 bytes holds whatever they are, 
 
 _Bytes = npt.NDArray[np.uint8]
 _Fixed = Callable[[pa.Array], _Bytes]
-"""Values of one length as a matrix of bytes; of a null whatever stands there."""
+"""Values of one length as a matrix of bytes. The bytes of a null are arbitrary."""
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes | None:

@@ -79,10 +79,12 @@ ORDER BY 1
 
 @dataclass(frozen=True, slots=True)
 class Column(TableColumn):
-    """A column of a target: of type `type` ("int4"), an array of `element` unless that is "", a kind of `sort` ("b"
-    base, "e" enum, "r" range, ...), as a person has `declared` it. `modifier` is the server's own form of lengths and
-    digits (-1: none). `must`: rows have to fill it. `refuses` values: it is computed, or an identity that is ALWAYS.
-    `allowed`: this user may write it. `base`: what a domain is made of, else as declared.
+    """A column of a target.
+
+    `type`: its type ("int4"). `element`: that of an array's elements ("": no array). `sort`: "b" base, "e" enum, "r"
+    range, ... `declared`: its type as in CREATE TABLE. `modifier`: the server's own form of lengths and digits (-1:
+    none). `must`: rows have to fill it. `refuses` values: it is computed, or an identity that is ALWAYS. `allowed`:
+    this user may write it. `base`: a domain's base type, else as declared.
     """
 
     type: str

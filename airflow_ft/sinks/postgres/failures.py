@@ -1,5 +1,6 @@
-"""The meaning of a server's error: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
-server was doing: its context names the row of a COPY, or the function that ran for one.
+"""The meaning of a server's error, by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html) and context.
+
+The context names the row of a COPY, or the function that ran for one.
 """
 
 from __future__ import annotations
@@ -200,8 +201,10 @@ def translated_errors(doing: str, **where: Any) -> Iterator[None]:
 
 
 def shown(error: BaseException) -> BaseException | None:
-    """The cause to be shown: not what libpq raises, which may quote the connection's parameters, nor what quotes a row:
-    the server does so of one that it refuses, and of one at which COPY was when anything else happened.
+    """Return the error as the cause to show; None if it may quote secrets or rows.
+
+    Errors of libpq may quote the connection's parameters. The server quotes a row that it refuses, and the row at which
+    COPY was when anything else happened.
     """
     if not isinstance(error, psycopg2.Error) or error.pgcode is None:
         return None

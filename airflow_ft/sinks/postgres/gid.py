@@ -1,4 +1,4 @@
-"""What an attempt's sessions and prepared transactions are called, so that others can find and end them.
+"""Names of an attempt's sessions and prepared transactions, so that others can find and end them.
 
     aft.<owner>.<number>.<epoch>.<attempt>.<nonce>     a prepared transaction (at most 200 bytes; this has 112)
     aft.<owner>.<epoch>.<attempt>                      the application_name of a session (at most 63 bytes)

@@ -70,7 +70,7 @@ class Load:
     reader: SegmentReader
     dead_letters: Refused | None
     table_label: str = ""
-    """What errors call the table, where it is not the target itself."""
+    """Name of the table in errors, if it is not the target itself."""
     judge: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
     """Find rows of a batch of an unknown kind of change, and say why."""
 

@@ -80,8 +80,9 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 self._end(session)
 
     def _end(self, session: Session, sql: str = "COMMIT") -> None:
-        """Ends a transaction. DeclinedError: what is only looked at now refuses rows, whatever `_insert` has had looked
-        at before, since triggers may defer it once more.
+        """End a transaction. DeclinedError: a deferred check refuses rows.
+
+        `_insert` has run such checks before, but triggers may defer them again.
         """
         try:
             with self._declining():

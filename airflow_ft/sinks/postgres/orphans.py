@@ -36,7 +36,7 @@ def find_prepared(ledger: Ledger, installation: str) -> list[Orphan]:
 def refuse_prepared_of_others(ledger: Ledger, installation: str) -> None:
     """ForeignOwnerError when a lock was not had, and what a former owner has prepared may hold it.
 
-    Nothing here ever ends that by itself, so waiting would not help.
+    Nothing here ends that without a person, so waiting would not help.
     """
     found = list(_of_others(ledger, installation))
     if found:

@@ -1,9 +1,9 @@
 """The strategy `prepared`: rows and marker are prepared before the decision, and only committed after it (TWO_PHASE).
 
-A transaction that is *prepared* outlives its process, its connection and a crash of the server, and the decision alone
-says what becomes of it, since it names the attempt that it counts. It must not have locked the head: no later attempt,
-and no later number, could raise it until the decision. The marker's key does it instead: a transaction first takes the
-place of its marker, and then looks at the head, in a new snapshot and without a lock. A successor first raises the
+A transaction that is *prepared* outlives its process, its connection and a crash of the server. Only the decision
+settles it, since it names the attempt that it counts. It must not have locked the head: no later attempt, and no later
+number, could raise it until the decision. The marker's key fences instead: a transaction first takes the place of its
+marker, and then looks at the head, in a new snapshot and without a lock. A successor first raises the
 head, and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
 lock, and rolls back what it has prepared. An abort takes the place with a tombstone in the same way.
 

@@ -1,4 +1,4 @@
-"""What a server and its tables must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`.
+"""Requirements on a server and its tables, and their checks; see `airflow_ft.sinks.base.requirements`.
 
 Without rows (`required`), and with their columns (`schema_problems`). `prepare` judges by the same.
 """

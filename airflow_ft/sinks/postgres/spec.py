@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into PostgreSQL. Imported at DAG parse, so it imports nothing heavy."""
+"""`PostgresSink`, with which a DAG author delivers into PostgreSQL. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class PostgresSink(SqlSink):
         key_columns: "upsert" only: the table's columns of a unique key without NULL.
         version_column: "upsert" only: a bigint column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.
-        change_column: "upsert" only: the source column with the kind of change: "delete", "d" or "-D" deletes the row
-            of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
-            deletes.
+        change_column: "upsert" only: the source column with the kind of change. The values "delete", "d" and "-D"
+            delete the row of that key. Values such as "insert", "update", "c", "u" and "r" write it. The column itself
+            is not written. None: no deletes.
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the first of the search
             path.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a crash can then

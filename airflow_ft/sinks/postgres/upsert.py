@@ -33,8 +33,8 @@ from airflow_ft.sinks.refused import Refused
 class UpsertParticipant(LocalParticipant):
     """One database, one transaction, rows by key. See `airflow_ft.protocol.participant.Participant`.
 
-    A trial before the decision applies the changes as well, and rolls them back, unless the table is so plain that it
-    takes all that its types take, and the rows show that these do (`Changes.are_certain`).
+    A trial before the decision applies the changes as well, and rolls them back. It is left out if the table takes all
+    values of its types, and the rows are known to fit these types (`Changes.are_certain`).
     """
 
     _trying: bool = field(default=False, repr=False)

@@ -1,4 +1,4 @@
-"""What a table really holds of the log's rows, compared by the server itself.
+"""Find out which of the log's rows a table really holds. The server itself compares them.
 
 The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
 delivers. So both sides have gone through the same types, and a difference is one of rows, never of formats. They are

@@ -1,4 +1,4 @@
-"""What the keys of a sink are called in lineage."""
+"""Name of a sink's keys in lineage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Redis server must be, and the columns that its keys and values can hold.
+"""Requirements on a Redis server, and the columns that its keys and values can hold.
 
 See `airflow_ft.sinks.base.requirements` for who reads it. Judging columns asks nothing of the server.
 """

@@ -1,4 +1,4 @@
-"""What the server does at once. A script runs alone, and the append-only file has its writes as one transaction.
+"""Scripts that the server runs atomically: each runs alone, and the append-only file has its writes as one transaction.
 
 Redis rolls nothing back when a script fails, so each script looks at all keys before it writes the first.
 """

@@ -1,4 +1,4 @@
-"""What a Redis server needs before the first delivery: the rules of a user, for an administrator."""
+"""Set up a Redis server before the first delivery: print the rules of a user, for an administrator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into Redis. Imported at DAG parse, so it imports nothing heavy."""
+"""`RedisSink`, with which a DAG author delivers into Redis. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Columns of SQLite, and which values they keep as they are.
 
-SQLite has four kinds of values, and converts what is put into a column that prefers another kind ("affinity"): the text
-'007' in a column of type INT becomes the number 7. So rows go only into columns that keep them. What has no kind of its
-own goes as text: decimals with all their digits, dates as 2024-05-31, timestamps as 2024-05-31 12:00:00.000000 (UTC).
+SQLite has four kinds of values, and converts a value whose column prefers another kind ("affinity"). The text '007' in
+a column of type INT becomes the number 7. So rows go only into columns that keep them. Other types go as text: decimals
+with all their digits, dates as 2024-05-31, timestamps as 2024-05-31 12:00:00.000000 (UTC).
 """
 
 from __future__ import annotations

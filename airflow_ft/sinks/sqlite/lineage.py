@@ -1,4 +1,4 @@
-"""What the table of a sink is called in lineage."""
+"""Name of a sink's table in lineage."""
 
 from __future__ import annotations
 

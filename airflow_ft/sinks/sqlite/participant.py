@@ -111,7 +111,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         return load_all(self.sinks, readers, load)
 
     def _changed(self, db: sqlite3.Connection, name: str, readers: Sequence[SegmentReader]) -> Iterator[AirflowFtError]:
-        """Judge a sink's table once more, in the transaction that delivers: no one can change it until COMMIT."""
+        """Judge a sink's table again, in the transaction that delivers: no one can change it until COMMIT."""
         table = self.sinks[name].table
         for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
             if schema.names and not exists(db, table):
@@ -130,7 +130,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[sqlite3.Connection, Ledger]]:
-        """One transaction, which is committed when the block ends without an error, and if it is to be kept."""
+        """Open one transaction. Commits it if the block ends without an error and `keep` is true."""
         there = self.file.mark()
         with self.file.opened(create=create, **self._where(plan)) as db:
             if db is None:

@@ -1,4 +1,4 @@
-"""What a file and its tables must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`.
+"""Requirements on a file and its tables, and their checks; see `airflow_ft.sinks.base.requirements`.
 
 A table must keep rows of a schema as they are. It is judged at the vote, and again in the delivering transaction:
 between the two the file is not locked, so the table may have changed.

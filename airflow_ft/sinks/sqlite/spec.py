@@ -1,4 +1,4 @@
-"""What a DAG author writes to deliver into SQLite. Imported at DAG parse, so it imports nothing heavy."""
+"""`SqliteSink`, with which a DAG author delivers into SQLite. Imports nothing heavy: DAG files import it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SqliteSink:
             )
 
     def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one transaction, so its rows come once all the same."""
+        """The same: marker and rows are in one transaction, so its rows still arrive once."""
         return self.promise
 
     def settings(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What the tables really hold of the log's rows."""
+"""Find out which of the log's rows the tables really hold."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class QueueIsFull(Exception):
-    """As many checkpoints wait for delivery as Spark keeps state for: more could not be rewound any more (I10)."""
+    """As many checkpoints wait for delivery as Spark keeps state for. A rewind could not reach back further (I10)."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} checkpoints wait for delivery")
@@ -41,7 +41,7 @@ class Capacity:
 
     def __init__(self, store: DecisionLog, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0
-        self._waited: dict[WaitReason, float] = {}  # seconds that were not told yet
+        self._waited: dict[WaitReason, float] = {}  # seconds that are not reported yet
         self._counted = time.monotonic()
 
     def take(self, is_over: Callable[[], bool] = lambda: False, carry: Callable[[], object] = lambda: None) -> None:

@@ -1,7 +1,7 @@
-"""What the columns of each sink are made of, by the plans of the job's DataFrames: told in the manifest, for lineage.
+"""Lineage of each sink's columns, read from the plans of the job's DataFrames and stored in the manifest.
 
-Read once an attempt, with the first micro-batch that has rows for a sink; nothing rests on it, so whatever goes wrong
-costs the lineage alone.
+It is read once an attempt, with the first micro-batch that has rows for a sink. No guarantee depends on it, so an error
+costs only the lineage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MOST_NODES, MOST_COLUMNS = 300, 5_000
-"""Of a larger plan, in nodes and in columns over all of them, nothing is told: to read it takes time and memory."""
+"""Limits of a plan, in nodes and in columns over all nodes. A larger one has no lineage: it takes time and memory."""
 MOST_INPUTS = 1_000
-"""More than these are not told of a sink: it would be so in each manifest."""
+"""Most inputs of a sink's columns that are stored, because every manifest repeats them."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -36,7 +36,7 @@ class SinkColumns:
         self._failed = False
 
     def lineage(self, batch: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, Any]:
-        """By sink, plain data, of those that are known. `frames` are what the job has made of the micro-batch."""
+        """Return the known lineage by sink, as plain data. `frames`: the job's DataFrames of the micro-batch."""
         for sink in frames:
             if sink in self._known or self._failed:
                 continue

@@ -1,4 +1,4 @@
-"""Whose fault is it? Errors of a query become JobError (trying again will not help) or StageError (it may)."""
+"""Sort a query's errors by their cause: JobError if a retry cannot help, StageError if it may."""
 
 from __future__ import annotations
 

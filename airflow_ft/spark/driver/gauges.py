@@ -29,7 +29,7 @@ Times = Mapping[str, int]
 
 
 class Gauge(Protocol):
-    """One source. A position is what `SparkLocation.offsets` has of it."""
+    """One source. Its position is its part of `SparkLocation.offsets`."""
 
     unit: Unit
 
@@ -63,9 +63,11 @@ class KafkaGauge:
 
 
 class FilesGauge:
-    """Files of a folder: `listed()` gives all of them, as Spark lists them, `begun()` those that were read when this
-    attempt began (None: they are too many), and `read(after, last)` those in Spark's log after one id up to another.
-    `begin` is the id at which it began. `changed` receives changed files when there are new ones.
+    """Files of a folder. `listed()` returns all of them, as Spark lists them.
+
+    `begun()` returns those that were read when this attempt began (None: too many). `read(after, last)` returns those
+    in Spark's log after one id up to another. `begin` is the id at which it began. `changed` receives changed files
+    when there are new ones.
     """
 
     unit = Unit.FILES

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RECORD_SECONDS = 5.0
-_MARKS = 30  # Spark tells of an interval some time after it
+_MARKS = 30  # Spark reports an interval some time after it
 
 
 class Idle:

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_ft.protocol.inline_job import InlineJob, Part
 
 MODULE = "airflow_ft_job"
-"""What the job's `__name__` is in the driver."""
+"""The job's `__name__` in the driver."""
 
 
 def load(job: InlineJob) -> Any:

@@ -162,7 +162,7 @@ def _at_group(
 
 
 def source_order(frame: DataFrame) -> list[str]:
-    """The names of a streaming query's sources in Spark's order; "source-2" for one that the job opened by itself."""
+    """Return the names of a query's sources in Spark's order; "source-2" for one that the job opened itself."""
     return [name for name, _ in _relations(frame)]
 
 
@@ -274,7 +274,7 @@ def declared_source(request: StageRequest, name: str) -> Source | None:
 
 
 def sources_by_place(request: StageRequest, names: Sequence[str]) -> dict[str, Source | None]:
-    """The sources in Spark's order, told apart. None: the job has opened it by itself."""
+    """Return the sources in Spark's order, under distinct names. None: the job opened it itself."""
     return {told: declared_source(request, name) for told, name in zip(distinct_names(names), names, strict=True)}
 
 
@@ -285,7 +285,7 @@ def unfrozen_sources(request: StageRequest) -> set[str]:
 
 
 def sources_to_freeze(request: StageRequest, names: Sequence[str], change: SourceChange | None) -> dict[int, str]:
-    """The declared Kafka sources that have no position yet, by their places; where they begin is to be frozen."""
+    """Return the declared Kafka sources without a position, by their places. Their start offsets must be frozen."""
     if request.starts_from_scratch:
         return {}
     added = {} if change is None else change.added

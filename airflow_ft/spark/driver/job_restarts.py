@@ -88,7 +88,7 @@ class JobRestarts:
         return self._begin_again(store, request, wait)
 
     def _may_compute_again(self) -> bool:
-        """Return whether executors may be lost once more; each publication begins the count again."""
+        """Return whether executors may be lost again. Each publication resets the count."""
         published, losses = self._losses
         now = self._counts.numbers.count
         self._losses = now, losses + 1 if published == now else 1

@@ -45,7 +45,7 @@ class Listing:
         """Count reads of each place: Spark repeats files when a name looks like a pattern (SPARK-58518)."""
 
     def left_out(self) -> list[str]:
-        """Places of files with rows that Spark lists and does not read: those that lie beside partition folders."""
+        """Return the places of files with rows that Spark lists and does not read: those beside partition folders."""
         location = self._relation.location()
         if location.partitionSpec().partitionColumns().isEmpty():
             needs = not self._relation.partitionSchema().isEmpty()
@@ -114,7 +114,7 @@ def static_listings(frame: DataFrame) -> list[Listing]:
 
 
 def relations(plan: Any) -> Iterator[tuple[Any, bool]]:
-    """The relations over listed files in a plan, and whether each is what a stream has read for a micro-batch."""
+    """Yield the relations over listed files in a plan, and whether a stream read each of them for a micro-batch."""
     leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)

@@ -1,4 +1,4 @@
-"""Where the columns of a DataFrame come from, by Spark's analysed plan as JSON (`TreeNode.toJSON`).
+"""Origin of a DataFrame's columns, from Spark's analysed plan as JSON (`TreeNode.toJSON`).
 
 The plan is a list of nodes in the order of their parents; expressions are lists of the same kind within them. Each
 column of a node has an id (`exprId`), by which the expressions above it name it. What a node's output is follows from
@@ -15,7 +15,7 @@ from airflow_ft.jobs.exact import NAME_OF_FILES
 from airflow_ft.protocol.column_lineage import ColumnLineage, How, Input, Inputs
 
 MOST_WORK = 50_000
-"""So many inputs are put together at most, over all columns of all nodes."""
+"""Most inputs that are combined, over all columns of all nodes."""
 
 _NONE: Inputs = frozenset()
 PASSING = {
@@ -48,7 +48,7 @@ OUTPUTS = ("output", "outAttrs", "outputAttrs")
 """What nodes call the columns that they make, if they list them."""
 
 Leaf = Callable[[int, int, str], Inputs]
-"""(which leaf of the plan, which of its columns, its name) -> what it is made of."""
+"""(index of the plan's leaf, index of its column, the column's name) -> the inputs of the column."""
 
 
 class UnknownPlanError(Exception):
@@ -262,14 +262,14 @@ class _Reading:
 
 
 def expressions(data: Any) -> Iterator[Node]:
-    """Those of a node's field: one, or a list of them."""
+    """Yield the expressions of a node's field: one, or a list of them."""
     if data:
         for each in data if isinstance(data[0], list) else [data]:
             yield tree(each)
 
 
 def _listed(node: Node, name: str, inputs: Inputs) -> list[_Column]:
-    """The columns that a node lists by itself."""
+    """Return the columns that a node itself lists."""
     found = [each.data for each in expressions(node.data[name])]
     return [_Column(column_id(each), each["name"], inputs) for each in found]
 

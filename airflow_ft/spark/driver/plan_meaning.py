@@ -316,7 +316,7 @@ class _Reading:
         return found or alternatives(f"{text}.{name}" for text in self._texts(child, known))
 
     def _fields_of(self, expression: Node, known: Mapping[Any, Texts]) -> dict[str, Texts]:
-        """The fields of a struct that the job has put together by itself."""
+        """Return the fields of a struct that the job itself has built."""
         while expression.kind in TRANSPARENT:
             expression = expression.children[0]
         if expression.kind == "AttributeReference":

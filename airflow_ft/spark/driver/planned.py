@@ -35,9 +35,9 @@ Logged = Mapping[int, Sequence[tuple[str, int]]]
 def batch_listings(
     spark: SparkSession, location: SparkLocation, batch: int, query: Any, sources: Sequence[Source | None] = ()
 ) -> list[Listing]:
-    """The listings of the batch that `query` has planned. To be called from the batch's function.
+    """Return the listings of the batch that `query` has planned. Call it from the batch's function.
 
-    sources: in Spark's order; None for one that the job has opened by itself.
+    sources: in Spark's order; None for one that the job has opened itself.
 
     Raises:
         StageError: a file of Spark's log is not in the plan, or has changed; or the plan holds another file.

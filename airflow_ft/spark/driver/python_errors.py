@@ -1,4 +1,4 @@
-"""What the user's Python raised, out of what Spark makes of it: exception, file and line, in one line."""
+"""Extract the error of the user's Python from Spark's error: exception, file and line, in one line."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
-_UNKNOWN_SECONDS = 30.0  # so long gates may wait for a stream of which nobody knows whether it has read all of a folder
+_UNKNOWN_SECONDS = 30.0  # longest wait of gates for a stream that may not have read all of a folder
 
 _OnBatch = Callable[[int, "DataFrame", int], None]
 
@@ -145,7 +145,7 @@ class Query:
 
     def _fire(self) -> None:
         """Run the timers that are due now, in a scheduled run, and emit what the new watermark closes."""
-        for _ in range(2):  # no more: timers that are set anew each time, and move the watermark, would go on for ever
+        for _ in range(2):  # bounded, since timers that are set again each time, and move the watermark, never end
             if not self._timers.begin():
                 return
             with self._running(self._on_batch, self._location, once=True) as query:
@@ -177,7 +177,7 @@ class Query:
         raise RuntimeError("the streaming query ended without a request to stop")
 
     def finish(self) -> None:
-        """When the query has ended, and nothing is to be read any more: the location is left as quick to load."""
+        """Leave the location quick to load, after the query has ended and has read everything."""
         if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
         upload(self._frame.sparkSession)

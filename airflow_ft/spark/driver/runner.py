@@ -1,10 +1,11 @@
 """Run the job in the driver as a streaming query, and stage and publish each micro-batch.
 
 What if the driver dies ...
+
 - while a batch is computed, written or sealed: its number is never published, its folder is waste, the batch is
   computed again from the last published state;
-- after Spark's commit, before publication: the same, since the next attempt cuts its copy of Spark's location back
-  to the last published batch (a segment is sealed while Spark commits, so either may come first);
+- after Spark's commit, before publication: the same. The next attempt cuts its copy of Spark's location back to the
+  last published batch. (A segment is sealed while Spark commits, so either may come first.)
 - during the publication's write: published or not, as the store says when the next owner reads it.
 """
 
@@ -84,7 +85,7 @@ def _print_result(result: StageResult) -> None:
 
 
 class Attempt:
-    """The attempts of one driver, in this process: the first one, and those that begin again after an error."""
+    """The attempts of one driver, in this process: the first one, and the restarts after an error."""
 
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
         self._request = continuing(request, request.base)

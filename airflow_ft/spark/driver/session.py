@@ -29,7 +29,7 @@ def _started(master: str) -> SparkSession:
 
     try:
         return SparkSession.builder.getOrCreate()
-    except Exception as error:  # in words of the JVM, which has told the reason in the log by then
+    except Exception as error:  # in words of the JVM, which has already logged the reason
         raise StageError(
             f"Spark did not start with the master {master!r}: {reason(error).rstrip('.')}.",
             code="spark_not_started",

@@ -1,4 +1,4 @@
-"""Whether a micro-batch is only a part of what its sources had: a slice, by the limits of their declaration."""
+"""Find out whether a micro-batch is a slice: only a part of what its sources had, by their declared limits."""
 
 from __future__ import annotations
 

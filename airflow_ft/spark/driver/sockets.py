@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sockets:
-    """Those of the declared sources that are sockets; a job's own are not looked at."""
+    """The declared sources that are sockets; a job's own are ignored."""
 
     def __init__(self, spark: SparkSession, sources: Mapping[str, Source | None]) -> None:
         self._spark: Any = spark

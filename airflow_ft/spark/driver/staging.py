@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _COMMITTER_FOLDERS = ("_temporary", "0", "_temporary")
 
 FEW_ROWS, FEW_BYTES = 32_768, 4 << 20
-"""A micro-batch is expected to be small behind one of at most so many rows, and bytes in the log, over all sinks."""
+"""Rows, and bytes in the log, over all sinks. After a batch within both limits, the next is expected to be small."""
 _MANY = "airflow_ft: more rows than expected"
 
 log = logging.getLogger("airflow_ft.spark")
 
 
 class ManyRowsError(StageError):
-    """A micro-batch that was expected to be small is not; it is to be computed again, in a new attempt."""
+    """A micro-batch that was expected to be small is not. A new attempt must compute it again."""
 
     abort_reason = AbortReason.ATTEMPT_ENDED
 

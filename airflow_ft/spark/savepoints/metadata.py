@@ -29,10 +29,10 @@ from airflow_ft.wal.roots import require
 METADATA = "_metadata"
 SPARK = "spark"
 FORMAT = 1
-"""Of `_metadata`; one that is newer is refused by name."""
+"""Format of `_metadata`; a newer one is refused by name."""
 _CHUNK = 1 << 20
 _NAME = re.compile(r"^savepoint-(.+)-(\d+)-[0-9a-f]{8}$")
-"""Of a savepoint's folder: pipeline and checkpoint."""
+"""Name of a savepoint's folder, with pipeline and checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
         )
     checkpoint = store.checkpoint(pipeline, covered)
     spec = checkpoint.spec
-    drained = drain_of(store, pipeline, covered) is not None  # whatever has been published since
+    drained = drain_of(store, pipeline, covered) is not None  # even if more has been published since
     with removed_on_error(folder, uri, pipeline):
         savepoint = finish(
             uri,

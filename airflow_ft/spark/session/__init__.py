@@ -1,1 +1,1 @@
-"""How a JVM with Spark is had: started with its jars, or lent by a run before."""
+"""Get a JVM with Spark: start it with its jars, or borrow it from an earlier run."""

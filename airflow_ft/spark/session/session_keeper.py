@@ -188,11 +188,11 @@ class SessionKeeper:
 
 
 class _Over(Exception):
-    """The JVM is to be ended, or has ended."""
+    """The JVM must end, or has ended."""
 
 
 def main(folder: str, first: str, lock: str) -> None:
-    """`first`: the connection of the first client; `lock` is held open, and says that this process lives."""
+    """Run the keeper. `first`: the connection of the first client. `lock` is held open: this process is alive."""
     if os.fork():  # detached: it outlives the task
         os._exit(0)
     os.set_inheritable(int(lock), False)

@@ -1,4 +1,4 @@
-"""How a driver is submitted: command, settings, environment and its private folder. Secrets only in 0600 files."""
+"""Submit a driver: command, settings, environment and its private folder. Secrets are only in files of mode 0600."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What lies in Spark's checkpoint locations: positions, state and schemas; how they are read, changed and moved."""
+"""Contents of Spark's checkpoint locations: read, change and move positions, state and schemas."""

@@ -1,4 +1,4 @@
-"""Where Kafka sources begin: looked up by the first attempt, and frozen for all later ones.
+"""Start offsets of Kafka sources: the first attempt looks them up, and they are frozen for all later ones.
 
     <root>/<pipeline>/spark/begun-<digest>.json
 

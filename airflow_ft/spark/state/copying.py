@@ -3,12 +3,12 @@
 Spark 4.2 has means to rewrite state offline (its `StateRewriter`), but they refuse the HDFS-backed map. So each store
 is copied by Spark's own providers, row by row inside the JVM (`StateCopy.java`), and both formats stay Spark's affair:
 
-- RocksDB is given an empty store at the batch, and commits the next version as a full snapshot;
+- RocksDB gets an empty store at the batch, and commits the next version as a full snapshot.
+- The map has an empty store only at version 0, so it commits version 1. That file of changes holds all rows, and has
+  the format of a full snapshot. It is renamed to a snapshot of the wanted version.
 
-has the format of a full snapshot. So it becomes that, of the version that is wanted.
-
-Each store is read again from what was written, by a provider of its own, and number of rows and a sum over their
-hashes must be those of the source. One state partition is in memory at a time for each core.
+Then a provider of its own reads each written store again. The number of rows and a sum over their hashes must be those
+of the source. One state partition is in memory at a time for each core.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
 
 
 def batches(location: str, log: str) -> list[int]:
-    """Those that a log has, in order."""
+    """Return the batches of a log, in order."""
     files = filesystem(location)
     return sorted(int(name) for name in files.names(files.uri(location, log)) if name.isdigit())
 

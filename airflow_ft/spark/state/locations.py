@@ -7,9 +7,8 @@ Rules:
 - After a clean end the next attempt continues in the same folder: its only writer is known to have ended.
 - After an unclean end the next attempt works in a copy of its own, cut back to the last *published* batch. The
   replaced process may still be alive and keeps the old folder; and Spark's unpublished work never existed (I1).
-- Cutting back drops later offsets, commits **and state versions**. State left behind by a batch that was never
-  published would be loaded in preference to what the replay computes: a snapshot of version n beats the replay's
-  change log of version n.
+- Cutting back drops later offsets, commits **and state versions**. Otherwise Spark would load state of a batch
+  that was never published instead of the replay's: a snapshot of version n beats the replay's change log of version n.
 - It also drops what Spark's log of read files has beyond that batch, so that the folder is listed again.
 - A location refers only to itself, so older ones can be swept (`airflow_ft.spark.state.schema_paths`).
 - The start of Kafka sources is frozen outside of it (`airflow_ft.spark.state.beginnings`), so "latest" is the same
@@ -125,7 +124,7 @@ def by_source(location: SparkLocation, log_entry: Entry) -> list[str]:
 
 
 def by_use(location: SparkLocation, lines: Sequence[str]) -> tuple[str, ...]:
-    """The opposite: from a line a source to those that Spark has in the location."""
+    """Do the opposite: turn one line a source into the lines that Spark has in the location."""
     places = location.places()
     return tuple(lines if places is None else [lines[place] for place in places])
 
@@ -137,8 +136,8 @@ def open_location(
 
     A new one too when the log has moved to another file system.
 
-    WalCorruptError when the base's folder is gone or does not contain the base's batch, StageError when the new folder
-    is there already.
+    Raises WalCorruptError if the base's folder is missing or does not contain the base's batch, StageError if the new
+    folder exists.
     """
     if base is None:
         return SparkLocation(root, pipeline, new_location(root, pipeline, epoch, attempt), -1, "from the beginning")

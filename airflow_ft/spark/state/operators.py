@@ -1,4 +1,4 @@
-"""What operator state a location of Spark holds, read from its files without a JVM.
+"""Operator state in a location of Spark, read from its files without a JVM.
 
 state/<operator>/_metadata/metadata         operator, stores, partitions; `transformWithState`: v2/<batch>
 state/<operator>/<partition>[/<store>]/_metadata/schema, state/<operator>/_stateSchema/...    names and types

@@ -1,4 +1,4 @@
-"""What Spark has written down of a state store: types of keys and values, and how a key becomes bytes.
+"""Spark's description of a state store: types of keys and values, and how a key becomes bytes.
 
     state/<operator>/<partition>[/<store>]/_metadata/schema    "v1" or "v2": the types of the store
     state/<operator>/_stateSchema/<store>/<batch>_<id>         "v3": those of each column family (`transformWithState`)

@@ -53,11 +53,11 @@ class SourceChange:
     before: tuple[str, ...]
     now: tuple[str, ...]
     left: Mapping[str, Mapping[str, Any]]
-    """Of those that were left out earlier and are used again: "line" of the offsets, and "ids" of its topics."""
+    """Sources that were left out earlier and are used again: "line" of the offsets, and "ids" of its topics."""
 
     @property
     def added(self) -> dict[int, str]:
-        """Those that begin, by their places."""
+        """Return the sources that begin, by their places."""
         return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
 
     def location_status(self, of_base: LocationStatus) -> LocationStatus:

@@ -24,9 +24,9 @@ from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 
 Ids = Mapping[int, Mapping[str, str]]
-"""Of topics by name, by the source's place among those of the query."""
+"""Topic ids by topic name, by the source's place among those of the query."""
 Offsets = Mapping[int, Mapping[str, Any]]
-"""Of partitions by topic, by the source's place."""
+"""Offsets of partitions by topic, by the source's place."""
 
 
 @dataclass(frozen=True, slots=True)

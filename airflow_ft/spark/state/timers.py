@@ -12,8 +12,8 @@ even if timers are due. Therefore, for such a job:
   the earlier state is back and the timers fire again, which no sink has seen. `SILENT` limits how many may come
   between two checkpoints, so that Spark keeps the state that a rewind needs.
 
-What if the process dies between `begin` and the commit of that micro-batch: the location does not end at a commit, so
-the next attempt works in a copy, cut back to what is published.
+If the process dies between `begin` and the commit of that micro-batch, the location does not end at a commit. The next
+attempt then works in a copy, cut back to what is published.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
 
 SILENT = 50
-"""So many micro-batches without data and without rows may follow each other before one is a checkpoint."""
+"""Most consecutive micro-batches without data and without rows before one becomes a checkpoint."""
 WAITING = 10
-"""With more checkpoints than that waiting for delivery each micro-batch is one."""
+"""When more checkpoints than this wait for delivery, each micro-batch becomes one."""
 _EMPTY = "spark.sql.streaming.noDataMicroBatches.enabled"
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 # Plan nodes of operators with a clock, and their identification.
@@ -51,7 +51,7 @@ _CLOCKS = {
 
 
 class Timers:
-    """Those of a job, in the location of one attempt."""
+    """Timers of a job, in the location of one attempt."""
 
     def __init__(self, frame: DataFrame, location: SparkLocation, request: StageRequest) -> None:
         self._spark, self._location = frame.sparkSession, location

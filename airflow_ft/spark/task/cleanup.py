@@ -52,10 +52,10 @@ def clean_up(
     failed: bool,
     seen_requests: Collection[int] | None = None,
 ) -> str:
-    """Delete the checkpoints of a stream that ended under `epoch`, unless they are to be kept.
+    """Delete the checkpoints of a stream that ended under `epoch`, unless they must be kept.
 
     Keeps them too if a staged checkpoint is undelivered. Only logs errors of deletion. With `heard` (ids) deletes
-    nothing if there is another request for the stream by then. Returns the outcome for people; "": they were to be
+    nothing if there is another request for the stream by then. Returns the outcome for people; "": they had to be
     kept.
     """
     if not deletes(config, failed=failed):

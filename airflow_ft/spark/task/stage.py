@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
-"""(the pipeline as it was before this attempt, epoch, attempt) -> what the driver is told."""
+"""(the pipeline as it was before this attempt, epoch, attempt) -> the request to the driver."""
 
 
 def stage_step(

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
-"""What the delivery beside the stage needs."""
+"""Dependencies of the delivery beside the stage."""
 AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
 _LOOK_SECONDS = 1.0
 _LOOKED_AT = 20
