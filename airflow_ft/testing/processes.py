@@ -111,7 +111,7 @@ class _StoppingWal:
         return open_wal().dead_letters(plan)
 
 
-def act(given: Mapping[str, Any]) -> None:
+def run(given: Mapping[str, Any]) -> None:
     """In the process of `Acting`."""
     if flaw := given.get("flaw"):
         module, _, name = flaw.partition(":")
