@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 # Threads parse while the collector runs finalizers, in which Python lets another thread on.
 _RACE = """
 import ast, gc, inspect, sys, threading
-from airflow_ft.testing import conformance, plugin
+from airflow_ft.protocol import model
+from airflow_ft.testing import plugin
 
 class Finalized:
     def __del__(self):
@@ -31,7 +32,7 @@ def parse():
 
 if "guarded" in sys.argv:
     plugin.pytest_configure()
-text, failed = inspect.getsource(conformance), []
+text, failed = inspect.getsource(model), []
 gc.set_threshold(500)
 sys.setswitchinterval(1e-6)
 threads = [threading.Thread(target=parse) for _ in range(4)]

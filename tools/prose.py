@@ -109,9 +109,10 @@ def _strings_of_the_page() -> Iterator[tuple[str, str]]:
 
 
 def _strings_of_the_help() -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse((ROOT / "airflow_ft/admin/cli.py").read_text())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            yield f"cli.py:{node.lineno}", node.value
+    for name in ("arguments.py", "cli.py"):
+        for node in ast.walk(ast.parse((ROOT / "airflow_ft/admin" / name).read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                yield f"{name}:{node.lineno}", node.value
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:

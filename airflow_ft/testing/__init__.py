@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 _CASES = (
-    "bags", "beginnings", "conformance", "dead_letters", "histories", "kills", "owners", "upserts", "value_cases",
-    "world", "zombies",
+    "bags", "beginnings", "conformance", "dead_letters", "decisions", "deliveries", "fencing", "findings", "histories",
+    "kills", "lost_messages", "owners", "upserts", "value_cases", "world", "zombies",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _CASES))
 

@@ -73,7 +73,7 @@ def test_what_was_imported_is_imported_anew_on_another_path_and_when_that_is_ask
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     module = tmp_path / "told_by_number.py"
     for text in ("one", "another"):
-        module.write_text(f"def act(given):\n    print({text!r})\n")
+        module.write_text(f"def run(given):\n    print({text!r})\n")
         assert said(tmp_path / "output", "say", "told_by_number") == text
         nursery.forget()
 

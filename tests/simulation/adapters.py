@@ -42,7 +42,7 @@ from airflow_ft.spark.driver import (
     state_reports,
     stopper,
 )
-from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restoring, taking
+from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restorable, restoring, taking
 from airflow_ft.spark.state import (
     beginnings,
     catching_up,
@@ -139,7 +139,7 @@ _FILED = (
     metadata,
     offline,
     rescaling,
-    restoring,
+    restorable,
     schema_paths,
     source_changes,
     status,

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.sinks.base.memory import Marker
-from airflow_ft.sinks.files import participant
+from airflow_ft.sinks.files import ownership
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.participant import FilesParticipant
 from airflow_ft.sinks.files.staged import Rank, Staged
@@ -19,7 +19,7 @@ DISK, BUCKET = NAMED["files on a disk"], NAMED["files in a bucket"]
 
 @defect(DISK, "I5")
 def head_of_a_folder_not_compared(change: Change) -> None:
-    change(participant, "check_owner", lambda *_: None)
+    change(ownership, "check_owner", lambda *_: None)
 
 
 @defect(DISK, "I6")

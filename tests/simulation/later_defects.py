@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import opening
-from airflow_ft.spark.savepoints import offline, rescaling, restoring
+from airflow_ft.spark.savepoints import offline, rescaling, restorable, restoring
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.state import catching_up, evolution
 from airflow_ft.spark.state.catching_up import FOLDER
@@ -119,7 +119,7 @@ def a_place_that_is_told_by_micro_batches(change: Change) -> None:
         location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
         return location.offsets(delivered.batch) != savepoint.location(uri).offsets(savepoint.batch)
 
-    change(restoring, "_is_behind", is_behind)
+    change(restorable, "_is_behind", is_behind)
 
 
 # --- jobs that change -------------------------------------------------------------------------------------------

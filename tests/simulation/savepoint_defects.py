@@ -133,7 +133,7 @@ def a_rewind_that_goes_behind_a_restore(change: Change) -> None:
 @defect(ONLY_NEWEST, "I2")
 def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     """What was PREPARED when the restore began is delivered by it."""
-    examine, settle, settled = restoring._examine, settlement._settle, list[str]()
+    examine, settle, settled = restoring.examine, settlement._settle, list[str]()
 
     def settling(store: Any, name: str, *of: Any) -> None:
         settle(store, name, *of)
@@ -143,7 +143,7 @@ def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
         return () if settled and settled.pop() else examine(*of, **more)
 
     change(settlement, "_settle", settling)
-    change(restoring, "_examine", examining)
+    change(restoring, "examine", examining)
 
 
 @defect(KEPT, "I10", schedule=("B1:100:SLEEP", "P2:22:YIELD:B1"))

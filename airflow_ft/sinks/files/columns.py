@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
-from airflow_ft.sinks.files.ledger import LABEL
+from airflow_ft.sinks.files.markers import LABEL
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.writing import unwritable

@@ -15,7 +15,7 @@ once (`FileSystem.write`, a hard link). All memory depends on that. An object st
 - The head is a register with compare-and-set: of all processes that have read version 7, one can create version 8. Old
   versions are deleted, the newest ones are always kept. So a process that has slept since may create 8 again, but then
   sees many newer ones, and has lost.
-- The first process that settles the number creates its marker; later ones read it.
+- Markers and manifests: `airflow_ft.sinks.files.markers`.
 - When a pipeline continues under another name, the head names it from then on. The version that says so is created
   once, as any other one, and shuts the old name out.
 - The number delivered last is not stored twice: it is the highest number that has a marker, or is visible.
@@ -23,31 +23,25 @@ once (`FileSystem.write`, a hard link). All memory depends on that. An object st
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import SinkUnavailableError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import SinkUnavailableError, UnfitTargetError
 from airflow_ft.protocol.model import Former, Outcome, canonical_json
-from airflow_ft.sinks.base.memory import Head, Marker, damaged
+from airflow_ft.sinks.base.memory import Head, damaged
 from airflow_ft.sinks.base.places import is_object_store
+from airflow_ft.sinks.files.markers import OURS, Markers
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import LocalFileSystem
 
-OURS = "_airflow_ft"  # readers pass names by that begin so
-LABEL = "checkpoint"
 _KEPT = 16  # versions of the head
 _TRIES = 100
 _ABORTED = "aborted"
-_VERSION = re.compile(r"(\d+)\.json")
-_PUBLISHED = re.compile(rf"{LABEL}=(\d{{10,}})")
 
 
 def _probe() -> str:
@@ -100,11 +94,9 @@ class _Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """The memory of one folder; `root` is its URI. Methods raise what the file system raises."""
+class Ledger(Markers):
+    """The memory of one folder: the head, beside its markers. Methods raise what the file system raises."""
 
-    files: FileSystem | Objects
-    root: str
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -116,22 +108,6 @@ class Ledger:
         """
         files = Objects.of(folder, connection, OURS) if is_object_store(folder) else filesystem(folder)
         return cls(files, files.uri(folder))
-
-    def uri(self, *names: str) -> str:
-        """A place in `_airflow_ft`."""
-        return self.files.uri(self.root, OURS, *names)
-
-    def path(self, uri: str) -> str:
-        """A place in it, for people."""
-        return self.files.hadoop_path(uri).removeprefix("file://")
-
-    def published(self, number: int) -> str:
-        """Return where the rows of a number are visible."""
-        return self.files.uri(self.root, self.label(number))
-
-    def label(self, number: int) -> str:
-        """The name of that folder."""
-        return f"{LABEL}={number:010}"
 
     def require_folder(self) -> None:
         """Makes the folder where it is lacking."""
@@ -333,68 +309,7 @@ class Ledger:
     def _version(self, version: int) -> str:
         return self.uri("head", f"{version:08}.json")
 
-    # --- markers -------------------------------------------------------------------------------------------------
-
-    def marker_uri(self, number: int) -> str:
-        """Return the URI of a number's marker."""
-        return self.uri("markers", f"{number:010}.json")
-
-    def marker(self, number: int) -> Marker | None:
-        """Return how the number was settled."""
-        found = self._json(self.marker_uri(number))
-        with damaged(self.path(self.marker_uri(number))):
-            return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
-
-    def write_marker(self, number: int, marker: Marker) -> Marker:
-        """Create the number's marker, or find the existing one; returns it, durably."""
-        with suppress(FileExistsError):
-            self.files.write(self.marker_uri(number), canonical_json(asdict(marker)).encode())
-        self.files.sync_folders(self.uri("markers"), self.root)
-        found = self.marker(number)
-        if found is None:
-            raise SinkUnavailableError(
-                f"the marker of number {number} was removed.", code="changed_meanwhile", remedy="Retry.", number=number
-            )
-        return found
-
-    def markers(self, above: int) -> Iterator[tuple[int, Marker]]:
-        """Those of higher numbers, ascending."""
-        for number in self._numbers("markers"):
-            marker = self.marker(number) if number > above else None
-            if marker is not None:
-                yield number, marker
-
-    def newest(self) -> int:
-        """The highest number with a marker; 0: there is none."""
-        return max(self._numbers("markers"), default=0)
-
-    def remove_marker(self, number: int) -> None:
-        self.files.remove(self.marker_uri(number))
-
-    def prune(self, floor: int) -> None:
-        """Deletes the markers at or below `floor`."""
-        for number in self._numbers("markers"):
-            if number <= floor:
-                self.remove_marker(number)
-
     # --- what is visible -----------------------------------------------------------------------------------------
-
-    def visible(self, above: int = 0) -> list[int]:
-        """Return higher numbers that have a folder, ascending. Any process may have created it."""
-        if isinstance(self.files, Objects) and above:  # a store lists a thousand names at a time
-            names: Iterable[str] = self.files.names_after(self.root, self.label(above))
-        else:
-            names = self.files.names(self.root)
-        found = (int(match[1]) for match in map(_PUBLISHED.fullmatch, names) if match)
-        return sorted(number for number in found if number > above)
-
-    def manifest(self, folder: str) -> dict[str, Any] | None:
-        """Return what a checkpoint's folder says of itself, visible or staged; None: nothing."""
-        return self._json(self.files.uri(folder, OURS))
-
-    def checksum(self, manifest: Mapping[str, Any]) -> str:
-        """Return the checksum of a manifest, as a marker holds it."""
-        return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
 
     def newest_layout(self, last: int | None = None) -> dict[str, Any] | None:
         """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours.
@@ -414,18 +329,3 @@ class Ledger:
         if last:
             yield last
         yield from reversed(self.visible())
-
-    def _numbers(self, folder: str) -> list[int]:
-        matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
-        return sorted(int(match[1]) for match in matches if match)
-
-    def _json(self, uri: str) -> dict[str, Any] | None:
-        try:
-            data = self.files.read(uri)
-        except WalCorruptError:  # there is none
-            return None
-        with damaged(self.path(uri)):
-            found = json.loads(data)
-            if not isinstance(found, dict):
-                raise ValueError("it is no JSON object")
-            return found

@@ -25,11 +25,6 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 - the abort marker (abort): some folders are gone, and the next one removes the rest. An earlier rename is detected
   (HeuristicCommitError).
 
-A pipeline that continues under another name takes the folder over in its first prepare. One step names it in the head,
-if the last delivered number is the one after which it continues. From then on a process that acts for the old name
-finds the new one in the head, even with a newer rank. Its prepared folders are removed, as above. The old name's
-numbers were settled before (`airflow_ft.spark.savepoints.restoring`); a rename between these two is reported.
-
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
 """
@@ -48,11 +43,10 @@ from airflow_ft.protocol.errors import (
     HeuristicCommitError,
     SinkUnavailableError,
     StateConflictError,
-    StoreBehindSinkError,
     UnfitTargetError,
     together,
 )
-from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.participant import Participant
@@ -63,15 +57,12 @@ from airflow_ft.sinks.base.memory import (
     check_adopter,
     check_epoch,
     check_marker,
-    check_owner,
     check_settled,
-    refuse_markers_without_head,
-    refuse_to_adopt,
 )
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import judged
-from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.ledger import Ledger, Owned
+from airflow_ft.sinks.files.ownership import OwnedFolder, is_foreign
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.staged import Rank, Staged, others
 from airflow_ft.sinks.refused import Refused
@@ -87,17 +78,10 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 
 @dataclass
-class FilesParticipant:
+class FilesParticipant(OwnedFolder):
     """One folder, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`."""
 
-    name: str
-    staged: Staged
     wal: WalReader
-
-    @property
-    def ledger(self) -> Ledger:
-        """Return what the folder remembers."""
-        return self.staged.ledger
 
     # --- the protocol -------------------------------------------------------------------------------------------
 
@@ -202,36 +186,6 @@ class FilesParticipant:
             self.ledger.change(raised)
             self.ledger.prune(floor)
 
-    def head(self, pipeline: str) -> SinkHead | None:
-        """Return the newest version of the head, with any owner; None if the folder is not this pipeline's."""
-        with self._translated_errors():
-            head = self._head_of(pipeline)
-        return None if head is None else head.as_sink_head
-
-    def adopt(self, fence: Fence, number: int) -> None:
-        """Takes the head over from another installation."""
-
-        def taken(head: Owned | None) -> Owned:
-            check_adopter(head, fence)
-            self.ledger.require_owner(head, fence.pipeline)
-            marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]
-            refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
-            found = head or _head(fence)
-            return replace(
-                found,
-                installation=fence.installation,
-                epoch=fence.epoch,
-                attempt=fence.attempt,
-                last_delivered=number,
-                floor=max(number, found.floor),
-                since=min(number + 1, found.since),  # numbers continue after this one
-                inherited=0,
-            )
-
-        with self._translated_errors():
-            self.ledger.claim(fence.pipeline)
-            self.ledger.change(taken)
-
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Tombstones and prepared folders of former owners past the last delivered number."""
         with self._translated_errors():
@@ -269,7 +223,7 @@ class FilesParticipant:
                 self.staged.remove(lambda _, rank: rank < fence.rank)
             elif make_way:
                 for number, marker in list(self.ledger.markers(head.last_delivered)):
-                    if _is_foreign(marker, fence):
+                    if is_foreign(marker, fence):
                         self.ledger.remove_marker(number)
 
     def heuristic(self, plan: Plan) -> str:
@@ -310,98 +264,6 @@ class FilesParticipant:
         return self.staged.layout_behind(plan.participant(self.name).predecessor, head.last_delivered)
 
     # --- what the steps share -----------------------------------------------------------------------------------
-
-    def _begins(self, plan: Plan) -> bool:
-        return plan.participant(self.name).predecessor == 0
-
-    def _raised(self, fence: Fence, plan: Plan | None = None) -> Owned:
-        """Return the head with this attempt's rank. If the pipeline begins with this plan, creates the head and claims
-        the folder, or takes it over from the pipeline that this one replaces.
-        """
-        begins = plan is not None and self._begins(plan)
-        former = plan.participant(self.name).former if plan is not None and begins else None
-        if begins:
-            self.ledger.require_folder()
-            self.ledger.claim(fence.pipeline)
-
-        def raised(head: Owned | None) -> Owned:
-            if head is None and begins:
-                self.ledger.require_owner(head, fence.pipeline)
-                if marked := self.ledger.newest():
-                    head = self._begun_since()
-                    if head is None:
-                        refuse_markers_without_head(marked, self.ledger.path(self.ledger.uri("head")))
-            if head is None and begins:
-                return _head(fence)
-            if head is not None and former is not None and self.ledger.owner(head) == former.pipeline:
-                return self._passed_on(head, fence, former)
-            found = self._owned(head, fence)
-            check_owner(found, fence)
-            return replace(found, epoch=fence.epoch, attempt=fence.attempt)
-
-        return self.ledger.change(raised)
-
-    def _passed_on(self, head: Owned, fence: Fence, former: Former) -> Owned:
-        """The head of the former pipeline's folder, as it names this one."""
-        check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt))  # ranks are of two pipelines
-        if head.last_delivered != former.number:
-            raise UnfitTargetError(
-                f"{self.ledger.path(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which continues"
-                f" as {fence.pipeline!r} after checkpoint {former.number}. But the last checkpoint in it is"
-                f" {head.last_delivered}.",
-                code="number_differs",
-                remedy="Give the new name its own folder. Readers can read both.",
-                number=former.number,
-                found=head.last_delivered,
-            )
-        return replace(
-            head,
-            epoch=fence.epoch,
-            attempt=fence.attempt,
-            pipeline=fence.pipeline,
-            since=former.below,
-            inherited=former.number,
-            former=(*head.former, former.pipeline),
-        )
-
-    def _owned(self, head: Owned | None, fence: Fence) -> Owned:
-        """The head, if it is there, and names this pipeline."""
-        if not self.ledger.claimed_by:
-            self._required(None)
-        self.ledger.require_owner(head, fence.pipeline)
-        return self._required(head)
-
-    def _mine(self, fence: Fence) -> Owned:
-        """Return the current head.
-
-        Raises:
-            UnfitTargetError: the folder belongs to another pipeline.
-            FencedError: another process may write (I5).
-        """
-        found = self._owned(self.ledger.head(), fence)
-        check_owner(found, fence)
-        return found
-
-    def _head_of(self, pipeline: str) -> Owned | None:
-        head = self.ledger.head() if self.ledger.claimed_by else None
-        return head if head is not None and self.ledger.owner(head) == pipeline else None
-
-    def _begun_since(self) -> Owned | None:
-        """Read the head again, since another process may have begun and delivered since."""
-        return self.ledger.head()
-
-    def _required(self, head: Owned | None) -> Owned:
-        if head is None:
-            raise StoreBehindSinkError(
-                f"the sink has lost its head: {self.ledger.path(self.ledger.uri())} is gone or empty.",
-                code="ledger_lost",
-                remedy=self._bring_back,
-            )
-        return head
-
-    @property
-    def _bring_back(self) -> str:
-        return f"Restore {self.ledger.path(self.ledger.uri())}, and compare it before you resume."
 
     def _settled(self, plan: Plan, head: Owned, fence: Fence, *, exactly: bool) -> Marker | None:
         """Return the marker that settles the number, or one made from the visible folder if a process died before its
@@ -521,22 +383,6 @@ class FilesParticipant:
                     self.staged.publish(number, rank)
             self.ledger.write_marker(number, self._marker(number, manifest))
 
-    def _translated_errors(self, plan: Plan | None = None) -> Any:
-        where: dict[str, Any] = {"participant": self.name}
-        return translated_errors(
-            self.ledger.path(self.ledger.root),
-            **where,
-            **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}),
-        )
-
-
-def _is_foreign(marker: Marker, fence: Fence) -> bool:
-    return marker.installation != fence.installation
-
 
 def _epoch(vote: Vote) -> int:
     return int(vote.notes.get("epoch", 0))
-
-
-def _head(fence: Fence) -> Owned:
-    return Owned(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

@@ -24,7 +24,8 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import made_of
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
-from airflow_ft.sinks.files.ledger import OURS, Ledger
+from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.markers import OURS
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.room import room
 from airflow_ft.sinks.files.spec import LARGEST, FilesSink

@@ -130,7 +130,7 @@ def _before_requests(root: str) -> None:
         setattr(place, name, stopping)
 
 
-def action(given: Mapping[str, Any]) -> None:
+def run(given: Mapping[str, Any]) -> None:
     """In the process."""
     plan = Plan.from_json(given["plan"])
     [planned] = plan.participants

@@ -1,0 +1,140 @@
+"""What a sink reports: columns and rows that it refuses, what `verify` and the doctor find, errors without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.model import Outcome, Promise
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.doctor import examine, is_examined
+from airflow_ft.sinks.registry import system
+from airflow_ft.testing.dead_letters import NOTHING_REFUSED
+from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
+from airflow_ft.wal import open_wal
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionInfo
+    from airflow_ft.protocol.sink_spec import SinkSpec
+    from airflow_ft.testing.world import World
+
+_ABORTED = Outcome.ABORTED
+_WHY = {"message": "a test of conformance"}
+
+
+class FindingsConformance:
+    """The cases."""
+
+    # --- rows that cannot be taken ---------------------------------------------------------------------------------
+
+    def test_a_column_that_does_not_fit_is_named_before_anything_is_visible(self, world: World) -> None:
+        world.deliver(world.plan())
+        strange = pa.table({"id": [1], "text": ["a"], "no_such_column": [1]})
+        plan = world.plan(strange)
+        try:
+            vote = world.prepare(plan)
+        except (DeclinedError, UnfitTargetError) as error:
+            assert "no_such_column" in str(error) and error.remedy and error.sink == SINK
+            world.shows(world.ids_of(1))
+        else:  # it takes any column
+            world.commit(plan, vote)
+            world.shows(sorted([*world.ids_of(1), 1]))
+
+    @pytest.mark.parametrize("carries", [True, False], ids=["it decides", "it follows"])
+    def test_of_refused_rows_nothing_comes(self, world: World, carries: bool) -> None:
+        """It says so in prepare, or when it commits: where it does not decide, a person has to say what follows."""
+        if world.target.refused is None:
+            pytest.skip(NOTHING_REFUSED)
+        if carries and world.participant_plan().promise is not Promise.ATOMIC:
+            pytest.skip("it never decides: its promise is not ATOMIC")
+        world.commit_point = carries
+        plan = world.plan(world.target.refused)
+        with pytest.raises((DeclinedError, UnfitTargetError)) as caught:
+            world.commit(plan, world.prepare(plan))
+        assert caught.value.sink == SINK and caught.value.remedy
+        world.shows([])
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
+        assert aborted.outcome is _ABORTED
+        world.deliver(world.plan())
+        world.shows(world.ids_of(2))
+
+    # --- who looks from outside ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("what", ["nothing", "loss", "double", "change"])
+    def test_verify_finds_what_somebody_else_has_done(self, world: World, what: str) -> None:
+        verification = system(world.target.sink.kind).part("verify")
+        if verification is None:
+            pytest.skip("it has no verification")
+        first = world.plan()
+        delivered = [Delivered(first, world.deliver(first), None)]
+        planted = int(what != "nothing" and world.target.plant(what, ROWS + 7))
+        if what != "nothing" and not planted:
+            pytest.skip("nobody can do that there")
+        second = world.plan()
+        delivered.append(Delivered(second, world.deliver(second), delivered[0].proof))
+        without = world.plan_of(3, world.nothing(3))
+        delivered.append(Delivered(without, world.deliver(without), delivered[1].proof))
+        [planned] = delivered[-1].plan.participants
+        [report] = verification.verify(delivered, planned, world.target.connection, open_wal(), full=True)
+        assert (report.error, report.expected, report.numbers) == ("", 2 * ROWS, (1, 2, 3))
+        lost = planted if what in ("loss", "change") else 0
+        assert (report.missing, report.repeated) == (lost, planted if what == "double" else 0)
+        assert [each.number for each in report.differences] == [1] * bool(lost)
+        if lost == 1 and (samples := report.differences[0].samples):
+            assert f"row {ROWS + 7}" in f"{samples[0]} {report.differences[0].file}"
+
+    def test_the_doctor_finds_nothing_wrong_where_nothing_is(self, world: World) -> None:
+        world.deliver(world.plan())
+        checks = self._examined(world, world.target.sink, world.target.connection, world.table(0))
+        assert checks and [check for check in checks if check.verdict is Verdict.PROBLEM] == []
+
+    def test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible(self, world: World) -> None:
+        mistakes = world.target.mistaken()
+        if not mistakes:
+            pytest.skip("the target names no mistakes")
+        for name, (sink, connection) in mistakes.items():
+            checks = self._examined(world, sink, connection, world.table(0))
+            problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
+            assert problems and all(check.text and check.remedy for check in problems), name
+            [planned] = plan_delivery({SINK: sink}).participants
+            plan = replace(world.plan(), participants=(planned,))
+            with pytest.raises(AirflowFtError) as raised:
+                world.participant(plan, connection).prepare(plan, world.fence())
+            assert raised.value.remedy, name
+            if connection != world.target.connection:
+                assert not isinstance(raised.value, DeclinedError), f"{name}: the rows are not at fault"
+            for text in (str(raised.value), *(f"{check.text} {check.remedy}" for check in problems)):
+                assert not [one for one in _secrets(world.target.connection, connection) if one in text], name
+            world.shows([])
+
+    def _examined(self, world: World, sink: SinkSpec, connection: ConnectionInfo, rows: pa.Table) -> Sequence[Check]:
+        if not is_examined(sink.kind):
+            pytest.skip("it has no examination")
+        [planned] = plan_delivery({SINK: sink}).participants
+        reader = open_wal().open(world.segment(99, rows))
+        return examine(world.pipeline, planned, connection, [reader], OURS)
+
+    # --- errors ------------------------------------------------------------------------------------------------------
+
+    def test_no_secret_is_in_an_error(self, world: World) -> None:
+        secrets = _secrets(world.target.connection)
+        if not secrets:
+            pytest.skip("its connection has no secret")
+        plan = world.plan()
+        world.deliver(plan)
+        with pytest.raises(AirflowFtError) as caught:
+            world.participant(plan).prepare(plan, world.fence(1, 99, THEIRS))
+        assert not [one for one in secrets if one in str(caught.value)]
+
+
+def _secrets(*connections: ConnectionInfo) -> list[str]:
+    """Passwords, also those in the extra, as Kafka's are."""
+    in_extra = (text for one in connections for key, text in one.extra.items() if "password" in key)
+    return [secret for secret in (*(one.password for one in connections), *in_extra) if secret]

@@ -1,0 +1,69 @@
+"""Each request and each reply of a step is lost in turn, and the next attempt finishes the step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_ft.protocol.errors import TransientError
+from airflow_ft.protocol.model import Outcome, Plan, Promise, Vote
+from airflow_ft.testing.relay import Fate
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.participant import Participant
+    from airflow_ft.testing.world import World
+
+_MANY_TRIPS = 200
+_COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
+_WHY = {"message": "a test of conformance"}
+
+
+class LostMessagesConformance:
+    """The case."""
+
+    @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
+    @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
+    def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
+        """Lose each round trip in turn, through the last one. A client without an answer may try again."""
+        expected: list[int] = []
+        for trip in range(_MANY_TRIPS):
+            plan = world.plan()
+            vote = None if step == "prepare" else world.prepare(plan)
+            with world.target.losing(fate, trip) as way:
+                if way is None:
+                    pytest.skip("there is no way to its server on which something is lost")
+                connection, is_lost = way
+                through = world.participant(plan, connection)
+                done: Vote | Outcome | None = None
+                with suppress(TransientError):
+                    done = self._step(world, through, step, plan, vote)
+                through.close()
+                lost = is_lost()
+            if step == "commit" and done is not None:  # without an error it must be done
+                world.shows([*expected, *world.ids_of(plan.number)], f"round trip {trip + 1}")
+            vote = done if isinstance(done, Vote) else vote
+            if step == "abort":
+                if done is _ABORTED and world.participant_plan().promise is Promise.ATOMIC:
+                    assert world.commit(plan, vote).outcome is _ABORTED, f"round trip {trip + 1}"
+                aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
+                assert aborted.outcome is _ABORTED
+            else:
+                assert world.commit(plan, vote or world.prepare(plan)).outcome is _COMMITTED
+                expected += world.ids_of(plan.number)
+                world.predecessor = plan.number
+            world.shows(expected, f"round trip {trip + 1}")
+            if not lost:
+                assert trip > 0, "it has asked the server for something"
+                return
+        raise AssertionError(f"one {step} takes more than {_MANY_TRIPS} round trips")
+
+    def _step(self, world: World, participant: Participant, step: str, plan: Plan, vote: Vote | None) -> Vote | Outcome:
+        fence = world.fence(1, world.attempt())
+        if step == "prepare":
+            notes = dict(participant.prepare(plan, fence))
+            return Vote(plan.participants[0].name, fence.attempt, fence.attempt, None, notes)
+        if step == "commit":
+            return participant.commit(plan, fence, vote).outcome
+        return participant.abort(plan, fence, _WHY).outcome
