@@ -1,0 +1,105 @@
+"""A table that is not there yet, in a SQL catalog on SQLite, and its reader by pyiceberg."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import Table as IcebergTable
+
+from airflow_ft import IcebergSink
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.testing.world import Target
+
+CALLS = (
+    (SqlCatalog, "load_table"),
+    (SqlCatalog, "create_table"),
+    (SqlCatalog, "commit_table"),
+    (PyArrowFile, "create"),
+    (PyArrowFileIO, "delete"),
+)
+_raising: dict[int, Callable[[], None]] = {}
+
+
+def around_calls(reached: Callable[[], None]) -> None:
+    """The kit's way to the client: before each call of the catalog that changes or reads it, and each file."""
+    for owner, name in CALLS:
+        call = getattr(owner, name)
+
+        def around(*of: Any, _call: Any = call, **more: Any) -> Any:
+            reached()
+            return _call(*of, **more)
+
+        setattr(owner, name, around)
+
+
+class Table(Target):
+    """Read by pyiceberg."""
+
+    calls = "tests.sinks.iceberg.world:around_calls"
+    texts = 16
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.sink: IcebergSink = IcebergSink(table="lake.shop.orders", **settings)
+        self.connection = connection_of(folder)
+
+    def anew(self) -> Table:
+        """One that is made."""
+        other = copy(self)
+        other.sink = replace(self.sink, table=f"lake.shop.orders_{uuid.uuid4().hex[:8]}", name="orders")
+        return other
+
+    @contextmanager
+    def opened(self, name: str = "") -> Iterator[IcebergTable | None]:
+        extra = dict(self.connection.extra)
+        if self.connection.host:
+            extra |= {"type": "rest", "uri": f"http://{self.connection.host}:{self.connection.port}"}
+        with closing(load_catalog("lake", **extra)) as catalog:
+            identifier = ("shop", name) if name else self.sink.identifier
+            yield catalog.load_table(identifier) if catalog.table_exists(identifier) else None
+
+    def read(self, name: str = "") -> pa.Table:
+        with self.opened(name) as table:
+            return pa.table({}) if table is None else table.scan().to_arrow()
+
+    def ids(self) -> list[int]:
+        found = self.read()
+        return sorted(found["id"].to_pylist()) if "id" in found.column_names else []
+
+    @contextmanager
+    def failing(self, at: int, below: str) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
+        """Call `at` of this thread raises, without an effect."""
+        seen, failed, thread = 0, False, threading.get_ident()
+
+        def reached() -> None:
+            nonlocal seen, failed
+            if threading.get_ident() == thread:
+                mine, seen = seen, seen + 1
+                if mine == at:
+                    failed = True
+                    raise OSError("a test")
+
+        calls = {(owner, name): getattr(owner, name) for owner, name in CALLS}
+        around_calls(reached)
+        try:
+            yield self.connection, lambda: failed
+        finally:
+            for (owner, name), call in calls.items():
+                setattr(owner, name, call)
+
+
+def connection_of(folder: Path) -> ConnectionInfo:
+    """Return a connection to a catalog in a file of a folder."""
+    extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"file://{folder}/lake"}
+    return ConnectionInfo("lake", "iceberg", extra=extra)
