@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -18,7 +19,8 @@ from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
-from tests.sinks.iceberg.world import Table
+from tests.sinks.iceberg.world import Table, in_file, of_server
+from tools.servers import IcebergRest
 
 pytestmark = pytest.mark.sampled
 NULLS = pa.table({"id": [1, 2, 3, 4], "text": ["a", None, "c", None]})
@@ -65,24 +67,24 @@ class Changed(Table):
         return True
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
-        if not self.read("another"):
-            with load_catalog("lake", **self.connection.extra) as catalog:
-                catalog.create_namespace_if_not_exists("shop")
-                catalog.create_table_if_not_exists(
-                    "shop.another", pa.schema([("id", pa.string()), ("text", pa.string())])
-                )
-        nowhere = {**self.connection.extra, "uri": "sqlite:////nonexistent/catalog.db"}
+        with closing(self.catalog()) as catalog:
+            catalog.create_namespace_if_not_exists(self.space)
+            schema = pa.schema([("id", pa.string()), ("text", pa.string())])
+            catalog.create_table_if_not_exists((self.space, "another"), schema)
         glue = {**self.connection.extra, "type": "glue"}
-        return {
+        found = {
             "no such table": (self.beside("nothing", create=False), self.connection),
             "another type": (self.beside("another"), self.connection),
-            "no such catalog": (self.sink, replace(self.connection, extra=nowhere)),
             "an unknown catalog": (self.sink, replace(self.connection, extra=glue)),
         }
+        if "uri" in self.connection.extra:
+            nowhere = {**self.connection.extra, "uri": "sqlite:////nonexistent/catalog.db"}
+            found["no such catalog"] = (self.sink, replace(self.connection, extra=nowhere))
+        return {**super().mistaken(), **found}
 
     def beside(self, name: str, **settings: Any) -> IcebergSink:
         """A sink into another table of the same namespace."""
-        return IcebergSink(table=f"lake.shop.{name}", name=self.sink.participant, **settings)
+        return IcebergSink(table=f"lake.{self.space}.{name}", name=self.sink.name, **settings)
 
 
 class TestIceberg(ParticipantConformance):
@@ -90,13 +92,13 @@ class TestIceberg(ParticipantConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        yield Changed(tmp_path)
+        yield Changed(in_file(tmp_path))
 
 
 class TestPartitions(ParticipantConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        table = Changed(tmp_path, partition_by=("text", "bucket(4, id)"))
+        table = Changed(in_file(tmp_path), partition_by=("text", "bucket(4, id)"))
         table.adopts = False
         yield table
 
@@ -106,15 +108,25 @@ class TestExisting(ParticipantConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
-        table = Changed(tmp_path, schema_evolution=True)
+        table = Changed(in_file(tmp_path), schema_evolution=True)
         fields = (
             NestedField(1, "id", LongType()),
             NestedField(2, "TEXT", StringType(), required=True),
             NestedField(3, "more", StringType()),
         )
-        with load_catalog("lake", **table.connection.extra) as catalog:
+        with closing(table.catalog()) as catalog:
             catalog.create_namespace("shop")
             old = {"commit.manifest.min-count-to-merge": "2", "format-version": "1"}
             catalog.create_table("shop.orders", Schema(*fields), properties=old)
         table.refused, table.taken, table.adopts = NULLS, (1, 3), False
         yield table
+
+
+@pytest.mark.server
+@pytest.mark.sampled(among="Iceberg's REST catalog")
+class TestRest(ParticipantConformance):
+    """In a REST catalog, through which each request may be lost."""
+
+    @pytest.fixture
+    def target(self, iceberg_rest: IcebergRest) -> Iterator[Target]:
+        yield Changed(of_server(iceberg_rest), f"s{uuid.uuid4().hex[:8]}")

@@ -20,6 +20,7 @@ from typing import Self
 import pyarrow as pa
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
@@ -51,6 +52,8 @@ from airflow_ft.sinks.iceberg.durable import sync
 DOCUMENT = "airflow-ft.document"
 """The property of a snapshot's summary that holds head and markers."""
 _FOR_EVER = 2**63 - 1
+_OLDER = "older than last sequence number"
+"""What catalogs say of a snapshot whose number was given to another one meanwhile."""
 _MAPPING = TableProperties.DEFAULT_NAME_MAPPING
 _MERGES = TableProperties.MANIFEST_MERGE_ENABLED
 _MADE = {TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true"}
@@ -180,6 +183,13 @@ class Version:
         try:
             done = catalog.commit_table(self.table, tuple(demands), tuple(updates))
         except (CommitFailedException, TableAlreadyExistsError, NoSuchTableError) as error:
+            raise OvertakenError(nothing=False) from error
+        except (
+            ValueError,
+            BadRequestError,
+        ) as error:  # a commit to another branch has come since, which nothing demands
+            if _OLDER not in str(error):
+                raise
             raise OvertakenError(nothing=False) from error
         if isinstance(catalog, MetastoreCatalog):  # else the server does it
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""A table that is not there yet, in a SQL catalog on SQLite, and its reader by pyiceberg."""
+"""A table that is not there yet, in a SQL or a REST catalog, and its reader by pyiceberg."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
 
 from airflow_ft import IcebergSink
 from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.testing.world import Target
+from tools.servers import IcebergRest
 
 CALLS = (
     (SqlCatalog, "load_table"),
@@ -28,7 +30,6 @@ CALLS = (
     (PyArrowFile, "create"),
     (PyArrowFileIO, "delete"),
 )
-_raising: dict[int, Callable[[], None]] = {}
 
 
 def around_calls(reached: Callable[[], None]) -> None:
@@ -49,24 +50,24 @@ class Table(Target):
     calls = "tests.sinks.iceberg.world:around_calls"
     texts = 16
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.folder = folder
-        self.sink: IcebergSink = IcebergSink(table="lake.shop.orders", **settings)
-        self.connection = connection_of(folder)
+    def __init__(self, connection: ConnectionInfo, space: str = "shop", **settings: Any) -> None:
+        self.space, self.connection = space, connection
+        self.sink: IcebergSink = IcebergSink(table=f"lake.{space}.orders", **{"name": "orders", **settings})
 
     def anew(self) -> Table:
         """One that is made."""
         other = copy(self)
-        other.sink = replace(self.sink, table=f"lake.shop.orders_{uuid.uuid4().hex[:8]}", name="orders")
+        other.sink = replace(self.sink, table=f"lake.{self.space}.orders_{uuid.uuid4().hex[:8]}")
         return other
+
+    def catalog(self) -> Catalog:
+        """A client of its own."""
+        return load_catalog("lake", **properties(self.connection))
 
     @contextmanager
     def opened(self, name: str = "") -> Iterator[IcebergTable | None]:
-        extra = dict(self.connection.extra)
-        if self.connection.host:
-            extra |= {"type": "rest", "uri": f"http://{self.connection.host}:{self.connection.port}"}
-        with closing(load_catalog("lake", **extra)) as catalog:
-            identifier = ("shop", name) if name else self.sink.identifier
+        with closing(self.catalog()) as catalog:
+            identifier = (self.space, name) if name else self.sink.identifier
             yield catalog.load_table(identifier) if catalog.table_exists(identifier) else None
 
     def read(self, name: str = "") -> pa.Table:
@@ -80,6 +81,9 @@ class Table(Target):
     @contextmanager
     def failing(self, at: int, below: str) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
         """Call `at` of this thread raises, without an effect."""
+        if self.connection.port:
+            yield None
+            return
         seen, failed, thread = 0, False, threading.get_ident()
 
         def reached() -> None:
@@ -99,7 +103,12 @@ class Table(Target):
                 setattr(owner, name, call)
 
 
-def connection_of(folder: Path) -> ConnectionInfo:
-    """Return a connection to a catalog in a file of a folder."""
+def in_file(folder: Path) -> ConnectionInfo:
+    """Return a connection to a catalog in a file of SQLite."""
     extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"file://{folder}/lake"}
     return ConnectionInfo("lake", "iceberg", extra=extra)
+
+
+def of_server(server: IcebergRest) -> ConnectionInfo:
+    """Return a connection to a REST catalog."""
+    return ConnectionInfo("lake", "iceberg", host=server.host, port=server.port)
