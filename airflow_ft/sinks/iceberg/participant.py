@@ -42,7 +42,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 def branch_of(pipeline: str, participant: str) -> str:
     """Return the branch of a table that points to a participant's memory of a pipeline."""
-    return f"airflow_ft.{pipeline}.{participant}"
+    return f"airflow_ft/{pipeline}/{participant}"
 
 
 @dataclass

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 
-from airflow_ft.protocol.errors import AirflowFtError, WalCorruptError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond, numbers
@@ -74,7 +74,7 @@ class Rows:
     def discard(self) -> None:
         """Remove what was written: for rows that no commit was tried with."""
         self.kept.clear()
-        for location in (*self._made, *(file.file_path for file in self.files)):
+        for location in self._made:  # and no file of a try before, whose commit may have arrived all the same
             with suppress(Exception):  # `remove_orphan_files` does it too
                 self.version.table.io.delete(location)
 
@@ -109,7 +109,7 @@ class Rows:
             self._made.append(file.file_path)
             written += file.record_count
             yield file
-        assert written == given, f"{given} rows became {written}"  # the client has lost some
+        self._require(written, given)
 
     # --- files of the log --------------------------------------------------------------------------------------------
 
@@ -120,13 +120,13 @@ class Rows:
             same = FORMAT.as_it_is(schema, self.version.columns)
         except AirflowFtError as error:
             raise error.located(sink=self.sink) from error.__cause__
-        mapping = metadata.name_mapping()
-        mapped = {name for each in mapping for name in each.names} if mapping is not None else set()
+        mapping = metadata.name_mapping()  # the log's files have no ids
+        mapped = {each.field_id: each for each in mapping} if mapping is not None else {}
         known = reader.statistics(self.sink)
         return (
             same
             and metadata.spec().is_unpartitioned()
-            and mapped >= set(schema.names)  # the log's files have no ids
+            and all(mapped.get(each.field_id) == each for each in metadata.schema().name_mapping)
             and all(_plain(each.type) for each in schema)
             and all(name in known and not known[name].nulls for name in self._required)
             and all(
@@ -159,8 +159,19 @@ class Rows:
                 path=source,
             )
         found = parquet_file_to_data_file(table.io, table.metadata, target)
-        assert found.record_count == file.rows
+        self._require(found.record_count, file.rows)
         return found
+
+    def _require(self, written: int, given: int) -> None:
+        if written != given:
+            raise UnfitTargetError(
+                f"pyiceberg wrote {written:,} of {given:,} rows into {self.version.place}.",
+                code="row_count_mismatch",
+                remedy="Report this as a bug. Nothing is visible, and the staged rows wait.",
+                sink=self.sink,
+                rows=given,
+                written=written,
+            )
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

@@ -76,8 +76,10 @@ class Version:
     @classmethod
     def made(cls, place: Connected, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
         """Create a table; without a schema one that has no columns yet. OvertakenError: another process was faster."""
-        with suppress(NamespaceAlreadyExistsError):
-            place.catalog.create_namespace_if_not_exists(place.identifier[:-1])
+        namespace = place.identifier[:-1]
+        if not place.catalog.namespace_exists(namespace):
+            with suppress(NamespaceAlreadyExistsError):
+                place.catalog.create_namespace(namespace)
         made = new_schema(schema if schema is not None else pa.schema([]))
         spec = partition(made, partition_by if schema is not None else ())
         mapping = {_MAPPING: made.name_mapping.model_dump_json()}
