@@ -186,13 +186,10 @@ class Version:
             done = catalog.commit_table(self.table, tuple(demands), tuple(updates))
         except (CommitFailedException, TableAlreadyExistsError, NoSuchTableError) as error:
             raise OvertakenError(nothing=False) from error
-        except (
-            ValueError,
-            BadRequestError,
-        ) as error:  # a commit to another branch has come since, which nothing demands
+        except (ValueError, BadRequestError) as error:
             if _OLDER not in str(error):
                 raise
-            raise OvertakenError(nothing=False) from error
+            raise OvertakenError(nothing=False) from error  # another branch has moved, of which nothing is demanded
         if isinstance(catalog, MetastoreCatalog):  # else the server does it
             with suppress(Exception):
                 catalog._delete_old_metadata(self.table.io, base, done.metadata)
@@ -214,7 +211,7 @@ class Version:
                 for field in partition(transaction.table_metadata.schema(), partition_by).fields:
                     source = transaction.table_metadata.schema().find_column_name(field.source_id)
                     spec.add_field(str(source), field.transform, field.name)
-        if not self.columns or _MAPPING in self.table.metadata.properties:  # files of the log have no ids
+        if not self.columns:  # else pyiceberg adds to the mapping, which may have former names of columns
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({_MAPPING: mapping})
         demands = (AssertTableUUID(uuid=self.table.metadata.table_uuid), *transaction._requirements)

@@ -197,6 +197,18 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
         assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
 
 
+def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
+    """The log's files in the table have the former name alone."""
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        with opened(world) as table, table.update_schema() as update:
+            update.rename_column("text", "label")
+        for id in (900, 901):
+            world.deliver(world.plan(pa.table({"id": [id], "label": ["new"], "note": ["n"]})))
+        rows = {row["id"]: (row["label"], row["note"]) for row in table_of(world).read().to_pylist()}
+        assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
+
+
 @pytest.mark.parametrize("first", ["rows", "nothing"])
 def test_partitions_are_made(tmp_path: Path, first: str) -> None:
     """Also of a table that had to be made before any columns were known."""
