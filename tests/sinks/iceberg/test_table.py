@@ -27,9 +27,10 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.iceberg.connection import properties
-from airflow_ft.sinks.iceberg.lineage import dataset
+from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import schema_problems
 from airflow_ft.sinks.iceberg.verify import verify
 from airflow_ft.testing.world import SINK, World
@@ -268,7 +269,17 @@ def test_an_error_shows_no_secret(world: World) -> None:
         world.prepare(world.plan())
     assert secret not in f"{told.value} {vars(told.value)}"
     named = dataset(table_of(world).sink.settings(), world.target.connection)
-    assert named.uri == "iceberg://127.0.0.1:1/db/shop/orders"
+    assert named.uri == "iceberg://127.0.0.1:1/db/lake/shop/orders"
+
+
+def test_one_table_has_one_place() -> None:
+    sink = IcebergSink(table="lake.shop.orders").settings()
+    rest = ConnectionInfo("lake", "iceberg", host="https://c", port=8181, extra={"warehouse": "a"})
+    assert place(sink, replace(rest, conn_id="other")) == place(sink, rest)
+    assert place(sink, replace(rest, extra={"warehouse": "b"})) != place(sink, rest)
+    sql = ConnectionInfo("lake", "iceberg", extra={"uri": "sqlite:////data/catalog.db"})
+    assert place(sink, replace(sql, conn_id="other")) != place(sink, sql)
+    assert dataset(sink, sql).uri == "iceberg:////data/catalog.db/lake/shop/orders"
 
 
 @pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}])
