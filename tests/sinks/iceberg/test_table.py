@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,6 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
@@ -33,8 +34,10 @@ from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import schema_problems
 from airflow_ft.sinks.iceberg.verify import verify
+from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
+from tests.conformance.values import CLOCK, FINITE, NESTED, NOT_FINITE, without
 from tests.raising import raises
 from tests.sinks.iceberg.world import Table, in_file
 
@@ -187,6 +190,29 @@ def test_a_compacted_table_is_verified(world: World) -> None:
     [planned] = plan.participants
     [report] = verify([Delivered(plan, proof, None)], planned, world.target.connection, open_wal())
     assert (report.missing, report.repeated, report.other, report.error) == (0, 0, 0, "")
+
+
+def test_files_of_the_log_become_the_tables_with_their_bounds(world: World) -> None:
+    columns = {**without({**FINITE, **NOT_FINITE, **CLOCK}, "tiny", "small"), **NESTED}
+    given = Values(table_of(world).sink, columns, list).table().drop_columns(["id"])
+    given = given.add_column(0, "id", pa.array(range(given.num_rows), pa.int64()))
+    world.deliver(world.plan(given))
+    with opened(world) as table:
+        [file] = [Path(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()]
+        assert file.stat().st_nlink == 2, "it is the log's"
+        found = {row["id"]: row for row in plain(table.scan().to_arrow())}
+        for row in plain(given):
+            assert all(same(found[row["id"]][name], row[name]) for name in columns), row["id"]
+        for name in without(columns, *NOT_FINITE, *NESTED, "raw", "flag"):
+            for value in {each for each in given[name].to_pylist() if each is not None}:
+                wanted = [row["id"] for row in given.to_pylist() if row[name] == value]
+                seen = table.scan(EqualTo(name, _literal(value))).to_arrow()["id"].to_pylist()
+                assert seen == wanted, (name, value)
+
+
+def _literal(value: Any) -> Any:
+    """As pyiceberg takes it in a filter."""
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def test_columns_are_added_on_request(tmp_path: Path) -> None:
