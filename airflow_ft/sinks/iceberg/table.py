@@ -165,7 +165,7 @@ class Version:
         append = transaction.update_snapshot(snapshot_properties=dict(says), branch=MAIN_BRANCH)
         producer = append.merge_append()
         # As Iceberg's own writers have it by default, and pyiceberg has not.
-        producer._merge_enabled = self.table.metadata.properties.get(_MERGES, "true") == "true"
+        producer._merge_enabled = self.table.metadata.properties.get(_MERGES, "true").lower() == "true"
         for file in files:
             producer.append_data_file(file)
         producer.commit()  # into the transaction
