@@ -24,8 +24,8 @@ def deliver_from_memory(plan: Mapping[str, Any], connection: Mapping[str, Any]) 
     from contextlib import closing
     from unittest.mock import patch
 
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.protocol.model import Plan
-    from airflow_ft.protocol.ports import ConnectionInfo
     from airflow_ft.sinks.kafka.content import PlanContent
     from airflow_ft.sinks.kafka.participant import open_participant
     from airflow_ft.wal import open_wal
@@ -41,8 +41,8 @@ def prepare(plan: Mapping[str, Any], connection: Mapping[str, Any], attempt: int
     """The vote alone: {"prepare_seconds", "notes", "peak_mb"}."""
     from contextlib import closing
 
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.protocol.model import Fence, Plan
-    from airflow_ft.protocol.ports import ConnectionInfo
     from airflow_ft.sinks import open_participant
     from airflow_ft.wal import open_wal
 
@@ -64,8 +64,9 @@ def commit(
     """The delivery alone: {"commit_seconds", "counts", "peak_mb"}."""
     from contextlib import closing
 
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.protocol.model import Fence, Plan, Vote
-    from airflow_ft.protocol.ports import ConnectionInfo, Participant
+    from airflow_ft.protocol.participant import Participant
     from airflow_ft.sinks import open_participant
     from airflow_ft.wal import open_wal
 

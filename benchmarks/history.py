@@ -26,8 +26,8 @@ from airflow_ft.protocol.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 
@@ -143,14 +143,14 @@ class Operations:
         for name in OPERATIONS:
             say(f"  {name:40} {self._of(name, 0.5):8.2f} {self._of(name, 0.99):8.2f} {len(self._taken[name]):6}")
 
-    def _take(self, store: Store, more: str) -> None:
+    def _take(self, store: DecisionLog, more: str) -> None:
         held = {lease.holder: lease.counter for lease in store.leases(PIPELINE)}
         lease = Lease("bench", 0, "dag/task", 1, 0)
         self._log.epoch = self._timed(
             f"take an epoch{more}", store.take_epoch, PIPELINE, self._log.epoch, held, lease, "a benchmark"
         )
 
-    def _checkpoint(self, store: Store) -> int:
+    def _checkpoint(self, store: DecisionLog) -> int:
         timed, epoch = self._timed, self._log.epoch
         number = timed("trigger", store.trigger, PIPELINE, epoch, RUN)
         given = _publication(store, number)
@@ -165,7 +165,7 @@ class Operations:
             timed("record a proof", store.record_proof, PIPELINE, epoch, number, _proof(plan, name, epoch))
         return number
 
-    def _afterwards(self, store: Store, numbers: list[int]) -> None:
+    def _afterwards(self, store: DecisionLog, numbers: list[int]) -> None:
         for number in numbers:
             self._timed("finalise", store.finalise, PIPELINE, number)
         for old in self._timed("what can be pruned", store.prunable, PIPELINE, 3, TOGETHER):
@@ -174,7 +174,7 @@ class Operations:
         self._take(store, "")
         store.begin_stage(PIPELINE, self._log.epoch, RUN)
 
-    def _look(self, store: Store, more: str) -> None:
+    def _look(self, store: DecisionLog, more: str) -> None:
         """At gates that have to look to their end: of a run that has staged, and a number that is confirmed."""
         newest, run = store.latest_confirmed(PIPELINE), store.run(PIPELINE, RUN)
         assert newest and newest.completed_at and run and run.stage_began and run.staged
@@ -280,20 +280,20 @@ class Log:
 Publication = tuple[int, Segment, SparkPosition, dict[str, dict[str, int]]]
 
 
-def _publication(store: Store, number: int) -> Publication:
+def _publication(store: DecisionLog, number: int) -> Publication:
     segment = Segment(number, f"{number:064x}", f"file:///wal/history/1-1/{number}", {"orders": 1000}, 100_000)
     predecessor = store.pipeline(PIPELINE).last_published
     return predecessor, segment, SparkPosition("file:///spark/1-1", number), {"orders": {"0": number}}
 
 
-def _publish(store: Store, epoch: int) -> Segment:
+def _publish(store: DecisionLog, epoch: int) -> Segment:
     number = store.trigger(PIPELINE, epoch, RUN)
     given = _publication(store, number)
     store.publish(PIPELINE, epoch, number, *given)
     return given[1]
 
 
-def _plan(store: Store, segment: Segment) -> Plan:
+def _plan(store: DecisionLog, segment: Segment) -> Plan:
     participants = tuple(
         ParticipantPlan(name, "kind", "strategy", promise, store.last_delivered(PIPELINE, name), {name: {"table": "t"}})
         for name, promise in PARTICIPANTS.items()
@@ -305,7 +305,7 @@ def _proof(plan: Plan, name: str, epoch: int) -> Proof:
     return Proof(name, plan.number, Outcome.COMMITTED, plan.digest, epoch, {"orders": 1000}, {"connection": 7})
 
 
-def checkpoint(store: Store, epoch: int) -> int:
+def checkpoint(store: DecisionLog, epoch: int) -> int:
     """One, by the calls that a run makes; its number."""
     segment = _publish(store, epoch)
     number = segment.number

@@ -95,7 +95,7 @@ def the_list(store: SqliteStore) -> None:
     """As `plugins.pipelines` asks for a page of it."""
     store.now()
     store.mark()
-    names = [each.name for each in store.overview()][:SHOWN]
+    names = [each.name for each in store.overviews()][:SHOWN]
     store.lags(names)
     store.doing(names)
     store.recent(names, 20)
@@ -111,10 +111,10 @@ QUESTIONS: dict[str, Callable[[SqliteStore], object]] = {
     "one pipeline": lambda store: (
         store.origins(PIPELINE, 15),
         store.pipeline(PIPELINE),
-        store.standing(PIPELINE),
+        store.overview(PIPELINE),
         store.timings(PIPELINE, 1, Only.COMPLETED),
         store.timings(PIPELINE, 1, Only.FAILED),
-        store.tally(PIPELINE),
+        store.checkpoint_counts(PIPELINE),
         store.checkpoints(PIPELINE, 10, only=Only.OPEN),
     ),
 }

@@ -16,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant
 from airflow_ft.protocol.retention import finalise
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink

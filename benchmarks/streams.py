@@ -18,9 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from benchmarks.bench import Bench, say
 from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
@@ -93,7 +93,7 @@ class Running:
         self.told = ""
         """Where a checkpoint's time went, in the median; when it has stopped."""
         self.log = Path(stream.folder) / "log"
-        self.store: Store = open_store(stream.store_url)
+        self.store: DecisionLog = open_store(stream.store_url)
         self.store.register(stream.pipeline)
         self.process: subprocess.Popen[str] = stream.start(self.log)
 
@@ -283,7 +283,7 @@ def _until(process: subprocess.Popen[str], folder: Path, name: str) -> None:
         time.sleep(0.05)
 
 
-def _rows_after(store: Store, pipeline: str, number: int) -> int:
+def _rows_after(store: DecisionLog, pipeline: str, number: int) -> int:
     newer = [c for c in store.checkpoints(pipeline, 1000) if c.number > number and c.is_confirmed]
     return sum(c.segment.total_rows for c in newer if c.segment)
 

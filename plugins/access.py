@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -26,13 +26,16 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Overview
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 
 from . import answers
 from .refused import RefusedError
 from .turns import Turns
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.overviews import OverviewOperations
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
@@ -59,11 +62,11 @@ class _Opened:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._store: Store | None = None
+        self._store: DecisionLog | None = None
         self._of: tuple[object, ...] = ()
         self._since = 0.0
 
-    def store(self) -> Store:
+    def store(self) -> DecisionLog:
         """Return the open store. Opens it again when another one is configured, its password changed, or its file was
         replaced; after `OPENED_EACH` also if another installation is in the same place.
         """
@@ -72,7 +75,7 @@ class _Opened:
             kept = self._store if self._of == (url, _file(url)) else None
             if kept is not None and monotonic() - self._since < OPENED_EACH:
                 return kept
-        found: Store = open_store(url)  # it may take long, and others need not wait for it
+        found: DecisionLog = open_store(url)  # it may take long, and others need not wait for it
         with self._lock:
             kept = self._store if self._of == (url, _file(url)) else None
             if kept is not None and kept.installation == found.installation:
@@ -105,7 +108,7 @@ _turn = Turns(
 
 
 @contextmanager
-def decision_log() -> Iterator[Store]:
+def decision_log() -> Iterator[DecisionLog]:
     """Yield the configured store; 503 when it cannot be opened, or too many requests wait for it."""
     with _turn():
         with configured():
@@ -114,7 +117,7 @@ def decision_log() -> Iterator[Store]:
 
 
 @contextmanager
-def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozenset[str]]]:
+def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[DecisionLog, frozenset[str]]]:
     """The decision log and the pipeline's DAGs, for a user who may see all of them: `visible_dags`.
 
     404 for others, in the same words as for a pipeline that there is not.
@@ -184,12 +187,12 @@ class _WithGone(frozenset[str]):
         return frozenset(each for each in other if isinstance(each, str) and each in self)
 
 
-def dags_of(store: Store, pipeline: str) -> frozenset[str]:
+def dags_of(store: OverviewOperations, pipeline: str) -> frozenset[str]:
     """The DAGs that have made its newest checkpoints; before there are any, those of the pipeline that was renamed to
     it. KeyError: there is no such pipeline.
     """
     origins = store.origins(pipeline, NEWEST)
-    return of_dags([each.dag_id for each in origins] or store.standing(pipeline).dags)
+    return of_dags([each.dag_id for each in origins] or store.overview(pipeline).dags)
 
 
 def of_dags(made_by: Iterable[str]) -> frozenset[str]:
@@ -223,7 +226,7 @@ def _is_shown(dag_id: str, visible: frozenset[str]) -> bool:
 
 
 def at_work(overview: Overview, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
-    """Return which run works, how far a long delivery has come (`Store.doing`), or since when the run is silent."""
+    """Return which run works, how far a long delivery has come (`doing`), or since when the run is silent."""
     run = shown(overview.turn, visible) if overview.is_at_work else None
     return {
         "at_work": str(run) if run else "",

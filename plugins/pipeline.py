@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
@@ -18,7 +18,6 @@ from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Pipeline, RunKey
 from airflow_ft.protocol.overview import Noted, Only
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.timing import Timing, summary
 from airflow_ft.store.database import LARGEST
 
@@ -30,6 +29,11 @@ from .configuration import settings_of
 from .refused import RefusedError
 from .routes import Number, made_of
 from .routes import router as conditional
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.backpressure import TriggerLog
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog, RunLog, SpecLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 OPEN = 10
 """So many open checkpoints are shown."""
@@ -49,11 +53,11 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)
-        [overview] = judged_now([store.standing(name)], visible)
+        [overview] = judged_now([store.overview(name)], visible)
         opened = store.checkpoints(name, OPEN, only=Only.OPEN)
         completed = store.timings(name, 1, Only.COMPLETED)
         failed = store.timings(name, 1, Only.FAILED)
-        tally = store.tally(name)
+        counts = store.checkpoint_counts(name)
         made_with = _made_with(store, name)
         return {
             "name": name,
@@ -78,12 +82,12 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
             "counts": {
-                "triggered": tally.triggered,
-                "in_progress": tally.in_progress,
-                "completed": tally.completed,
-                "subsumed": tally.subsumed,
-                "failed": tally.failed,
-                "restored": tally.restored,
+                "triggered": counts.triggered,
+                "in_progress": counts.in_progress,
+                "completed": counts.completed,
+                "subsumed": counts.subsumed,
+                "failed": counts.failed,
+                "restored": counts.restored,
             },
             "dead_letters": _dead_letters(store, name, made_with.get("dead_letters")),
             **offered(user, visible),
@@ -191,28 +195,28 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 
 
 def _opened(
-    store: Store, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
+    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an act waits for
     told = zip(found, _listed(found, visible), strict=True)
     return [{**listed, "fitting": checkpoint_acts(row, each, before)} for each, listed in told]
 
 
-def _one(store: Store, name: str, number: int) -> Checkpoint:
+def _one(store: QueryLog, name: str, number: int) -> Checkpoint:
     try:
         return store.checkpoint(name, number)
     except KeyError:
         raise RefusedError(404, f"pipeline {name} has no checkpoint {number}.", code="checkpoint_unknown") from None
 
 
-def _spec(store: Store, digest: str) -> Mapping[str, Any]:
+def _spec(store: SpecLog, digest: str) -> Mapping[str, Any]:
     try:
         return store.spec(digest) if digest else {}
     except KeyError:
         return {}
 
 
-def _task(store: Store, checkpoint: Checkpoint) -> str:
+def _task(store: RunLog, checkpoint: Checkpoint) -> str:
     """The id of the task that has staged it, without the map index; "": not known, or a program."""
     run = checkpoint.run
     staged = store.run(checkpoint.pipeline, run) if run is not None and not run.is_plain else None
@@ -221,11 +225,11 @@ def _task(store: Store, checkpoint: Checkpoint) -> str:
     )
 
 
-def _made_with(store: Store, name: str) -> Mapping[str, Any]:
+def _made_with(store: DecisionLog, name: str) -> Mapping[str, Any]:
     return _spec(store, next((each.spec for each in store.origins(name, NEWEST) if each.spec), ""))
 
 
-def _dead_letters(store: Store, name: str, given: object) -> answers.DeadLetters | None:
+def _dead_letters(store: HistoryLog, name: str, given: object) -> answers.DeadLetters | None:
     if not isinstance(given, Mapping):
         return None
     newest = [each.segment for each in store.checkpoints(name, COUNTED) if each.segment is not None]
@@ -243,7 +247,7 @@ def _failed(found: Sequence[Timing]) -> answers.Failed | None:
     return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
 
 
-def _held_back(store: Store, name: str) -> answers.HeldBack | None:
+def _held_back(store: TriggerLog, name: str) -> answers.HeldBack | None:
     if (found := held_back(store, name)) is None:
         return None
     reason = found.reason

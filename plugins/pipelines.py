@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
@@ -15,7 +15,6 @@ from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import Event, Run
 from airflow_ft.protocol.overview import Condition, Overview
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 
@@ -24,6 +23,10 @@ from .access import at_work, configured, dags_of, decision_log, judged_now, of_d
 from .checkpoint import behind, event, listed
 from .routes import holds_until, made_of
 from .routes import router as conditional
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 RECENT = 20
 """So many completed checkpoints of a pipeline are drawn, and tell its rate."""
@@ -123,7 +126,7 @@ def runs(
         }
 
 
-def _of_run(store: Store, pipeline: str, run: Run, limit: int) -> list[answers.CheckpointListed]:
+def _of_run(store: DecisionLog, pipeline: str, run: Run, limit: int) -> list[answers.CheckpointListed]:
     """None where a newer release has written them, so that the run's other pipelines are shown all the same."""
     try:
         return [listed(one) for one in reversed(store.run_checkpoints(pipeline, run.key, limit))]
@@ -132,7 +135,7 @@ def _of_run(store: Store, pipeline: str, run: Run, limit: int) -> list[answers.C
         return []
 
 
-def _settled(store: Store, run: Run, task: str) -> list[Event]:
+def _settled(store: QueryLog, run: Run, task: str) -> list[Event]:
     """Return what happened to checkpoints in the epochs that the task has taken, oldest first."""
     index = f"[{run.key.map_index}]" if run.key.map_index >= 0 else ""
     taken_by = f"({run.key.dag_id}/{run.key.run_id}/{task}{index}, try "
@@ -141,14 +144,14 @@ def _settled(store: Store, run: Run, task: str) -> list[Event]:
     return [each for each in reversed(found) if each.number and each.kind in SETTLED and each.epoch in epochs]
 
 
-def _overview(store: Store, visible: frozenset[str], dag: str) -> list[Overview]:
+def _overview(store: DecisionLog, visible: frozenset[str], dag: str) -> list[Overview]:
     """Those that the user may see; with `dag` of this DAG alone."""
     if dag and dag not in visible:
         return []
-    return [each for each in store.overview(dag) if _may_see(store, each, visible)]
+    return [each for each in store.overviews(dag) if _may_see(store, each, visible)]
 
 
-def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
+def _may_see(store: DecisionLog, overview: Overview, visible: frozenset[str]) -> bool:
     """As `access.seen`, which is asked where several DAGs have made its checkpoints: then the newest ones count."""
     if len(overview.dags) < 2:
         return visible.issuperset(of_dags(overview.dags))

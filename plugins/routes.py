@@ -23,8 +23,7 @@ JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
 """Of a checkpoint, as a decision log can keep it."""
 AT_MOST = timedelta(minutes=1)
-"""So long an answer holds while no write is seen: see `airflow_ft.store.standing.NEWEST`; and an older release that is
-still at work on a decision log does not tell of its writes."""
+"""How long an answer holds while no write is seen: see `airflow_ft.store.summary.NEWEST`."""
 
 
 class _Holds(Exception):

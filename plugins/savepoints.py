@@ -5,12 +5,13 @@ Nothing is done here: the page starts runs of the DAGs of `[airflow_ft] maintena
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow.api_fastapi.core_api.security import GetUserDep
 
 from airflow_ft.pipeline import settings
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.lookup import retained
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import Savepoint, of_pipeline, read_metadata, verify
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
@@ -20,6 +21,9 @@ from .access import configured, seen, visible_dags
 from .handles import turn
 from .refused import RefusedError
 from .routes import router as conditional
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
 
 MOST = 100
 """Savepoints, checkpoints and events that are looked at for an answer."""
@@ -61,7 +65,7 @@ def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhol
         return _whole(_row(parent, folder, told, _damage(uri, told)), told)
 
 
-def _folder(store: Store, name: str) -> str:
+def _folder(store: QueryLog, name: str) -> str:
     """The folder of savepoints; 503 when it is not there, although a savepoint of the pipeline was put into it."""
     with configured():
         folder = settings.savepoint_dir()

@@ -13,7 +13,6 @@ from fastapi import Body, Response
 
 from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import retained
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_ft.state.handle import State
     from airflow_ft.state.layout import Entry, Table
     from airflow_ft.state.positions import Position
+    from airflow_ft.store.decision_log import DecisionLog
 
 MOST_BYTES = 1 << 20
 """Of an answer."""
@@ -105,7 +105,7 @@ def look_up(
     return Response(text, media_type="application/json")
 
 
-def _ask(store: Store, name: str, at: int | None, ask: Callable[[State], T]) -> tuple[int, T]:
+def _ask(store: DecisionLog, name: str, at: int | None, ask: Callable[[State], T]) -> tuple[int, T]:
     """Return the answer of a handle, and its checkpoint; tries again if the pipeline removed the files meanwhile."""
     position = _position(store, name, at)
     try:
@@ -119,7 +119,7 @@ def _ask(store: Store, name: str, at: int | None, ask: Callable[[State], T]) -> 
         return newer.number, ask(handle)
 
 
-def _position(store: Store, name: str, at: int | None) -> Position:
+def _position(store: DecisionLog, name: str, at: int | None) -> Position:
     from airflow_ft.state import positions
 
     confirmed = store.latest_confirmed(name)

@@ -116,7 +116,7 @@ def test_a_text_of_the_decision_log(world: World, ft: Any) -> None:
     run = RunKey("dag", "run-2")
     with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test", lease_seconds=60) as (epoch, _):
         world.store.begin_stage(PIPELINE, epoch, run, spec={"job": "jobs:Orders"})
-        world.store.tell_lags(PIPELINE, epoch, 0, [Lag("orders", Unit.RECORDS, 1200)])
+        world.store.record_lags(PIPELINE, epoch, 0, [Lag("orders", Unit.RECORDS, 1200)])
         world.store.ask(PIPELINE, RequestKind.STOP, {"drain": True}, "a person")
         database = world.folder / "ft.db"
         every = cells(database)

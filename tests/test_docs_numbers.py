@@ -15,9 +15,10 @@ from airflow_ft.operators import reporting as heard
 from airflow_ft.operators import stream
 from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
-from airflow_ft.protocol import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
+from airflow_ft.protocol import arguments, backpressure, inline_job, meter, numbers, overlap, retention, sweep
 from airflow_ft.sinks import delivery_progress as headway
-from airflow_ft.sinks import fitting, ready, refused
+from airflow_ft.sinks import ready, refused
+from airflow_ft.sinks.base import requirements
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing
 from airflow_ft.sinks.kafka import records, spec
@@ -69,7 +70,7 @@ TOLD = {
     ],
     "observability": [
         f"of up to {numbers.MOST_LISTED:,} checkpoints",
-        f"more than {ports.MOST_EVENTS} events",
+        f"more than {meter.MOST_EVENTS} events",
         f"more than {columns.MOST_NODES} nodes or {columns.MOST_COLUMNS:,} columns",
         f"more than {columns.MOST_INPUTS:,} inputs",
     ],
@@ -109,7 +110,7 @@ TOLD = {
         f"Above {gauges._MANY_FILES:,} files",
         f"waits up to {signature(MaintenanceOperator).parameters['wait'].default:g} s",
     ],
-    "writing-a-sink": [f"only reads, within {fitting.ASK_SECONDS:g} s"],
+    "writing-a-sink": [f"only reads, within {requirements.ASK_SECONDS:g} s"],
     "storage": [f"after {hdfs.TIMEOUT:g} seconds without an answer"],
     "streaming": [f"of a stream there are {OF_A_STREAM.attempts:,}"],
 }

@@ -33,9 +33,9 @@ from airflow_ft.clients.connection_types import CONNECTION_TYPES
 from airflow_ft.operators.maintenance import maintenance_dag
 from airflow_ft.operators.savepoint import savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.flink import KEYS
 from airflow_ft.protocol.overview import Condition
-from airflow_ft.protocol.ports import Confirmed
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.protocol.secrets import SECRET

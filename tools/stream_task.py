@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant
 from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.protocol.steps import Context, recover_step
 from airflow_ft.sinks.kafka import participant as kafka_participant
@@ -37,6 +38,9 @@ from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 PROJECT = Path(__file__).resolve().parents[1]
 JARS = PROJECT / ".local" / "jars" / "spark"
@@ -113,7 +117,7 @@ class Stream:
         opened: Participant = PARTICIPANTS[plan.kind].open_participant(plan, self.connection(plan.name), open_wal())
         return opened
 
-    def context(self) -> Context:
+    def context(self) -> Context[DecisionLog]:
         """The run as the task sees it."""
         return Context(
             store=open_store(self.store_url),

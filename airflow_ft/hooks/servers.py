@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from airflow.sdk.bases.hook import BaseHook
 
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import with_fix
-from airflow_ft.protocol.ports import ConnectionInfo
 
 _SECONDS = 10.0  # until a server that does not answer is given up
 _SPARK_PORT = 7077

@@ -9,7 +9,7 @@ from airflow.sdk.bases.hook import BaseHook
 from airflow_ft.pipeline.decision_log import open_configured_store
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class CheckpointStoreHook(BaseHook):
@@ -28,6 +28,6 @@ class CheckpointStoreHook(BaseHook):
         super().__init__(**kwargs)
         self.store = store
 
-    def get_conn(self) -> Store:
+    def get_conn(self) -> DecisionLog:
         """The decision log; the caller closes it."""
         return open_configured_store(self.store)

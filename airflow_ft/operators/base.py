@@ -28,6 +28,8 @@ from airflow_ft.protocol.lease import Worker
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.store.decision_log import DecisionLog
+
 
 _A_TEST = (
     "`%s` would act on the checkpoints of other runs. So this is a dry run: it delivers nothing and does not change the"
@@ -131,11 +133,11 @@ class CheckpointOperator(BaseOperator):
         check_store(self.store)
         return spec
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """The task's own work; the result goes to XCom."""
         raise NotImplementedError
 
-    def skip_if_skipped(self, run: steps.Context) -> None:
+    def skip_if_skipped(self, run: steps.Context[DecisionLog]) -> None:
         """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does.
 
         For tasks whose trigger rule is all_done: these run all the same.
@@ -164,7 +166,7 @@ class CheckpointOperator(BaseOperator):
         raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 
     @contextmanager
-    def run_context(self, context: Context) -> Iterator[steps.Context]:
+    def run_context(self, context: Context) -> Iterator[steps.Context[DecisionLog]]:
         """This task's run, with the decision log open for the duration of the block."""
         task = task_of(context)
         with closing(open_configured_store(self.store)) as store:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class CommitOperator(CheckpointOperator):
@@ -35,7 +36,7 @@ class CommitOperator(CheckpointOperator):
         check_text("participant", participant)
         self.participant = participant
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
         self.skip_if_skipped(run)
         numbers = pipeline_steps.commit(run, self.participant)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class ConfirmOperator(CheckpointOperator):
@@ -39,7 +40,7 @@ class ConfirmOperator(CheckpointOperator):
         super().__init__(**kwargs)
         declare_outlets(self)
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         self.skip_if_skipped(run)
         confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from airflow_ft.operators.base import CheckpointOperator
     from airflow_ft.protocol import steps
-    from airflow_ft.protocol.ports import Confirmed
+    from airflow_ft.protocol.confirmed import Confirmed
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 def declare_outlets(operator: CheckpointOperator) -> None:
@@ -29,7 +30,7 @@ def declare_inlets(operator: CheckpointOperator) -> None:
         operator.add_inlets(list(dict.fromkeys(source_assets(operator.spec))))
 
 
-def emit(operator: CheckpointOperator, context: Context, run: steps.Context, confirmed: Confirmed) -> None:
+def emit(operator: CheckpointOperator, context: Context, run: steps.Context[DecisionLog], confirmed: Confirmed) -> None:
     """Name the confirmed numbers in the assets' events; assets without new rows are not updated.
 
     Airflow updates everything in `outlets` when a task succeeds, so a task without rows removes it, only in this

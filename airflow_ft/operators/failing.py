@@ -15,7 +15,7 @@ from airflow_ft.protocol.noting import note_failure
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 def fail(log: Any, error: AirflowFtError) -> NoReturn:
@@ -32,7 +32,12 @@ def fail(log: Any, error: AirflowFtError) -> NoReturn:
 
 
 def note_failed_task(
-    log: Any, context: Context, error: BaseException, pipeline: str, store: str | None, opened: Store | None = None
+    log: Any,
+    context: Context,
+    error: BaseException,
+    pipeline: str,
+    store: str | None,
+    opened: DecisionLog | None = None,
 ) -> None:
     """Store in the decision log why the task failed, so that the page shows it. Raises nothing.
 

@@ -39,8 +39,8 @@ from airflow_ft.wal import open_wal
 
 if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
+    from airflow_ft.protocol.decision_log import RunLog
     from airflow_ft.protocol.model import Checkpoint, RunKey
-    from airflow_ft.protocol.ports import Store
     from airflow_ft.wal.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _manifest(checkpoint: Checkpoint | None) -> Manifest | None:
 
 
 def _of(
-    store: Store, pipeline: str, run: RunKey, checkpoint: Checkpoint | None, manifest: Manifest | None
+    store: RunLog, pipeline: str, run: RunKey, checkpoint: Checkpoint | None, manifest: Manifest | None
 ) -> dict[str, Any]:
     row = store.run(pipeline, run)
     mode = checkpoint.plan.mode.value if checkpoint is not None and checkpoint.plan is not None else None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class PrepareOperator(CheckpointOperator):
@@ -41,7 +42,7 @@ class PrepareOperator(CheckpointOperator):
         check_text("participant", participant)
         self.participant = participant
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
         delivery = delivery_context(spec)
         plan = delivery.plan(spec.sinks, spec.commit_point)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.recovery import Recovery
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class RecoverOperator(CheckpointOperator):
@@ -63,7 +64,7 @@ class RecoverOperator(CheckpointOperator):
         self.turn_timeout = turn_timeout
         declare_outlets(self)
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recover, or defer while another process works on the pipeline."""
         rewind = rewinding(self, context) if spec.is_rewind else None
         recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout, rewind=rewind)
@@ -90,7 +91,7 @@ def rewinding(operator: CheckpointOperator, context: Context) -> Actor:
 
 def recover_or_wait(
     operator: CheckpointOperator,
-    run: steps.Context,
+    run: steps.Context[DecisionLog],
     poll_interval: float,
     timeout: timedelta | None,
     *,

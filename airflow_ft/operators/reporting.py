@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
     from airflow_ft.protocol.steps import Context
     from airflow_ft.protocol.timing import Timing
+    from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
 
 EACH_SECONDS = 60.0
 
 
-def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any) -> None:
+def tell_lineage(operator: CheckpointOperator, run: Context[DecisionLog], task_instance: Any) -> None:
     """Report confirmed checkpoints from this process on, where Airflow's provider of OpenLineage is set up.
 
     Only logs errors, as warnings.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class StageOperator(CheckpointOperator):
@@ -70,7 +71,7 @@ class StageOperator(CheckpointOperator):
         if self.spec.is_rendered:
             replace(self.spec, checkpointing=checkpointing_of(self.spec)).check_mode()
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Stages; see `airflow_ft.pipeline.steps`."""
         return pipeline_steps.stage(resolve(spec, self.spec), run, task_connections, self._remember)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.store.decision_log import DecisionLog
 
 _LOOK_SECONDS = 10.0
 KILLED = "someone marked, cleared or killed the task; Spark is stopped"
@@ -67,7 +68,7 @@ class StreamingPipelineOperator(StageOperator):
             )
         declare_outlets(self)
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recovers, streams, and delivers what is left."""
         from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 

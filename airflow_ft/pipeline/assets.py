@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_ft.pipeline.lineage import Delivered
     from airflow_ft.pipeline.spec import PipelineSpec
-    from airflow_ft.protocol.ports import Confirmed
+    from airflow_ft.protocol.confirmed import Confirmed
 
 SCHEME = "airflow-ft"
 

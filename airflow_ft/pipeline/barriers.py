@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.checkpoints import confirmed_as_of
 from airflow_ft.protocol.arguments import check_barrier, check_texts, check_zone, shown, wrong
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import Store
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class Alignment(StrEnum):
@@ -111,7 +114,7 @@ class BarrierGate:
         check_zone("at", self.at)
         check_zone("opens_at", self.opens_at)
 
-    def standings(self, store: Store) -> list[GateStatus]:
+    def standings(self, store: DecisionLog) -> list[GateStatus]:
         """Return where each pipeline is now, in their order."""
         moments: Mapping[str, datetime] = dict.fromkeys(self.pipelines, self.at) if self.at else {}
         if self.barrier is not None:
@@ -119,13 +122,13 @@ class BarrierGate:
         newest = self.alignment is Alignment.AT_LEAST_ONCE
         return [standing(store, name, moments.get(name), newest=newest) for name in self.pipelines]
 
-    def opened(self, store: Store, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
+    def opened(self, store: QueryLog, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
         """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None."""
         if not all(each.covered for each in standings) and (self.opens_at is None or store.now() < self.opens_at):
             return None
         return {each.pipeline: each.to_json() for each in standings}
 
-    def is_open(self, store: Store) -> dict[str, dict[str, Any]] | None:
+    def is_open(self, store: DecisionLog) -> dict[str, dict[str, Any]] | None:
         """One look."""
         return self.opened(store, self.standings(store))
 
@@ -173,7 +176,7 @@ def check_pipelines(pipelines: object) -> None:
         raise wrong("pipelines", names, "Give each name once.", what=f"pipelines has {names} twice.")
 
 
-def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> GateStatus:
+def standing(store: DecisionLog, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> GateStatus:
     """Return how far the pipeline is, seen from a barrier of that moment (None: it has none).
 
     The number is the first one that covers the barrier; where none does, and with `newest`, the newest one.
@@ -192,7 +195,7 @@ def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: b
         return GateStatus(pipeline, barrier, known=False)
 
 
-def _confirmed_through(store: Store, pipeline: str) -> int:
+def _confirmed_through(store: QueryLog, pipeline: str) -> int:
     """The newest number that is confirmed and before which all is settled; 0: there is none."""
     # In this order: what is published later cannot be taken for settled.
     published = store.pipeline(pipeline).last_published

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.arguments import check_zone
 from airflow_ft.protocol.errors import ConfigurationError, require_not_renamed
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import PipelineLog
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reading import ReadingOperations
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -46,7 +50,7 @@ class Gate:
             check_zone(name, at)
 
     @classmethod
-    def published(cls, store: Store, pipeline: str) -> Gate:
+    def published(cls, store: PipelineLog, pipeline: str) -> Gate:
         """Return a gate for everything published by now; before the first publication for its first whole run."""
         try:
             number = store.pipeline(pipeline).last_published
@@ -54,7 +58,7 @@ class Gate:
             number = 0
         return cls(number=number) if number else cls(as_of=BEGINNING)
 
-    def is_open(self, store: Store, pipeline: str) -> dict[str, Any] | None:
+    def is_open(self, store: DecisionLog, pipeline: str) -> dict[str, Any] | None:
         """{"pipeline", "number": newest confirmed one, 0: none} when open; None when closed, or no such pipeline.
 
         PipelineHaltedError if the pipeline was renamed, so that the gate can never open.
@@ -93,12 +97,11 @@ class Gate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gate:
-        """The inverse of `to_json`; also of what a version without `as_of` and map indexes wrote."""
-        as_of = data.get("as_of")
+        """The inverse of `to_json`."""
         return cls(
             number=data["number"],
             run=RunKey(*data["run"]) if data["run"] else None,
-            as_of=datetime.fromisoformat(as_of) if as_of else None,
+            as_of=datetime.fromisoformat(data["as_of"]) if data["as_of"] else None,
             after=datetime.fromisoformat(data["after"]) if data["after"] else None,
         )
 
@@ -118,7 +121,7 @@ class Gate:
 # seem to be settled, and what the runs had read.
 
 
-def confirmed_as_of(store: Store, pipeline: str, at: datetime) -> int | None:
+def confirmed_as_of(store: DecisionLog, pipeline: str, at: datetime) -> int | None:
     """The number up to which all is settled that was in the sources at `at`; None: not all of it is confirmed.
 
     An answer is final: a rewind concerns only what is not delivered. KeyError: there is no such pipeline.
@@ -129,11 +132,11 @@ def confirmed_as_of(store: Store, pipeline: str, at: datetime) -> int | None:
     return through if store.read_through(pipeline, at) == through else None
 
 
-def _is_settled_through(store: Store, pipeline: str, number: int) -> bool:
+def _is_settled_through(store: ReadingOperations, pipeline: str, number: int) -> bool:
     return not store.unsettled(pipeline, through=number, limit=1)
 
 
-def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:
+def _is_confirmed_through(store: DecisionLog, pipeline: str, number: int) -> bool:
     """Return what is rewound counts as settled, so the stage that computed it again says how far to look instead."""
     around = below, above = store.complete_around(pipeline, number)
     settled = _is_settled_through(store, pipeline, number) and not store.is_rewound(pipeline, below, number)
@@ -142,7 +145,7 @@ def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:
     return settled and store.complete_around(pipeline, number) == around
 
 
-def _run_is_confirmed(store: Store, pipeline: str, key: RunKey) -> bool:
+def _run_is_confirmed(store: ReadingOperations, pipeline: str, key: RunKey) -> bool:
     """Return whether the run is confirmed; for a key without a map index, any index that has the pipeline."""
     runs = [r for r in store.runs(pipeline, key.dag_id, key.run_id) if key.map_index in (-1, r.key.map_index)]
     settled = all(

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 
 
 class _Connection(Protocol):

@@ -13,7 +13,9 @@ from airflow_ft.protocol.arguments import check_text
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, ParticipantFactory, Store
+    from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
+    from airflow_ft.protocol.participant import ParticipantFactory
+    from airflow_ft.store.decision_log import DecisionLog
 
 # What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
 _LIBPQ = frozenset(
@@ -108,7 +110,9 @@ def _postgres_url(connection: ConnectionInfo) -> str:
     return f"postgresql://{address}/{quote(connection.schema, safe='')}{query}"
 
 
-def open_configured_store(setting: str | None = None, connections: ConnectionResolver = task_connections) -> Store:
+def open_configured_store(
+    setting: str | None = None, connections: ConnectionResolver = task_connections
+) -> DecisionLog:
     """Opens the decision log (see `store_url`), with Airflow's metrics as its meter; the caller closes it."""
     from airflow_ft.pipeline.options import warn_of_unknown_options
     from airflow_ft.store import open_store
@@ -119,7 +123,7 @@ def open_configured_store(setting: str | None = None, connections: ConnectionRes
     return store
 
 
-def find_configured_store(setting: str | None, connections: ConnectionResolver) -> Store | None:
+def find_configured_store(setting: str | None, connections: ConnectionResolver) -> DecisionLog | None:
     """As `open_configured_store`, for read-only use: see `airflow_ft.store.find_store`."""
     from airflow_ft.store import find_store
 

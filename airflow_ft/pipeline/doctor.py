@@ -26,17 +26,14 @@ from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import SparkSettings
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.protocol.model import CheckpointState, Segment
+    from airflow_ft.protocol.participant import Participant, ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import (
-        ConnectionResolver,
-        Participant,
-        ParticipantFactory,
-        SegmentReader,
-        Store,
-        WalReader,
-    )
+    from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
     from airflow_ft.sources import Source
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 _NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
@@ -85,7 +82,7 @@ class Patient:
 
 
 def examine(
-    patient: Patient, open_store: Callable[[], Store], connections: ConnectionResolver, opener: ParticipantFactory
+    patient: Patient, open_store: Callable[[], DecisionLog], connections: ConnectionResolver, opener: ParticipantFactory
 ) -> list[Check]:
     """All checks, grouped by system; never raises for what it finds.
 
@@ -134,7 +131,7 @@ def examine_sinks(
     rows: Sequence[SegmentReader],
     connections: ConnectionResolver,
     opener: ParticipantFactory,
-    store: Store | None,
+    store: DecisionLog | None,
 ) -> list[Check]:
     """The sinks alone, and whether they would take these segments."""
     return _together([lambda p=p: _sink(pipeline, p, connections, rows, opener, store) for p in participants])  # type: ignore[misc]
@@ -156,13 +153,13 @@ def _configuration() -> list[Check]:
     return exam.checks
 
 
-def _store(store: Store, pipeline: str, *, is_declared: bool) -> list[Check]:
+def _store(store: DecisionLog, pipeline: str, *, is_declared: bool) -> list[Check]:
     from airflow_ft.store.doctor import examine_store
 
     return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
 
 
-def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+def _known(store: HistoryLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
     try:
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
@@ -176,7 +173,7 @@ def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, Par
         return {}
 
 
-def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
+def _rows(store: HistoryLog, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
     """Segments that are not delivered yet, and the newest one whose files are there."""
     try:
         needed = [c.segment for c in store.open_checkpoints(pipeline) if c.is_undelivered and c.segment]
@@ -192,7 +189,7 @@ def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], l
     return needed, []
 
 
-def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Store | None) -> list[Check]:
+def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLog | None) -> list[Check]:
     from airflow_ft.wal.doctor import examine_wal
 
     return examine_wal(root, wal, needed, store)
@@ -221,7 +218,7 @@ def _sink(
     connections: ConnectionResolver,
     rows: Sequence[SegmentReader],
     opener: ParticipantFactory,
-    store: Store | None,
+    store: DecisionLog | None,
 ) -> list[Check]:
     subject = f"connection {plan.name}"
     try:
@@ -247,7 +244,7 @@ def _sink(
 
 
 def _shared(
-    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: DecisionLog | None
 ) -> list[Check]:
     """Return whether another pipeline fills one of its tables or topics."""
     exam = Examination(subject)
@@ -257,7 +254,7 @@ def _shared(
 
 
 def _memory(
-    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: DecisionLog | None
 ) -> list[Check]:
     """Return whether the sink remembers the pipeline as the decision log does."""
     exam = Examination(subject)
@@ -314,7 +311,7 @@ def _memory(
     return exam.checks
 
 
-def _doubt(store: Store, pipeline: str, number: int) -> CheckpointState | None:
+def _doubt(store: QueryLog, pipeline: str, number: int) -> CheckpointState | None:
     """The state of a checkpoint that a sink may have delivered before the log knows of it; None: it is no such one."""
     try:
         state = store.checkpoint(pipeline, number).state
@@ -323,7 +320,7 @@ def _doubt(store: Store, pipeline: str, number: int) -> CheckpointState | None:
     return state if state in IN_DOUBT else None
 
 
-def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: Store) -> None:
+def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: QueryLog) -> None:
     """Check whether prepared rows were committed before the decision."""
     try:
         opened = store.open_checkpoints(pipeline)

@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.pipeline.resolved import ResolvedPipeline
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.dead_letters import DeadLetters
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.protocol.model import ParticipantPlan, Pipeline, Segment
-    from airflow_ft.protocol.ports import ConnectionResolver, SegmentReader, Store
+    from airflow_ft.protocol.write_ahead_log import SegmentReader
     from airflow_ft.spark.process import Driver
     from airflow_ft.spark.request import StageRequest, StageResult
+    from airflow_ft.store.decision_log import DecisionLog
 
 SAMPLES = 5
 _OWN = ("samples", "everything", "columns_only")
@@ -248,7 +251,7 @@ def _beside(pipeline: ResolvedPipeline, root: str, url: str) -> ResolvedPipeline
     return replace(pipeline, store=url, wal_root=root)
 
 
-def _log_of(setting: str | None, connections: ConnectionResolver, url: str) -> Store:
+def _log_of(setting: str | None, connections: ConnectionResolver, url: str) -> DecisionLog:
     """The pipeline's decision log, as it is; where there is none yet, the one at `url`."""
     from airflow_ft.pipeline.decision_log import find_configured_store
     from airflow_ft.store import open_store
@@ -256,7 +259,7 @@ def _log_of(setting: str | None, connections: ConnectionResolver, url: str) -> S
     return find_configured_store(setting, connections) or open_store(url)
 
 
-def _standing(store: Store, pipeline: ResolvedPipeline) -> Pipeline | None:
+def _standing(store: HistoryLog, pipeline: ResolvedPipeline) -> Pipeline | None:
     """The pipeline as the decision log knows it; None: it never ran."""
     from airflow_ft.spark.state.draining import drain_of, refuse
 
@@ -269,7 +272,7 @@ def _standing(store: Store, pipeline: ResolvedPipeline) -> Pipeline | None:
     return found
 
 
-def _waiting(store: Store, pipeline: str) -> dict[int, dict[str, int]]:
+def _waiting(store: QueryLog, pipeline: str) -> dict[int, dict[str, int]]:
     """Rows by sink of what earlier runs have published, and the next one delivers."""
     try:
         opened = store.open_checkpoints(pipeline)

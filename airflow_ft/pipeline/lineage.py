@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.confirmed import Confirmed
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.datasets import Dataset
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import Confirmed, ConnectionResolver, Store
 from airflow_ft.sinks.registry import system
 from airflow_ft.wal.manifest import decode_schema
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.wal.manifest import SinkContent
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class Delivered:
 
 
 def delivered(
-    store: Store, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
+    store: QueryLog, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
 ) -> Sequence[Delivered]:
     """Return what each sink has got, by the plan of the newest delivery; without rows that were set aside.
 
@@ -68,7 +70,7 @@ def _set_aside(sink: str, confirmed: Confirmed) -> int:
     return sum(stop - start for number, _, start, stop in found.places if number in confirmed.numbers) if found else 0
 
 
-def _newest_plan(store: Store, pipeline: str, confirmed: Confirmed) -> Plan | None:
+def _newest_plan(store: QueryLog, pipeline: str, confirmed: Confirmed) -> Plan | None:
     if not confirmed.numbers.count:
         return None
     found = store.checkpoint(pipeline, confirmed.numbers.last)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.from_savepoint import FromSavepoint
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import SinkSpec
     from airflow_ft.protocol.restart import RestartStrategy
+    from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
 

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.resolved import resolve
@@ -24,6 +24,7 @@ from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -36,8 +37,11 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import LeaseWatch, Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.noting import note_failure
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.protocol.restart import wait_after
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import LeaseLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 T = TypeVar("T")
 
@@ -147,14 +151,14 @@ class PlainRun:
                     store.leave_turn(self._spec.pipeline, self._key)
                 raise
 
-    def _steps(self, store: Store) -> dict[str, Any]:
+    def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
 
         resolved, connections = resolve(self._spec), self._connections
         plan, delivery = resolved.plan, resolved.delivery
         failures: list[AirflowFtError] = []
 
-        def done(step: Callable[[steps.Context], Any]) -> bool:
+        def done(step: Callable[[steps.Context[DecisionLog]], Any]) -> bool:
             try:
                 self._again(store, step)
             except AirflowFtError as error:
@@ -162,11 +166,11 @@ class PlainRun:
                 return False
             return True
 
-        def recover(context: steps.Context) -> None:
+        def recover(context: steps.Context[DecisionLog]) -> None:
             pipeline.recover(context)
             pipeline.go_on_from(context, resolved.savepoint, resolved.sources, resolved.wal_root)
 
-        def stage(context: steps.Context) -> None:
+        def stage(context: steps.Context[DecisionLog]) -> None:
             pipeline.stage(resolved, context, connections)
 
         # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7).
@@ -186,7 +190,7 @@ class PlainRun:
             raise failures[0].with_traceback(None) from None  # a person reads the message, not its causes
         return pipeline.told(confirmation)
 
-    def _again(self, store: Store, step: Callable[[steps.Context], T]) -> T:
+    def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:
         """Run a step; retries it after a transient error, and while other runs work on the pipeline."""
         restarts = (self._spec.strategy if self._spec.restart is not None else USUAL).begin(time.monotonic())
         abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
@@ -216,7 +220,7 @@ class PlainRun:
         time.sleep(_POLL_SECONDS)
         self._waited += _POLL_SECONDS
 
-    def _context(self, store: Store, try_number: int, abandoned: Abandoned) -> steps.Context:
+    def _context(self, store: DecisionLog, try_number: int, abandoned: Abandoned) -> steps.Context[DecisionLog]:
         from airflow_ft.pipeline.decision_log import participant_factory
 
         return steps.Context(
@@ -240,7 +244,7 @@ class Abandoned:
     `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
     """
 
-    store: Store
+    store: LeaseLog
     pipeline: str
     seconds: float
     monotonic: Callable[[], float] = time.monotonic

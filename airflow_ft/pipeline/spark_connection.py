@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionResolver
 
 _CONNECTION = "conn:"
 _WITHOUT_HOST = ("local", "yarn")

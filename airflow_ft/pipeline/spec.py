@@ -43,12 +43,12 @@ from airflow_ft.protocol.from_savepoint import FromSavepoint
 from airflow_ft.protocol.inline_job import InlineJob, declared_job
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import HoldingSinkSpec
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.protocol.secrets import without_secrets
+from airflow_ft.protocol.sink_spec import HoldingSinkSpec
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import SinkSpec
+    from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
 _OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples", "rewind")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import timedelta
 from inspect import isclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.arguments import (
@@ -27,11 +28,11 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.sinks.registry import system
-from airflow_ft.sources.groups import check_groups
+from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.sources.modes import check_mode
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import SinkSpec
+    from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
@@ -51,7 +52,7 @@ def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[s
             remedy='Declare at least one, such as sources={"orders": KafkaSource(topics=["orders"])}.',
             argument="sources",
         )
-    check_groups(sources)
+    _check_groups(sources)
     check_type("job_args", job_args, Mapping, 'Give a dictionary, such as {"limit": 100}.')
     for name in job_args:
         check_key("job_args", name)
@@ -205,3 +206,24 @@ def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example:
         if isclass(spec) or not is_dataclass(spec) or not all(hasattr(spec, attribute) for attribute in attributes):
             why = f", which is not a {kind}"
             raise wrong(f"{kind}s[{name!r}]", shown(spec), f"Give a {kind}, such as {example}.", why=why)
+
+
+def _check_groups(sources: Mapping[str, Source]) -> None:
+    """Raise ConfigurationError if two sources commit offsets of the same topic to one group.
+
+    The committed offset would be that of either source by chance, and consumers that start at the group, or monitor
+    it, would rely on it. Topics of a pattern are found at run time and are not checked.
+    """
+    kafka = {name: each for name, each in sources.items() if isinstance(each, KafkaSource)}
+    told = {name: each for name, each in kafka.items() if each.group_id and each.commit_offsets}
+    for (one, first), (other, second) in combinations(told.items(), 2):
+        both = sorted(set(first.topics) & set(second.topics))
+        if both and (first.conn_id, first.group_id) == (second.conn_id, second.group_id):
+            raise ConfigurationError(
+                f"sources {one!r} and {other!r} read {both[0]!r}, and group {first.group_id!r} can follow only one.",
+                code="group_shared",
+                remedy="Give each source its own group_id, or set commit_offsets=False for one of them.",
+                sources=[one, other],
+                topic=both[0],
+                group=first.group_id,
+            )

@@ -33,21 +33,25 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.resolved import DeliveryContext, ResolvedPipeline
     from airflow_ft.protocol.config import CheckpointConfig
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.from_savepoint import FromSavepoint
     from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, Pipeline, RunKey
+    from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import Archive, ConnectionResolver, ParticipantFactory, Progress, Store
     from airflow_ft.protocol.recovery import Recovery
+    from airflow_ft.protocol.retention import Progress
+    from airflow_ft.protocol.write_ahead_log import Archive
     from airflow_ft.sources import Source
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
 
 
-def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
+def rewind(run: steps.Context[DecisionLog], by: Actor, *, again: bool = False) -> None:
     """Rewind as `airflow ft rewind`, for a run that asks for it before its stage; later it does nothing.
 
     Raises what `recover` raises.
@@ -69,7 +73,7 @@ def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
     pipelines.rewind(asked, run.store, run.pipeline)
 
 
-def recover(run: steps.Context, *, again: bool = False) -> Recovery:
+def recover(run: steps.Context[DecisionLog], *, again: bool = False) -> Recovery:
     """Settle checkpoints of earlier runs, and take the turn.
 
     Raises:
@@ -82,7 +86,7 @@ def recover(run: steps.Context, *, again: bool = False) -> Recovery:
 
 
 def go_on_from(
-    run: steps.Context, savepoint: FromSavepoint | None, sources: Mapping[str, Source], wal_root: str
+    run: steps.Context[DecisionLog], savepoint: FromSavepoint | None, sources: Mapping[str, Source], wal_root: str
 ) -> None:
     """Restore this run's savepoint, if it has one and has not restored it yet."""
     if savepoint is None or not savepoint.is_given:
@@ -120,7 +124,7 @@ def _require_beginnings(pipeline: str, sources: Mapping[str, Source]) -> None:
 
 def stage(
     pipeline: ResolvedPipeline,
-    run: steps.Context,
+    run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> dict[str, Any] | None:
@@ -134,7 +138,7 @@ def stage(
 
 def staging(
     pipeline: ResolvedPipeline,
-    run: steps.Context,
+    run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
     on_start: Callable[[Driver], None],
 ) -> dict[str, Any]:
@@ -173,7 +177,7 @@ def staging(
     }
 
 
-def require_log(pipeline: str, root: str, store: Store | None = None) -> None:
+def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> None:
     """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
 
     `root` is that folder; without a `store` no new root is marked. StorageUnavailableError when its disk is away
@@ -316,7 +320,9 @@ def request(
     )
 
 
-def prepare(run: steps.Context, delivery: DeliveryContext, plan: Delivery, participant: str) -> Sequence[Checkpoint]:
+def prepare(
+    run: steps.Context[DecisionLog], delivery: DeliveryContext, plan: Delivery, participant: str
+) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
     _require_root(delivery.wal_root)
     prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant)
@@ -332,7 +338,7 @@ def _require_root(root: str) -> None:
     roots.require(root)
 
 
-def commit(run: steps.Context, participant: str) -> list[int]:
+def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
     """Makes one participant's rows visible; the newest numbers that there is proof of, none: there was nothing."""
     numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
@@ -347,7 +353,10 @@ def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
 
 
 def confirm(
-    run: steps.Context, delivery: DeliveryContext, sources: Mapping[str, Source], connections: ConnectionResolver
+    run: steps.Context[DecisionLog],
+    delivery: DeliveryContext,
+    sources: Mapping[str, Source],
+    connections: ConnectionResolver,
 ) -> steps.Confirmation:
     """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
     from airflow_ft.sources.progress import GroupOffsets

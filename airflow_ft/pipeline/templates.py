@@ -16,7 +16,7 @@ from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.planning import participant_name
-from airflow_ft.protocol.ports import SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 
 S = TypeVar("S")
 _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import NoReturn
 
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, HaltError, StoreBehindSinkError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.noting import note_problem
-from airflow_ft.protocol.ports import Participant, ParticipantFactory, Store
+from airflow_ft.protocol.participant import Participant, ParticipantFactory
 
 
 class Acting:
@@ -23,7 +24,7 @@ class Acting:
 
     def __init__(
         self,
-        store: Store,
+        store: DeliveryLog,
         pipeline: str,
         epoch: int,
         participants: ParticipantFactory,

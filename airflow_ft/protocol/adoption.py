@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
+from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
+from airflow_ft.protocol.delivery_log import ResumeLog
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
 from airflow_ft.protocol.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 
@@ -33,7 +36,7 @@ class Adoption:
         return len({head.number if head else 0 for head in self.heads.values()}) > 1
 
 
-def participants_of(store: Store, pipeline: str) -> Mapping[str, ParticipantPlan]:
+def participants_of(store: HistoryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
     """The participants that the newest planned checkpoint names: those that the halted pipeline delivers into."""
     for checkpoint in store.checkpoints(pipeline):
         if checkpoint.plan is not None:
@@ -60,7 +63,7 @@ class Estate:
         return max([self.head.number if self.head else 0, *(orphan.number for orphan in self.orphans)])
 
 
-def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
+def look(store: HistoryLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
     """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
     for name, plan in participants_of(store, pipeline).items():
@@ -70,8 +73,22 @@ def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mappi
     return found
 
 
+class AdoptionLog(HistoryLog, ResumeLog, Protocol):
+    """The takeover of the sinks of a lost decision log."""
+
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
+        """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
+        new epoch.
+
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
+        next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
+        carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
+        """
+
+
 def adopt(
-    store: Store,
+    store: AdoptionLog,
     pipeline: str,
     participants: ParticipantFactory,
     who: str,
@@ -205,7 +222,7 @@ def _of(numbers: Sequence[int]) -> str:
     return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
 
 
-def _keeps_its_numbers(store: Store, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
+def _keeps_its_numbers(store: QueryLog, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
     """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 
     Then every sink has to be this log's: it was adopted before, and met what the former owner had left.

@@ -5,16 +5,18 @@ The driver and the status views compute both from the decision log, so they need
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import QueryLog, SpecLog
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.overview import Origin
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import WaitReason
 
 RETAINED_BATCHES = 1000
@@ -44,7 +46,7 @@ def retained_batches(config: CheckpointConfig, *, streaming: bool) -> int:
     return min(RETAINED_BATCHES, max(_LEAST_RETAINED, 2 * config.concurrent))
 
 
-def capacity(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:
+def capacity(store: QueryLog, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:
     """Return how many checkpoints a stream may trigger now, at least one; or what it waits for."""
     opened = store.open_checkpoints(pipeline)
     newest = max((each.staged_at or each.triggered_at for each in opened), default=None)
@@ -67,7 +69,17 @@ def capacity(store: Store, pipeline: str, config: CheckpointConfig, retained: in
     return left
 
 
-def held_back(store: Store, pipeline: str) -> Wait | None:
+class TriggerLog(QueryLog, SpecLog, Protocol):
+    """Queries that explain why no checkpoint is triggered."""
+
+    def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
+        """Return the origins of the newest checkpoints, newest first. Reads no plan and no vote."""
+
+    def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
+        """Return the last reported lags of the sources, by pipeline; omits pipelines without a report."""
+
+
+def held_back(store: TriggerLog, pipeline: str) -> Wait | None:
     """Return why a running stream triggers nothing although its sources have more; None: it need not wait.
 
     Returns None also when the stream has read everything that its driver reported, and when the settings are unknown.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -35,6 +36,7 @@ from airflow_ft.protocol.model import (
     Segment,
     canonical_json,
 )
+from airflow_ft.protocol.participant import Expiring, Participant, ParticipantFactory
 from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
@@ -45,7 +47,6 @@ from airflow_ft.protocol.planning import (
     stranded,
     wants_vote,
 )
-from airflow_ft.protocol.ports import Expiring, Participant, ParticipantFactory, Store
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
 
@@ -359,7 +360,7 @@ class Coordinator(Settling):
 
 @contextmanager
 def coordinating(
-    store: Store,
+    store: RecoveryLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,

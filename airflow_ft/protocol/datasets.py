@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 
 _OF_A_PATH = "/:@!$&'()*+,;=~{}[]"
 

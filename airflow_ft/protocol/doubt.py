@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     HaltError,
@@ -23,8 +24,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.planning import may_be_heuristic
-from airflow_ft.protocol.ports import Participant, ParticipantFactory, Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
@@ -76,7 +77,7 @@ def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
 
 
-def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
+def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
     """Everything unsettled in these pipelines, in their order, then by number and in the plan's order.
 
     Participants are asked side by side; one that does not answer is asked once. Raises what the store raises: without
@@ -115,7 +116,7 @@ def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFact
     ]
 
 
-def _halted(store: Store, row: Pipeline) -> Doubt:
+def _halted(store: QueryLog, row: Pipeline) -> Doubt:
     events = store.events(row.name, 0)
     at = next((event.at for event in events if event.kind == "HALTED"), store.now())
     evidence = Evidence(Finding.CONTRADICTION, row.halt_message)

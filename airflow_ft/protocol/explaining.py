@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.planning import live_plans
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
@@ -28,7 +28,7 @@ class Explanation(NamedTuple):
     code: str
 
 
-def explained(store: Store, overview: Overview) -> Explanation:
+def explained(store: HistoryLog, overview: Overview) -> Explanation:
     """`Overview.told`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):

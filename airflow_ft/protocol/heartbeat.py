@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
+from airflow_ft.protocol.decision_log import CountLog
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 
 SECONDS = 10.0
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Heartbeat:
     """Sums up deliveries and logs them every `SECONDS`: rows, checkpoints, latency, waiting rows."""
 
-    def __init__(self, store: Store, pipeline: str) -> None:
+    def __init__(self, store: CountLog, pipeline: str) -> None:
         self._store, self._pipeline = store, pipeline
         self._began = time.monotonic()
         self._forget()

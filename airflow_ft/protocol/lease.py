@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from airflow_ft.protocol.decision_log import EpochLog
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.protocol.model import LEASE_SECONDS as LEASE_SECONDS
 from airflow_ft.protocol.model import Lease
-from airflow_ft.protocol.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _is_older_try(other: Lease, mine: Lease) -> bool:
 
 
 def take_epoch(
-    store: Store,
+    store: EpochLog,
     pipeline: str,
     lease: Lease,
     why: str,
@@ -143,7 +143,7 @@ def take_epoch(
 class LeaseKeeper:
     """Renews a lease from a thread, until closed; `check` raises what has ended that: only a newer owner does."""
 
-    def __init__(self, store: Store, pipeline: str, epoch: int, holder: str, lease_seconds: float) -> None:
+    def __init__(self, store: EpochLog, pipeline: str, epoch: int, holder: str, lease_seconds: float) -> None:
         self._store, self._pipeline, self._epoch, self._holder = store, pipeline, epoch, holder
         self._interval = lease_seconds / 3
         self._stop = threading.Event()
@@ -195,7 +195,7 @@ class LeaseKeeper:
 
 @contextmanager
 def new_epoch(
-    store: Store,
+    store: EpochLog,
     pipeline: str,
     worker: Worker,
     why: str,
@@ -215,7 +215,7 @@ def new_epoch(
 
 @contextmanager
 def joined_epoch(
-    store: Store, pipeline: str, epoch: int, worker: Worker, lease_seconds: float = LEASE_SECONDS
+    store: EpochLog, pipeline: str, epoch: int, worker: Worker, lease_seconds: float = LEASE_SECONDS
 ) -> Iterator[LeaseKeeper]:
     """Joins the epoch that a run's tasks share; FencedError when it is no longer the pipeline's."""
     lease = worker.lease(lease_seconds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Protocol
 
+from airflow_ft.protocol.decision_log import HistoryLog, PipelineListLog, QueryLog
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, SparkPosition
-from airflow_ft.protocol.ports import Store
 
 _MANY = 100_000
 _CLOSE, _SIMILAR = 3, 0.5
@@ -17,7 +18,15 @@ _FOLDER = re.compile(r"/(\d+)-0/?$")
 """A location that an epoch has made for itself: no attempt has the number 0."""
 
 
-def require_known(store: Store, pipeline: str, hint: str = "") -> None:
+class NamedLog(PipelineListLog, Protocol):
+    """The pipelines of a decision log that a message names."""
+
+    @property
+    def url(self) -> str:
+        """Return where it is, without secrets, for people."""
+
+
+def require_known(store: NamedLog, pipeline: str, hint: str = "") -> None:
     """Refuses a pipeline that is not in the decision log; `hint` ends the remedy."""
     try:
         store.pipeline(pipeline)
@@ -42,7 +51,7 @@ def known_text(names: Sequence[str], wanted: str) -> str:
     return f"Did you mean {' or '.join(close)}? {lists}" if close else lists
 
 
-def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
+def checkpoint_of(store: QueryLog, pipeline: str, number: int) -> Checkpoint:
     """The one of that number."""
     try:
         return store.checkpoint(pipeline, number)
@@ -56,7 +65,7 @@ def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
         ) from None
 
 
-def confirmed_position(store: Store, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
+def confirmed_position(store: HistoryLog, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
     """Return the newest confirmed checkpoint, or the retained one of that number, and Spark's position after it.
 
     Unless it is the newest, another process may sweep it at any time: see `require_moved`.
@@ -98,7 +107,7 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
     return number, base
 
 
-def is_replaced(store: Store, pipeline: str, number: int, position: SparkPosition) -> bool:
+def is_replaced(store: QueryLog, pipeline: str, number: int, position: SparkPosition) -> bool:
     """Return whether a restore or reset put the pipeline at this position after it had published the number.
 
     `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
@@ -113,7 +122,7 @@ def _moved_in(position: SparkPosition) -> int:
     return int(folder[1]) if folder else 0
 
 
-def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
+def retained(store: HistoryLog, pipeline: str, most: int) -> list[Checkpoint]:
     """The checkpoints that `confirmed_position` takes, newest first, of the newest `most` that there are."""
     newest = store.latest_confirmed(pipeline)
     unpruned = {each.number for each in store.prunable(pipeline, 0, _MANY)} | {newest.number if newest else 0}
@@ -127,7 +136,7 @@ def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
 
 
 def require_moved(
-    store: Store, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
+    store: HistoryLog, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
 ) -> None:
     """Return if another look finds a different position after files of `confirmed_position(number)` were missing.
 
@@ -142,7 +151,7 @@ def require_moved(
     raise _pruned(pipeline, found[0]) from error
 
 
-def _require_retained(store: Store, pipeline: str, number: int) -> None:
+def _require_retained(store: HistoryLog, pipeline: str, number: int) -> None:
     checkpoint = checkpoint_of(store, pipeline, number)
     if not checkpoint.is_confirmed:
         raise ConfigurationError(

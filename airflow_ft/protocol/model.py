@@ -323,7 +323,7 @@ class Plan:
             participants=tuple(ParticipantPlan.from_json(p) for p in data["participants"]),
             commit_point=data["commit_point"],
             reasons=tuple(data["reasons"]),
-            mode=CheckpointingMode(data.get("mode", CheckpointingMode.EXACTLY_ONCE)),
+            mode=CheckpointingMode(data["mode"]),
         )
 
 
@@ -429,7 +429,7 @@ class Run:
 
     `stage_task` is the task that staged it ("": unknown), `stage_began` when its newest attempt began. `through` is
     the highest published number when its stage ended. `complete`: the stage read everything that its sources held when
-    it began, and no number up to `through` was rewound since. `spec` is the digest of its specification (`Store.spec`;
+    it began, and no number up to `through` was rewound since. `spec` is the digest of its specification (`spec`;
     "": unknown). `restored_from` is the savepoint that it started from ("": none).
     """
 
@@ -470,7 +470,7 @@ class Checkpoint:
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
     only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold prepared rows of it.
     `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
-    digest of its specification (`Store.spec`; "": unknown).
+    digest of its specification (`SpecLog.spec`; "": unknown).
 
     Only for people: `lag`, what each source had beyond this checkpoint while it was the newest one (empty: not
     measured); `application`, Spark's id of the application that computed it ("": unknown); `state_sizes`, the size of

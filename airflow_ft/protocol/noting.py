@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
+from airflow_ft.protocol.delivery_log import ProblemLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -17,7 +19,6 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.secrets import without_secrets
 
 log = logging.getLogger(__name__)
@@ -46,26 +47,39 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
     return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
 
 
+class FailureLog(Protocol):
+    """The reason why a run failed, for people."""
+
+    def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+        """Stores why the run failed, with an event; for people, nothing is decided by it.
+
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        earlier one of this run stays.
+        """
+
+
 def note_failure(
-    store: Store, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
+    store: FailureLog, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
 ) -> None:
-    """Store why the run failed (`Store.tell_failure`)."""
+    """Store why the run failed (`FailureLog.record_failure`)."""
     if isinstance(error, _PASSED_OVER):
         return
     try:
         failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
-        store.tell_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
+        store.record_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
     except Exception as problem:
         log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)
         log.debug("how that came about:", exc_info=problem)
 
 
-def note_problem(store: Store, pipeline: str, epoch: int, number: int, participant: str, error: AirflowFtError) -> None:
-    """Store why the newest attempt at a participant failed (`Store.tell_problem`)."""
+def note_problem(
+    store: ProblemLog, pipeline: str, epoch: int, number: int, participant: str, error: AirflowFtError
+) -> None:
+    """Store why the newest attempt at a participant failed (`ProblemLog.record_problem`)."""
     if isinstance(error, _PASSED_OVER):
         return
     try:
-        store.tell_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
+        store.record_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
     except Exception as problem:
         log.debug("the error of %s was not stored:", participant, exc_info=problem)
 

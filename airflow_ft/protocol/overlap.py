@@ -14,6 +14,7 @@ from typing import Self
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.delivery_log import StepLog
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     FencedError,
@@ -26,10 +27,10 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.heartbeat import Heartbeat
 from airflow_ft.protocol.memory import give_back
 from airflow_ft.protocol.planning import Delivery
-from airflow_ft.protocol.ports import Archive, Progress
 from airflow_ft.protocol.restart import is_tolerated
-from airflow_ft.protocol.retention import finalise, retain
+from airflow_ft.protocol.retention import Progress, finalise, retain
 from airflow_ft.protocol.steps import Context, has_work
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Overlap:
 
     def __init__(
         self,
-        context: Context,
+        context: Context[StepLog],
         epoch: int,
         delivery: Delivery,
         config: CheckpointConfig,

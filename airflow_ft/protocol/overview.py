@@ -236,7 +236,7 @@ def failed_text(failure: Failure) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CheckpointCounts:
     """Number of checkpoints of a pipeline by their end, since its first one; and how often it was restored.
 
     `subsumed` were delivered with a later one. `failed` were aborted; their published rows were delivered with a later

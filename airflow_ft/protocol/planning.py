@@ -23,8 +23,8 @@ from airflow_ft.protocol.model import (
     Reason,
     Segment,
 )
-from airflow_ft.protocol.ports import SinkSpec, UnconnectedSinkSpec
 from airflow_ft.protocol.reasons import reason_of
+from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterabl
 
 
 def wants_vote(checkpoint: Checkpoint, participant: str) -> bool:
-    """STAGED; or PREPARED, and a later attempt that got lost has taken the vote back (`Store.begin_attempt`)."""
+    """STAGED; or PREPARED, and a later attempt that got lost has taken the vote back (`DeliveryLog.begin_attempt`)."""
     vote = checkpoint.votes.get(participant)
     taken_back = vote is not None and vote.prepared == 0
     return checkpoint.state is CheckpointState.STAGED or (checkpoint.state is CheckpointState.PREPARED and taken_back)

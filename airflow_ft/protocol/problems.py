@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Protocol
 
+from airflow_ft.protocol.decision_log import OverviewLog, QueryLog
 from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import health
 
@@ -47,8 +48,18 @@ class Problem:
         return with_fix(f"{self.headline}: {self.cause}", self.remedy)
 
 
+class ProblemsLog(OverviewLog, Protocol):
+    """All pipelines in short."""
+
+    def overviews(self, dag_id: str = "") -> Sequence[Overview]:
+        """Return all pipelines by name, or those of which a DAG made checkpoints.
+
+        Reads one row for each returned pipeline, and with `dag_id` one more where other DAGs made checkpoints too.
+        """
+
+
 def problems(
-    store: Store,
+    store: ProblemsLog,
     pipelines: Collection[str] | None = None,
     conditions: Collection[Condition] = URGENT,
     late_after: timedelta | None = None,
@@ -62,7 +73,7 @@ def problems(
     `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     """
-    for each in judged([each for each in store.overview() if pipelines is None or each.name in pipelines]):
+    for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):
         try:
             found = _problem(store, each, conditions, late_after, patience)
         except NewerReleaseError as error:  # of a checkpoint: report those of the others anyway
@@ -73,7 +84,7 @@ def problems(
 
 
 def _problem(
-    store: Store,
+    store: OverviewLog,
     overview: Overview,
     conditions: Collection[Condition],
     late_after: timedelta | None,
@@ -122,7 +133,7 @@ def _trouble(overview: Overview, condition: Condition) -> Problem:
     return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "Look at the logs of its tasks.")
 
 
-def _late(store: Store, pipeline: str, late_after: timedelta | None) -> timedelta | None:
+def _late(store: QueryLog, pipeline: str, late_after: timedelta | None) -> timedelta | None:
     latest = store.latest_confirmed(pipeline) if late_after is not None else None
     if late_after is None or latest is None or latest.completed_at is None:
         return None

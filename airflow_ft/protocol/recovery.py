@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import live_plans, quarantined, stranded
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.transitions import IN_DOUBT
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ class Recovery:
         return tuple(number for number, state in self.settled if state is CheckpointState.COMPLETED)
 
 
-def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+def in_doubt(store: QueryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
     """Return what has been in doubt for at least `min_age` (by the store's clock), ascending.
 
     PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows. What comes
@@ -53,7 +55,7 @@ def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> 
     return found
 
 
-def half_prepared(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+def half_prepared(store: QueryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
     """Return STAGED numbers of which a TWO_PHASE participant may hold prepared rows, ascending; untouched for
     `min_age`.
 
@@ -76,7 +78,7 @@ def half_prepared(store: Store, pipeline: str, min_age: timedelta = timedelta(0)
 
 
 def recover(
-    store: Store,
+    store: RecoveryLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,
@@ -127,7 +129,7 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
     return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)
 
 
-def give_up_undecided(store: Store, pipeline: str, coordinator: Coordinator, why: str) -> None:
+def give_up_undecided(store: RecoveryLog, pipeline: str, coordinator: Coordinator, why: str) -> None:
     """All that is published and not decided is computed again (a person's rewind).
 
     StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.

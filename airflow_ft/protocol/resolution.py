@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.delivery_log import ResolutionLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -38,7 +39,7 @@ from airflow_ft.protocol.model import (
     HaltReason,
     PipelineStatus,
 )
-from airflow_ft.protocol.ports import Expiring, ParticipantFactory, Store
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.transitions import IN_DOUBT, MAY_BE_VISIBLE
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ S = CheckpointState
 class Resolver:
     """Acts on one pipeline for a person, `who` (command, name and reason, for the event log)."""
 
-    store: Store
+    store: ResolutionLog
     pipeline: str
     participants: ParticipantFactory
     who: str

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.decision_log import CountLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -28,7 +29,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.flink import RESTART_TYPES, restart_of
 from airflow_ft.protocol.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     return wait
 
 
-def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: int) -> bool:
+def is_tolerated(error: AirflowFtError, store: CountLog, pipeline: str, tolerable: int) -> bool:
     """Return whether only a checkpoint failed, and not more in a row than the stream tolerates (-1: any number).
 
     While the decision log is unavailable the count is unknown. Then it is a failure, and the strategy decides.

@@ -11,11 +11,14 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.delivery_log import RetentionLog
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
-from airflow_ft.protocol.ports import Archive, Expiring, ParticipantFactory, Progress, Store
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +31,14 @@ MARKERS_TOGETHER = 20
 """The sinks are told to forget once in so many numbers: markers are small, and asking each sink in each run is not."""
 
 
+class Progress(Protocol):
+    """Report to the sources' systems how far a confirmed checkpoint reaches. Repeatable; no guarantee depends on it."""
+
+    def __call__(self, checkpoint: Checkpoint, /) -> None: ...
+
+
 def retain(
-    store: Store,
+    store: RetentionLog,
     pipeline: str,
     config: CheckpointConfig,
     participants: ParticipantFactory,
@@ -50,7 +59,7 @@ def retain(
         log.warning("cannot prune old checkpoints of %s (the next run tries again): %s", pipeline, error)
 
 
-def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int) -> int:
+def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, through: int) -> int:
     """Prunes every delivered number up to `through`, also the newest ones, and sweeps; returns how many.
 
     Nothing of what is not confirmed (I10). Markers wait for the next `retain`, so no sink is asked.
@@ -63,7 +72,7 @@ def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int
     return count
 
 
-def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
+def finalise(store: RetentionLog, pipeline: str, progress: Progress) -> bool:
     """Report confirmed positions to the sources, and close COMPLETED numbers. Returns whether every report succeeded.
 
     Skips numbers after an unsettled one: a sink that the pipeline no longer declares may still lack its rows.
@@ -92,7 +101,7 @@ def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
 
 
 def _prune(
-    store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+    store: RetentionLog, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
 ) -> int:
     """One batch; how many numbers it had."""
     old = store.prunable(pipeline, config.num_retained, BATCH)
@@ -139,14 +148,14 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
         )
 
 
-def _delete(store: Store, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
+def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
     for checkpoint in old:
         store.prune(pipeline, checkpoint.number)
         if checkpoint.segment is not None:
             archive.delete(checkpoint.segment)
 
 
-def _sweep(store: Store, pipeline: str, archive: Archive) -> None:
+def _sweep(store: RetentionLog, pipeline: str, archive: Archive) -> None:
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
     epoch = store.pipeline(pipeline).epoch

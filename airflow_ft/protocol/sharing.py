@@ -19,7 +19,7 @@ from airflow_ft.protocol.model import ParticipantPlan, Promise, RunKey
 from airflow_ft.protocol.overview import Noted
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import OverviewLog, PipelineLog, QueryLog, TargetLog
 
 SHARED = "shared"
 """The setting of a sink that declares it; left out of a plan where it is False."""
@@ -59,7 +59,7 @@ class _Target:
 
 
 def require_own_targets(
-    store: Store, pipeline: str, participants: Sequence[ParticipantPlan], places: object, *, staged: bool = True
+    store: TargetLog, pipeline: str, participants: Sequence[ParticipantPlan], places: object, *, staged: bool = True
 ) -> None:
     """Raise UnfitTargetError for each place that another pipeline fills, unless both declare it.
 
@@ -91,7 +91,7 @@ def require_own_targets(
 
 
 def _new(
-    store: Store, pipeline: str, participants: Sequence[ParticipantPlan], places: Locating
+    store: QueryLog, pipeline: str, participants: Sequence[ParticipantPlan], places: Locating
 ) -> Iterator[ParticipantPlan]:
     """Yield those with a place that the newest deliveries of the pipeline did not have."""
     own: set[tuple[str, str]] = set()
@@ -125,7 +125,7 @@ def _targets(participant: ParticipantPlan, places: Locating) -> Iterator[_Target
         yield _Target(sink, participant.kind, frozenset(where), (participant.name, text), shared)
 
 
-def _kin(store: Store, pipeline: str) -> set[str]:
+def _kin(store: PipelineLog, pipeline: str) -> set[str]:
     """Return the pipeline and those that continue it: their rows are its own."""
     found, name = set[str](), pipeline
     while name not in found:
@@ -136,16 +136,16 @@ def _kin(store: Store, pipeline: str) -> set[str]:
     return found
 
 
-def _dags(store: Store, pipeline: str) -> frozenset[str]:
+def _dags(store: OverviewLog, pipeline: str) -> frozenset[str]:
     """Return the DAGs whose author declares for this pipeline and others: mapped groups make many in one DAG."""
     with suppress(KeyError):
-        standing = store.standing(pipeline)
+        standing = store.overview(pipeline)
         found = {*standing.dags, *([standing.turn.dag_id] if standing.turn is not None else [])}
         return frozenset(each for each in found if not RunKey(each, "").is_plain)
     return frozenset()
 
 
-def _goes_on_from(store: Store, pipeline: str, filling: Filling) -> bool:
+def _goes_on_from(store: TargetLog, pipeline: str, filling: Filling) -> bool:
     """Return whether the pipeline began with a savepoint of the other one, which has delivered nothing since."""
     with suppress(KeyError):
         event = store.noted(pipeline, Noted.RESTORED)
@@ -154,7 +154,7 @@ def _goes_on_from(store: Store, pipeline: str, filling: Filling) -> bool:
     return False
 
 
-def _shares(store: Store, filling: Filling, theirs: _Target, places: Locating) -> bool:
+def _shares(store: TargetLog, filling: Filling, theirs: _Target, places: Locating) -> bool:
     """Return whether the other pipeline declares it, too, or can declare nothing any more."""
     if theirs.shared or filling.status == _RENAMED:
         return True

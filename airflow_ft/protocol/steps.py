@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.protocol.delivery_log import StepLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -31,14 +35,16 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
 from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined
-from airflow_ft.protocol.ports import Archive, Confirmed, ParticipantFactory, Progress, Store
 from airflow_ft.protocol.recovery import Recovery, recover
-from airflow_ft.protocol.retention import retain
+from airflow_ft.protocol.retention import Progress, retain
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.protocol.unresolved import quarantine_unresolved
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
+LogT = TypeVar("LogT", bound=StepLog, covariant=True)
 
 PROBLEMS = 20
 """So many numbers of a run that are not delivered are named one by one."""
@@ -49,14 +55,14 @@ def _never_over(_: RunKey) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
 
     `run_is_over` returns whether another run can no longer continue (Airflow: failed, succeeded or deleted).
     `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 
-    store: Store
+    store: LogT
     pipeline: str
     run: RunKey
     participants: ParticipantFactory
@@ -90,7 +96,7 @@ class Context:
         return self.store.run(self.pipeline, self.run) == row
 
 
-def require_active(store: Store, pipeline: str) -> None:
+def require_active(store: QueryLog, pipeline: str) -> None:
     """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out.
 
     NewerReleaseError where only a newer release knows why.
@@ -114,7 +120,7 @@ def require_active(store: Store, pipeline: str) -> None:
         )
 
 
-def require_own_stage(context: Context) -> None:
+def require_own_stage(context: Context[StepLog]) -> None:
     """ConfigurationError when another task has staged this run: two in one DAG run have rendered the same pipeline.
 
     The second would find the run staged, compute nothing, and confirm what the first one has delivered.
@@ -134,7 +140,7 @@ def require_own_stage(context: Context) -> None:
         )
 
 
-def take_turn(context: Context, *, again: bool = False) -> bool:
+def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
     """True: this run has the turn. False: it needs none, since all that it staged is settled (and it is not `again`).
 
     TurnHeldError when another run that can still continue has it.
@@ -158,7 +164,7 @@ def take_turn(context: Context, *, again: bool = False) -> bool:
     return True
 
 
-def recover_step(context: Context, *, again: bool = False) -> Recovery:
+def recover_step(context: Context[StepLog], *, again: bool = False) -> Recovery:
     """Take the turn and settle numbers of earlier runs. Does nothing for a finished run, unless it runs `again`."""
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
@@ -178,7 +184,7 @@ def recover_step(context: Context, *, again: bool = False) -> Recovery:
 
 
 @contextmanager
-def delivering(context: Context) -> Iterator[Coordinator]:
+def delivering(context: Context[StepLog]) -> Iterator[Coordinator]:
     """A coordinator with the epoch that the run's delivery tasks share.
 
     When that epoch is fenced, the first try reads and gives up; a new try takes an epoch for the run (if the leases
@@ -202,7 +208,7 @@ def delivering(context: Context) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def _forgiving(context: Context) -> Iterator[None]:
+def _forgiving(context: Context[StepLog]) -> Iterator[None]:
     """FENCED reads the state once more, and is no failure when another has finished this run's checkpoints."""
     try:
         yield
@@ -212,7 +218,7 @@ def _forgiving(context: Context) -> Iterator[None]:
         log.info("%s All checkpoints of this run are settled, so nothing is left to do", error.what)
 
 
-def has_work(context: Context) -> bool:
+def has_work(context: Context[StepLog]) -> bool:
     """Return whether anything staged or planned waits for delivery."""
     checkpoints = context.store.open_checkpoints(context.pipeline)
     return bool(live_plans(checkpoints) or free_segments(checkpoints) or _unplanned(checkpoints))
@@ -223,7 +229,7 @@ def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def prepare_step(
-    context: Context, delivery: Delivery, config: CheckpointConfig, participant: str
+    context: Context[StepLog], delivery: Delivery, config: CheckpointConfig, participant: str
 ) -> Sequence[Checkpoint]:
     """Plan staged numbers and request one participant's vote on each; returns their new state."""
     require_active(context.store, context.pipeline)
@@ -238,7 +244,7 @@ def prepare_step(
     return prepared
 
 
-def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
+def commit_step(context: Context[StepLog], participant: str) -> Sequence[Checkpoint]:
     """Delivers one participant's part of every number that is decided, or that it decides; in order."""
     context.store.register(context.pipeline)  # the task runs also where nothing before it did
     require_active(context.store, context.pipeline)
@@ -260,7 +266,7 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Result of `confirm`: what the run counts as confirmed (`Store.counted`), and the pipeline's newest confirmed
+    """Result of `confirm`: what the run counts as confirmed (`StepLog.counted`), and the pipeline's newest confirmed
     number (0: none).
     """
 
@@ -273,7 +279,7 @@ def _untold(_: Checkpoint) -> None:
 
 
 def confirm_step(
-    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress = _untold
+    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress = _untold
 ) -> Confirmation:
     """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
 
@@ -302,7 +308,7 @@ def confirm_step(
 
 
 def _confirmed_or_why(
-    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress
+    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress
 ) -> tuple[list[str], list[Checkpoint]]:
     """Retain; return why the run is not confirmed (nothing if it is), and the first of its open checkpoints."""
     store, pipeline = context.store, context.pipeline
@@ -324,7 +330,7 @@ def _confirmed_or_why(
     return problems, left
 
 
-def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int], run: RunKey | None = None) -> Confirmed:
+def confirmed_of(store: QueryLog, pipeline: str, numbers: Iterable[int], run: RunKey | None = None) -> Confirmed:
     """Return what is confirmed with some numbers, ascending. Those that another run than `run` staged are recovered."""
     found = {number: store.checkpoint(pipeline, number) for number in numbers}
     deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 
+from airflow_ft.protocol.decision_log import OverviewLog, PipelineListLog
+from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import CheckpointState, PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.recovery import Recovery, recover
 from airflow_ft.protocol.transitions import IN_DOUBT
 
@@ -63,8 +66,12 @@ class Swept:
     error: AirflowFtError | None = None
 
 
+class SweepLog(RecoveryLog, PipelineListLog, Protocol):
+    """The recovery of all pipelines."""
+
+
 def recover_all(
-    store: Store,
+    store: SweepLog,
     participants: ParticipantFactory,
     worker: Worker,
     *,
@@ -103,7 +110,7 @@ def recover_all(
 
 
 def health(
-    store: Store,
+    store: OverviewLog,
     pipeline: str,
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
@@ -121,7 +128,7 @@ def health(
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
     ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
     undelivered = max(ages.values(), default=none)
-    [standing] = judged([store.standing(pipeline)])
+    [standing] = judged([store.overview(pipeline)])
     late, trouble = standing.late, standing.trouble
     not_running = trouble is Condition.NOT_RUNNING and not standing.is_stopped
     needs = ""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from airflow_ft.protocol.delivery_log import QuarantineLog
 from airflow_ft.protocol.doubt import Finding, read_evidence
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.recovery import in_doubt
 from airflow_ft.protocol.transitions import IN_DOUBT
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def quarantine_unresolved(
-    store: Store, pipeline: str, participants: ParticipantFactory, after: timedelta | None
+    store: QuarantineLog, pipeline: str, participants: ParticipantFactory, after: timedelta | None
 ) -> Checkpoint | None:
     """Quarantine the oldest number that has been in doubt for `after` (None: never) while its sinks answer.
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
@@ -142,7 +142,7 @@ Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]
 
 
 def verify(
-    store: Store,
+    store: HistoryLog,
     pipeline: str,
     verifier: Verifier,
     numbers: Iterable[int] = (),
@@ -182,7 +182,7 @@ def set_aside_rows(delivered: Iterable[Delivered], sink: str) -> int:
     return sum(aside.rows for each in delivered for name, aside in of_proof(each.proof).items() if name == sink)
 
 
-def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
+def _asked_for(store: HistoryLog, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
     found = []
     there = store.referenced_locations(pipeline) if numbers else frozenset()
     for number in numbers:
@@ -205,7 +205,7 @@ def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Chec
     return found
 
 
-def _still_there(store: Store, pipeline: str) -> list[Checkpoint]:
+def _still_there(store: HistoryLog, pipeline: str) -> list[Checkpoint]:
     there = store.referenced_locations(pipeline)
     newest = store.checkpoints(pipeline, MAXIMUM)
     return [c for c in reversed(newest) if c.state is CheckpointState.COMPLETED and _is_there(c, there)]
@@ -216,7 +216,7 @@ def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:
 
 
 def _by_participant(
-    store: Store, pipeline: str, checkpoints: Sequence[Checkpoint]
+    store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
 ) -> dict[tuple[str, str], list[Delivered]]:
     """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
@@ -231,7 +231,7 @@ def _by_participant(
     return groups
 
 
-def _proof_of(store: Store, pipeline: str, number: int, participant: str) -> Proof | None:
+def _proof_of(store: QueryLog, pipeline: str, number: int, participant: str) -> Proof | None:
     try:
         vote = store.checkpoint(pipeline, number).votes.get(participant) if number else None
     except KeyError:  # adopted: another decision log knew it

@@ -44,17 +44,21 @@ class PipelineWarning:
         return with_fix(f"{self.code}{subject}: {self.message}", self.remedy)
 
 
-class TakesWarnings(Protocol):
-    """The part of `Store` that is needed here."""
+class WarningLog(Protocol):
+    """The warnings of pipelines."""
 
-    def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """See `Store.tell_warning`."""
+    def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
+
+        A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
+        stored before its stage began (`leave_turn`).
+        """
 
 
-def warn(store: TakesWarnings, pipeline: str, warning: PipelineWarning) -> None:
+def warn(store: WarningLog, pipeline: str, warning: PipelineWarning) -> None:
     """Log the warning and store it. Raises nothing: a warning must not fail the work that it is about."""
     log.warning("%s", warning)
     try:
-        store.tell_warning(pipeline, warning)
+        store.record_warning(pipeline, warning)
     except (AirflowFtError, KeyError) as error:
         log.warning("cannot store this warning, so the page does not show it: %s", error)

@@ -17,7 +17,8 @@ from airflow_ft.triggers.barrier import BarrierTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class BarrierSensor(GateSensor):
@@ -93,7 +94,7 @@ class BarrierSensor(GateSensor):
         if not is_late(alignment):
             _alignment(alignment, patience)
 
-    def gate(self, context: Context, store: Store) -> BarrierGate:
+    def gate(self, context: Context, store: QueryLog) -> BarrierGate:
         """The condition, after rendering. ConfigurationError for what is none."""
         check_pipelines(self.pipelines)
         alignment = _alignment(self.alignment, self.patience)
@@ -108,7 +109,7 @@ class BarrierSensor(GateSensor):
         given = {"barrier": barrier} if isinstance(barrier, str) else {"at": barrier}
         return BarrierGate(tuple(self.pipelines), alignment=alignment, opens_at=opens_at, **given)
 
-    def look(self, context: Context, store: Store) -> dict[str, Any] | None:
+    def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
         """Return the answer of the gate; the first look logs which pipelines keep it closed."""
         first = self._gate is None
         if self._gate is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 _KEPT = "airflow_ft_gate"
 """Where Airflow keeps the point that was fixed at the first look."""
@@ -44,7 +44,7 @@ class GateSensor(BaseSensorOperator):
         self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 
-    def look(self, context: Context, store: Store) -> dict[str, Any] | None:
+    def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
         """The result when it is open; None: closed."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from airflow_ft.triggers.checkpoint import CheckpointTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class CheckpointSensor(GateSensor):
@@ -103,7 +103,7 @@ class CheckpointSensor(GateSensor):
         self.as_of = as_of
         self.after = after
 
-    def gate(self, context: Context, store: Store) -> Gate:
+    def gate(self, context: Context, store: DecisionLog) -> Gate:
         """The condition, after rendering. ConfigurationError for text that is none."""
         if self.number is not None:
             return Gate(number=whole_number("number", self.number))
@@ -117,7 +117,7 @@ class CheckpointSensor(GateSensor):
             self.fixed(context, lambda: implied_gate(self, self._written, context, store, self.pipeline).to_json())
         )
 
-    def look(self, context: Context, store: Store) -> dict[str, Any] | None:
+    def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
         """Return what the gate says."""
         self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
         check_name("pipeline", self.pipeline)

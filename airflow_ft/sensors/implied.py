@@ -9,14 +9,16 @@ from airflow_ft.pipeline.assets import SCHEME
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.pipeline.runs import interval_end
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reading import ReadingOperations
+
 
 def implied_gate(
-    task: BaseOperator, written: tuple[object, object], context: Context, store: Store, pipeline: str
+    task: BaseOperator, written: tuple[object, object], context: Context, store: DecisionLog, pipeline: str
 ) -> Gate:
     """The condition of a sensor that names none; the first that applies.
 
@@ -49,7 +51,7 @@ def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipelin
     return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
 
 
-def _is_registered(store: Store, pipeline: str, dag_run: Any) -> bool:
+def _is_registered(store: ReadingOperations, pipeline: str, dag_run: Any) -> bool:
     try:
         return bool(store.runs(pipeline, dag_run.dag_id, dag_run.run_id))
     except KeyError:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, cast
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionResolver, Participant, WalReader
+    from airflow_ft.protocol.participant import Participant
+    from airflow_ft.protocol.write_ahead_log import WalReader
 
 
 def open_participant(plan: ParticipantPlan, connections: ConnectionResolver, wal: WalReader) -> Participant:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.rate import Rate
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:

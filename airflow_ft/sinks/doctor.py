@@ -15,8 +15,9 @@ from airflow_ft.sinks.base.requirements import told
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
+    from airflow_ft.protocol.write_ahead_log import SegmentReader
 
 
 def is_examined(kind: str) -> bool:

@@ -18,8 +18,8 @@ from airflow_ft.sinks.registry import system
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 
     Fitting = Callable[[ParticipantPlan, ConnectionInfo, Mapping[str, pa.Schema]], Sequence[AirflowFtError]]
 

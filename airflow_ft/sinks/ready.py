@@ -20,8 +20,9 @@ from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.registry import System, system
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, Participant, ParticipantFactory
+    from airflow_ft.protocol.participant import Participant, ParticipantFactory
 
 LOOK_SECONDS = 20.0  # that all of them have together
 

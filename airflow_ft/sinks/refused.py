@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.protocol.set_aside import REASONS, SetAside, together
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.arrow import flags
 
 MAX_ROWS = 10_000

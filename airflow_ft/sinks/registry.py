@@ -5,7 +5,7 @@ have:
 
 | part | has |
 | --- | --- |
-| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
+| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.participant.Participant` |
 | `requirements` | `required(pipeline, plan, connection)`: what must be there before rows are delivered |
 | | `schema_problems(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: checks of `airflow ft doctor` beyond |
@@ -29,12 +29,12 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan, Promise
-    from airflow_ft.protocol.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.set_aside import SetAside, of_proof
 from airflow_ft.protocol.verify import Delivered, Sent
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.view import SegmentView
 
 Places = Mapping[tuple[str, str], Sequence[tuple[int, int]]]  # by sink and file: first row, the one after the last

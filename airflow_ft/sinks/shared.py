@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionResolver, Participant
+    from airflow_ft.protocol.participant import Participant
 
 _HERE = ("://127.0.0.1:", "://[::1]:")
 

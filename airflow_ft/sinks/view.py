@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

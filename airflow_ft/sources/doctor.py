@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource

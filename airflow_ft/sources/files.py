@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_ft.protocol.arguments import bound, check_options, check_text, check_type, is_template
@@ -16,7 +16,7 @@ from airflow_ft.sources.plain import PlainSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
@@ -194,19 +194,6 @@ class FileSource(PlainSource):
                     remedy=f"Use the argument {name}.",
                     option=option,
                 )
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        return super().from_json({"max_bytes_per_trigger": None, **data})
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        data = super().to_json()
-        if self.max_bytes_per_trigger is None:
-            # Left out where it says nothing: positions are found by digests of this (`spark.state.beginnings`).
-            del data["max_bytes_per_trigger"]
-        return data
 
     def reader_options(self, *, streaming: bool = True) -> dict[str, str]:
         """All options of Spark's reader."""

@@ -25,7 +25,7 @@ from airflow_ft.sources.kafka_options import kafka_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
@@ -233,7 +233,7 @@ class KafkaSource:
             else:
                 start = {t: {int(p): o for p, o in offsets.items()} for t, offsets in start["offsets"].items()}
         rest = {name: data[name] for name in _PLAIN_FIELDS}
-        found = cls(starting_offsets=start, commit_offsets=data.get("commit_offsets", True), **rest)
+        found = cls(starting_offsets=start, **rest)
         object.__setattr__(found, "start_declared", data.get("start_declared", ""))
         return found
 
@@ -250,8 +250,6 @@ class KafkaSource:
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "topics": list(self.topics),
             "options": dict(self.options),
-            # Left out where it says nothing: positions are found by digests of this (`spark.state.beginnings`).
-            **({} if self.commit_offsets else {"commit_offsets": False}),
             **({"start_declared": self.start_declared} if self.start_declared else {}),
         }
 
@@ -325,6 +323,7 @@ _PLAIN_FIELDS = (
     "max_offsets_per_trigger",
     "fail_on_data_loss",
     "group_id",
+    "commit_offsets",
     "options",
 )
 

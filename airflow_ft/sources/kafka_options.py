@@ -10,7 +10,7 @@ from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, is_sasl, missing, wi
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
 
 # Settings of an Airflow connection that Spark's reader takes over under the same name; others (group.id, debug,
 # callbacks, statistics ...) concern librdkafka or are forbidden by Spark.

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _AS_LIBRDKAFKA = str.maketrans("-_", "+/")
 
 
 class GroupOffsets:
-    """Commits the end positions of a checkpoint to the `group_id` of each Kafka source. See `core.ports.Progress`."""
+    """Commits the end positions of a checkpoint to the `group_id` of each Kafka source. See `Progress`."""
 
     def __init__(self, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
         kafka = {name: source for name, source in sources.items() if isinstance(source, KafkaSource)}

@@ -6,8 +6,8 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.kafka import KafkaSource
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_ft.clients.kafka.grants import USER, Grant, create_topic
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.sources.ready import unreachable

@@ -13,7 +13,7 @@ from airflow_ft.sources.plain import PlainSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
 
 
 @dataclass(frozen=True, kw_only=True)

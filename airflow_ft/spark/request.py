@@ -10,12 +10,12 @@ from typing import Any
 from airflow_ft.protocol.arguments import check_job
 from airflow_ft.protocol.backpressure import RETAINED_BATCHES
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.sources import source_from_json
 
@@ -226,7 +226,7 @@ class StageResult:
 
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
-    `Store.end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
+    `end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
     before. Nothing was computed. `complete`: all input from its beginning is read.
     """
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
     from airflow_ft.state.handle import State
+    from airflow_ft.store.decision_log import DecisionLog
 
 
-def open(pipeline: str, *, store: Store | str | None = None, at: int | None = None) -> State:
+def open(pipeline: str, *, store: DecisionLog | str | None = None, at: int | None = None) -> State:
     """The pipeline's state as of its newest confirmed checkpoint, or of `at`; a context manager.
 
     store: the decision log, open (it stays so), or as `[airflow_ft] store` names one; None: the configured one. at: the

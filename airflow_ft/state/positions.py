@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_known, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import read_metadata, verify
 from airflow_ft.spark.state.locations import SparkLocation, location_root, require_batch
 from airflow_ft.wal.roots import recall
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Position:
         return self.spark.batch + 1
 
 
-def confirmed(store: Store, pipeline: str, number: int | None = None) -> Position:
+def confirmed(store: DecisionLog, pipeline: str, number: int | None = None) -> Position:
     """Return the position of the newest confirmed checkpoint, or of a retained one.
 
     Raises:
@@ -82,7 +85,7 @@ def only(position: Position, number: int | None) -> Position:
     return position
 
 
-def _existing(store: Store, pipeline: str, number: int, base: SparkPosition) -> Position:
+def _existing(store: DecisionLog, pipeline: str, number: int, base: SparkPosition) -> Position:
     recall(store, location_root(base.location))
     location = SparkLocation("", pipeline, base.location, base.batch, "looked at")
     require_batch(location)

@@ -16,11 +16,11 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
     from airflow_ft.store.database import Database
+    from airflow_ft.store.decision_log import DecisionLog
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> DecisionLog:
     """Opens the decision log at `url` and brings its schema up to date; `close` it after use.
 
     - ``sqlite:////absolute/path/ft.db``
@@ -42,7 +42,7 @@ def open_store(url: str) -> Store:
     return PostgresStore(parsed.dsn)
 
 
-def find_store(url: str) -> Store | None:
+def find_store(url: str) -> DecisionLog | None:
     """As `open_store`, for reads only: creates and migrates nothing. None: there is no store.
 
     Raises:

@@ -20,7 +20,12 @@ class BarrierOperations:
     _database: Database
 
     def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
-        """See `Store.inject`; UnknownPipelineError names the pipeline that is not there, and nothing was injected."""
+        """Puts a barrier into each of the pipelines, at one moment of the store's clock; those rows, by pipeline.
+
+        All or none: KeyError when one of the pipelines does not exist. The first injection into a pipeline counts.
+
+        UnknownPipelineError names the pipeline that is not there, and nothing was injected.
+        """
         check_barrier(barrier)
         with self._database.write() as tx:
             # Always in the same order: so no two injections wait for each other.
@@ -42,11 +47,11 @@ class BarrierOperations:
         return [each for each in found if each.pipeline in pipelines]
 
     def barrier(self, barrier: str) -> Sequence[Barrier]:
-        """See `Store.barrier`."""
+        """Return where it was injected, by pipeline."""
         return [_barrier(row) for row in self._database.read(_OF_ONE, barrier)]
 
     def barriers(self, limit: int = 100) -> Sequence[Barrier]:
-        """See `Store.barriers`."""
+        """Newest first: a row for each barrier and pipeline."""
         rows = self._database.read(
             "SELECT * FROM barrier ORDER BY injected_at DESC, id DESC, pipeline DESC LIMIT ?", limit
         )

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.ports import Confirmed
 from airflow_ft.protocol.set_aside import SetAside, of_proof, together
+from airflow_ft.store.checkpoint_rows import proof_of, rows_of
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import OF_RUN, UNSETTLED
-from airflow_ft.store.rows import key_of, proof_of, rows_of, to_pipeline
+from airflow_ft.store.rows import key_of, to_pipeline
 from airflow_ft.store.writing import PipelineWrite
 
 _PAGE = 2000
@@ -43,11 +44,11 @@ class CountingOperations:
     _database: Database
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
-        """See `Store.confirmed`."""
+        """Return what is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
         return self._total(pipeline, run, self._pages(_CONFIRMED, (pipeline, *key_of(run)), 0))
 
     def counted(self, pipeline: str, run: RunKey) -> Confirmed:
-        """See `Store.counted`."""
+        """See `StepLog.counted`."""
         ranges = self._database.read(_RANGES, pipeline, *key_of(run))
         return self._total(
             pipeline,

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.protocol.ports import Meter
+from airflow_ft.protocol.meter import Meter
 
 Row = dict[str, Any]
 """A row by column name."""
@@ -82,7 +82,7 @@ class Database(Protocol):
     """
 
     meter: Meter
-    """See `Store.meter`."""
+    """See `EpochLog.meter`."""
 
     @property
     def url(self) -> str:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.store.database import Database
-from airflow_ft.store.sql import SqlStore
-
-if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 
 MINIMUM_FREE = 256 << 20  # bytes
 CLOCK_TOLERANCE = 5.0  # seconds
 
 
-def examine_store(store: Store) -> list[Check]:
+def examine_store(store: DecisionLog) -> list[Check]:
     """The checks of an open decision log, whichever database it lies in."""
     exam = Examination(f"decision log {store.url}")
     exam.ok("reachable", f"installation {store.installation}")
-    if isinstance(store, SqlStore):
-        database: Database = store._database
-        if store.url.startswith("sqlite:"):
-            _examine_sqlite(exam, store.url)
-        else:
-            exam.attempt("durability", lambda: _examine_postgres(exam, database))
+    if store.url.startswith("sqlite:"):
+        _examine_sqlite(exam, store.url)
+    else:
+        exam.attempt("durability", lambda: _examine_postgres(exam, store._database))
     before = time.time()
     difference = store.now().timestamp() - (before + time.time()) / 2
     if abs(difference) > CLOCK_TOLERANCE:

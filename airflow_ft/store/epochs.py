@@ -21,8 +21,8 @@ from airflow_ft.protocol.model import (
 from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
+from airflow_ft.store.reports import clear_reports
 from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
-from airflow_ft.store.telling import forget_told
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -47,7 +47,7 @@ class EpochOperations:
     _database: Database
 
     def register(self, pipeline: str) -> Pipeline:
-        """See `Store.register`; ConfigurationError for a name that sinks and paths could not bear."""
+        """See `RunLog.register`; ConfigurationError for a name that sinks and paths could not bear."""
         if not _NAME.fullmatch(pipeline):
             raise ConfigurationError(
                 f"{pipeline!r} cannot be the name of a pipeline.",
@@ -67,7 +67,7 @@ class EpochOperations:
             return to_pipeline(write.row)
 
     def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
-        """See `Store.take_epoch`; also PipelineHaltedError."""
+        """See `EpochLog.take_epoch`; also PipelineHaltedError."""
         with pipeline_write(self._database, pipeline) as write:
             if not _was_taken_back(write):
                 write.require_active()
@@ -112,7 +112,7 @@ class EpochOperations:
             return current + 1
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
-        """See `Store.hold_lease`."""
+        """See `EpochLog.hold_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             if lease.task:
@@ -124,7 +124,7 @@ class EpochOperations:
             )
 
     def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
-        """See `Store.renew_lease`."""
+        """See `EpochLog.renew_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             renewed = write.change(
@@ -146,14 +146,14 @@ class EpochOperations:
                 )
 
     def release_lease(self, pipeline: str, holder: str) -> None:
-        """See `Store.release_lease`."""
+        """See `EpochLog.release_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.change("DELETE FROM lease WHERE pipeline = ? AND holder = ?", pipeline, holder)
 
     def enter_turn(
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
-        """See `Store.enter_turn`; an event only when something changed, since waiting runs ask again and again."""
+        """See `RunLog.enter_turn`; an event only when something changed, since waiting runs ask again and again."""
         end = None if interval_end is None else from_time(interval_end)
         with pipeline_write(self._database, pipeline) as write:
             _require_one_map_index(write, run)
@@ -169,7 +169,7 @@ class EpochOperations:
                 end,
             )
             holder = to_pipeline(write.row).turn
-            told = [f"run {run} registered"] if registered else []
+            changes = [f"run {run} registered"] if registered else []
             if holder != run and (holder is None or holder in ended):
                 write.set_pipeline(
                     turn_dag_id=run.dag_id,
@@ -178,24 +178,24 @@ class EpochOperations:
                     failure=None,
                     retired=0,
                 )
-                told.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
+                changes.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
-            if told:
-                write.event(EventKind.TURN, "; ".join(told), detail=run_detail(run))
+            if changes:
+                write.event(EventKind.TURN, "; ".join(changes), detail=run_detail(run))
             return holder
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
-        """See `Store.leave_turn`."""
+        """See `RunLog.leave_turn`."""
         with pipeline_write(self._database, pipeline) as write:
             if confirmed:
-                forget_told(write, run)
+                clear_reports(write, run)
                 count(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} gave its turn back", detail=run_detail(run))
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
-        """See `Store.adopt_run`; registers the run when there is none."""
+        """See `RunLog.adopt_run`; registers the run when there is none."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.change(
@@ -214,7 +214,7 @@ class EpochOperations:
             )
 
     def halt(self, pipeline: str, reason: HaltReason, message: str) -> None:
-        """See `Store.halt`. The first reason stays until `resume`; a different one is only logged."""
+        """See `DeliveryLog.halt`. The first reason stays until `resume`; a different one is only logged."""
         message = clean_text(message)
         with pipeline_write(self._database, pipeline) as write:
             halted = write.row["status"] != PipelineStatus.ACTIVE.value
@@ -225,7 +225,7 @@ class EpochOperations:
             write.event(EventKind.HALTED, f"{reason.value}: {message}", detail={"reason": reason.value})
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
-        """See `Store.resume`; no effect on an ACTIVE pipeline."""
+        """See `ResumeLog.resume`; no effect on an ACTIVE pipeline."""
         with self._database.write() as tx:
             names = _going_on_as(tx, pipeline)
             rows = {name: lock_pipeline(tx, name) for name in sorted({pipeline, *names})}
@@ -258,7 +258,13 @@ class EpochOperations:
                 each.flush()
 
     def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
-        """See `Store.retire`."""
+        """Silence the pipeline: it is neither late nor failed until its next run takes the turn, or fails before that.
+
+        Frees a turn of `ended`.
+
+        Raises:
+            StateConflictError: another run has the turn.
+        """
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
             if (turn := to_pipeline(write.row).turn) is not None:
@@ -311,7 +317,7 @@ def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
 
 
 def _was_taken_back(write: PipelineWrite) -> bool:
-    """A name of which nothing was ever staged, or is: another pipeline may get it once more (`Store.rename`)."""
+    """A name of which nothing was ever staged, or is: another pipeline may get it once more (`rename`)."""
     return bool(write.row["status"] == PipelineStatus.RENAMED.value and not write.row["published"])
 
 

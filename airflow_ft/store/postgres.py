@@ -24,9 +24,9 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
-from airflow_ft.store.sql import SqlStore
+from airflow_ft.store.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advi
 _ENVIRONMENT = re.compile(r"08...|28...|3D...|40...|42P01|42703|53...|55P03|57...|58...|25006|XX...")
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(DecisionLog):
     """The decision log in the database that `dsn` names: libpq's parameters, plus `schema` (default airflow_ft).
 
     The schema and its tables are created when the user may do that. `statement_timeout` are seconds.

@@ -18,7 +18,7 @@ class QuarantineOperations:
     _database: Database
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
-        """See `Store.quarantine`. It works on a HALTED pipeline too: it delivers nothing."""
+        """See `QuarantineLog.quarantine`. It works on a HALTED pipeline too: it delivers nothing."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             checkpoint = write.checkpoint(number)
@@ -39,7 +39,7 @@ class QuarantineOperations:
             return write.checkpoint(number)
 
     def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
-        """See `Store.release`; also PipelineHaltedError."""
+        """See `ResolutionLog.release`; also PipelineHaltedError."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()

@@ -3,88 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Only
+from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
     EVENTS_OF_ONE,
-    from_time,
     key_of,
-    select_checkpoints,
     spec_of,
-    to_checkpoints,
     to_event,
     to_lease,
     to_pipeline,
     to_position,
     to_run,
-    to_time,
 )
 
 _LATEST_CONFIRMED = select_checkpoints(
     "pipeline = ? AND number = (SELECT number FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
     " ORDER BY number DESC LIMIT 1)"
 )
-_CUTOFF = "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1 OFFSET ?"
-_PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")
 _POSITION_BEFORE = (
     "SELECT spark_location, spark_batch FROM checkpoint WHERE pipeline = ? AND number < ? AND is_base = 1"
     " ORDER BY number DESC LIMIT 1"
 )
 _ORIGIN = "SELECT origin_location AS spark_location, origin_batch AS spark_batch FROM pipeline WHERE name = ?"
-_REFERENCED = (
-    "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
-    " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
-    # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
-    " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
-    " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
-    # Not EXISTS: of that PostgreSQL makes a scan of the table.
-    " UNION SELECT NULL, origin_location FROM pipeline WHERE name = ? AND (SELECT number FROM checkpoint"
-    " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1) IS NULL"
-)
-# Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
-_READ_THROUGH = (
-    "SELECT (SELECT published_through FROM run WHERE pipeline = ? AND stage_began >= ? AND complete = 1"
-    " ORDER BY stage_began LIMIT 1) AS stage,"
-    " (SELECT number FROM checkpoint WHERE pipeline = ? AND as_of >= ? AND as_of IS NOT NULL"
-    " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY as_of LIMIT 1) AS stream,"
-    " (SELECT read_through FROM run WHERE pipeline = ? AND read_as_of >= ? AND read_as_of IS NOT NULL"
-    " ORDER BY read_as_of LIMIT 1) AS idle"
-)
-_COVERING = "pipeline = ? AND as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
-_COMPLETE_AROUND = (
-    "SELECT (SELECT max(published_through) FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?)"
-    " AS stage_below, (SELECT min(published_through) FROM run WHERE pipeline = ? AND complete = 1"
-    " AND published_through >= ?) AS stage_above,"
-    f" (SELECT max(number) FROM checkpoint WHERE {_COVERING} AND number <= ?) AS stream_below,"
-    f" (SELECT min(number) FROM checkpoint WHERE {_COVERING} AND number >= ?) AS stream_above"
-)
-# Numbers grow with the time as of which they have read all, so the highest one knows the latest time.
-_READ_AS_OF = (
-    "SELECT (SELECT stage_began FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?"
-    " ORDER BY published_through DESC, stage_began DESC LIMIT 1) AS stage_as_of,"
-    f" (SELECT as_of FROM checkpoint WHERE {_COVERING} AND number <= ? ORDER BY number DESC LIMIT 1) AS stream_as_of,"
-    " (SELECT read_as_of FROM run WHERE pipeline = ? AND read_through <= ? AND read_as_of IS NOT NULL"
-    " ORDER BY read_as_of DESC LIMIT 1) AS idle_as_of"
-)
-_DELIVERED_WITH = (
-    "SELECT delivered_by FROM checkpoint WHERE pipeline = ? AND number <= ? AND is_delivered = 1"
-    " ORDER BY number DESC LIMIT 1"
-)
-_REWOUND = (
-    "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
-    " LIMIT 1"
-)
 _FAILED = (
     "SELECT count(*) AS failures FROM checkpoint WHERE pipeline = ? AND number > COALESCE((SELECT number"
     " FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1), 0)"
     f" AND reason IN ({', '.join(repr(reason.value) for reason in AbortReason if reason.counts)})"
 )
-_NO_CUTOFF = 2**62
 # What `Checkpoint.is_settled` denies; it implies that the number is open.
 UNSETTLED = (
     "pipeline = ? AND is_open = 1 AND state <> 'COMPLETED' AND delivered_by IS NULL"
@@ -139,10 +89,10 @@ class ReadingOperations:
     def leases(self, pipeline: str) -> Sequence[Lease]:
         """All leases on the pipeline, by holder."""
         rows = self._database.read("SELECT * FROM lease WHERE pipeline = ? ORDER BY holder", pipeline)
-        return [to_lease(row) for row in rows] or self._nothing(pipeline)
+        return [to_lease(row) for row in rows] or nothing(self._database, pipeline)
 
     def spec(self, digest: str) -> Mapping[str, Any]:
-        """See `Store.spec`."""
+        """See `SpecLog.spec`."""
         rows = self._database.read("SELECT text FROM spec WHERE digest = ?", digest)
         if not rows:
             raise UnknownSpecError(digest)
@@ -159,63 +109,24 @@ class ReadingOperations:
         )
         if rows:
             return to_run(rows[0])
-        self._nothing(pipeline)
+        nothing(self._database, pipeline)
         return None
 
     def runs(self, pipeline: str, dag_id: str, run_id: str) -> Sequence[Run]:
-        """See `Store.runs`."""
+        """The runs of a DAG run, by map index."""
         rows = self._database.read(
             "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? ORDER BY map_index",
             pipeline,
             dag_id,
             run_id,
         )
-        return [to_run(row) for row in rows] or self._nothing(pipeline)
-
-    def read_through(self, pipeline: str, at: datetime) -> int | None:
-        """See `Store.read_through`."""
-        time = from_time(at)
-        [row] = self._database.read(_READ_THROUGH, *(pipeline, time) * 3)
-        known = [number for number in row.values() if number is not None]
-        if not known:
-            self._nothing(pipeline)
-        return min(known, default=None)
-
-    def read_as_of(self, pipeline: str, through: int) -> datetime | None:
-        """See `Store.read_as_of`."""
-        [row] = self._database.read(_READ_AS_OF, *(pipeline, through) * 3)
-        known = [time for time in row.values() if time is not None]
-        if not known:
-            self._nothing(pipeline)
-        return to_time(max(known)) if known else None
-
-    def delivered_with(self, pipeline: str, number: int) -> int:
-        """See `Store.delivered_with`."""
-        rows = self._database.read(_DELIVERED_WITH, pipeline, number)
-        if rows:
-            return int(rows[0]["delivered_by"])
-        self._nothing(pipeline)
-        return 0
-
-    def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
-        """See `Store.complete_around`."""
-        [row] = self._database.read(_COMPLETE_AROUND, *(pipeline, number) * 4)
-        if all(value is None for value in row.values()):
-            self._nothing(pipeline)
-        below = max(row["stage_below"] or 0, row["stream_below"] or 0)
-        above = [value for value in (row["stage_above"], row["stream_above"]) if value is not None]
-        return below, min(above, default=None)
-
-    def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
-        """See `Store.is_rewound`."""
-        rows = self._database.read(_REWOUND, pipeline, after, through)
-        return bool(rows or self._nothing(pipeline))
+        return [to_run(row) for row in rows] or nothing(self._database, pipeline)
 
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint:
         """One checkpoint with its votes; UnknownCheckpointError (a KeyError) when there is none."""
         found = self._checkpoints("pipeline = ? AND number = ?", pipeline, number)
         if not found:
-            self._nothing(pipeline)
+            nothing(self._database, pipeline)
             raise UnknownCheckpointError(pipeline, number)
         return found[0]
 
@@ -229,7 +140,7 @@ class ReadingOperations:
         reason: AbortReason | None = None,
         run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
-        """See `Store.checkpoints`."""
+        """See `HistoryLog.checkpoints`."""
         where, values = ONLY[only], list[object]()
         if run is not None:
             where, values = f"{where} AND dag_id = ? AND run_id = ? AND map_index = ?", [*values, *key_of(run)]
@@ -238,20 +149,20 @@ class ReadingOperations:
         if before is not None:
             where, values = f"{where} AND number < ?", [*values, before]
         sql = f"pipeline = ?{where} ORDER BY number DESC LIMIT ?"
-        return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or self._nothing(pipeline)
+        return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or nothing(self._database, pipeline)
 
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
-        """See `Store.open_checkpoints`."""
+        """See `QueryLog.open_checkpoints`."""
         where = "pipeline = ? AND is_open = 1"
         values: list[object] = [pipeline]
         if before is not None:
             where, values = f"{where} AND {_BEFORE_AMONG_THE_OPEN}", [pipeline, before]
-        return self._checkpoints(where, *values) or self._nothing(pipeline)
+        return self._checkpoints(where, *values) or nothing(self._database, pipeline)
 
     def unsettled(
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
     ) -> Sequence[Checkpoint]:
-        """See `Store.unsettled`."""
+        """See `HistoryLog.unsettled`."""
         where = UNSETTLED
         values: list[object] = [pipeline]
         if through is not None:
@@ -259,49 +170,38 @@ class ReadingOperations:
         if run is not None:
             where, values = f"{where} AND {_OF_RUN_AMONG_THE_OPEN}", [*values, *key_of(run)]
         found = self._checkpoints(f"{where} ORDER BY number LIMIT ?", *values, limit)
-        return found or self._nothing(pipeline)
+        return found or nothing(self._database, pipeline)
 
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
-        """See `Store.planned_before`."""
+        """See `DeliveryLog.planned_before`."""
         found = self._checkpoints(f"{_PLANNED} ORDER BY number DESC LIMIT 1", pipeline, number)
         if found:
             return found[0]
-        self._nothing(pipeline)
+        nothing(self._database, pipeline)
         return None
 
     def undelivered(self, pipeline: str) -> int:
-        """See `Store.undelivered`."""
+        """See `CountLog.undelivered`."""
         [row] = self._database.read(_UNDELIVERED, pipeline)
-        return row["count"] or len(self._nothing(pipeline))
+        return row["count"] or len(nothing(self._database, pipeline))
 
     def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
-        """See `Store.run_checkpoints`."""
+        """See `StepLog.run_checkpoints`."""
         found = self._checkpoints(f"{OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *key_of(run), newest)
-        return found or self._nothing(pipeline)
+        return found or nothing(self._database, pipeline)
 
     def last_published(self, pipeline: str, run: RunKey) -> int:
-        """See `Store.last_published`."""
+        """See `StepLog.last_published`."""
         rows = self._database.read(_LAST_PUBLISHED, pipeline, *key_of(run))
-        return rows[0]["number"] if rows else len(self._nothing(pipeline))
+        return rows[0]["number"] if rows else len(nothing(self._database, pipeline))
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
-        """See `Store.proven`."""
+        """The newest numbers staged in a run that the participant has proof of, ascending."""
         rows = self._database.read(_PROVEN, pipeline, *key_of(run), participant, newest)
-        return [row["number"] for row in reversed(rows)] or self._nothing(pipeline)
-
-    def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
-        """See `Store.prunable`. What was delivered together with a retained number is retained with it."""
-        cutoff = _NO_CUTOFF
-        if retain > 0:
-            rows = self._database.read(_CUTOFF, pipeline, retain - 1)
-            if not rows:
-                return self._nothing(pipeline)
-            cutoff = rows[0]["number"]
-        # A number is at most the one that delivered it: `delivered_by` below the cutoff implies `number` below it.
-        return to_checkpoints(self._database.read(_PRUNABLE, pipeline, cutoff, limit)) or self._nothing(pipeline)
+        return [row["number"] for row in reversed(rows)] or nothing(self._database, pipeline)
 
     def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
-        """See `Store.position_before`. Numbers without a position (they only carry) are passed over."""
+        """See `QueryLog.position_before`. Numbers without a position (they only carry) are passed over."""
         rows = self._database.read(_POSITION_BEFORE, pipeline, number)
         if not rows:
             rows = self._database.read(_ORIGIN, pipeline)
@@ -309,38 +209,31 @@ class ReadingOperations:
             raise UnknownPipelineError(pipeline)
         return to_position(rows[0]["spark_location"], rows[0]["spark_batch"])
 
-    def referenced_locations(self, pipeline: str) -> frozenset[str]:
-        """See `Store.referenced_locations`; the base is of the same moment as the numbers."""
-        rows = self._database.read(_REFERENCED, *(pipeline,) * 6)
-        if not rows:
-            raise UnknownPipelineError(pipeline)
-        return frozenset(location for row in rows for location in row.values() if location is not None)
-
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
-        """See `Store.latest_confirmed`."""
+        """See `QueryLog.latest_confirmed`."""
         found = to_checkpoints(self._database.read(_LATEST_CONFIRMED, pipeline, pipeline))
         if found:
             return found[0]
-        self._nothing(pipeline)
+        nothing(self._database, pipeline)
         return None
 
     def failed_in_a_row(self, pipeline: str) -> int:
-        """See `Store.failed_in_a_row`."""
+        """See `CountLog.failed_in_a_row`."""
         [row] = self._database.read(_FAILED, pipeline, pipeline)
         return int(row["failures"])
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
-        """See `Store.last_delivered`."""
+        """See `QueryLog.last_delivered`."""
         rows = self._database.read(
             "SELECT number FROM delivery WHERE pipeline = ? AND participant = ?", pipeline, participant
         )
         if rows:
             return int(rows[0]["number"])
-        self._nothing(pipeline)
+        nothing(self._database, pipeline)
         return 0
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
-        """See `Store.events`."""
+        """See `QueryLog.events`."""
         if number is None:
             rows = self._database.read(
                 "SELECT * FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit
@@ -352,13 +245,14 @@ class ReadingOperations:
                 number,
                 limit,
             )
-        return [to_event(row) for row in rows] or self._nothing(pipeline)
+        return [to_event(row) for row in rows] or nothing(self._database, pipeline)
 
     def _checkpoints(self, where: str, *values: object, newest_first: bool = False) -> list[Checkpoint]:
         return to_checkpoints(self._database.read(select_checkpoints(where, newest_first=newest_first), *values))
 
-    def _nothing(self, pipeline: str) -> list[Any]:
-        """An empty answer, once it is known that the pipeline exists."""
-        if not self._database.read("SELECT name FROM pipeline WHERE name = ?", pipeline):
-            raise UnknownPipelineError(pipeline)
-        return []
+
+def nothing(database: Database, pipeline: str) -> list[Any]:
+    """An empty answer, once it is known that the pipeline exists."""
+    if not database.read("SELECT name FROM pipeline WHERE name = ?", pipeline):
+        raise UnknownPipelineError(pipeline)
+    return []

@@ -19,7 +19,7 @@ class RequestOperations:
     _database: Database
 
     def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
-        """See `Store.ask`."""
+        """Store a request (plain JSON, no secret) for the process that runs the pipeline; returns its id."""
         with pipeline_write(self._database, pipeline) as write:
             [newest] = write.rows("SELECT max(id) AS id FROM request WHERE pipeline = ?", pipeline)
             number: int = (newest["id"] or 0) + 1
@@ -36,19 +36,19 @@ class RequestOperations:
             return number
 
     def open_requests(self, pipeline: str) -> Sequence[Request]:
-        """See `Store.open_requests`."""
+        """Return the unanswered requests, ascending."""
         rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", pipeline)
         return [_request(row) for row in rows]
 
     def request(self, pipeline: str, id: int) -> Request:
-        """See `Store.request`; UnknownPipelineError when there is none."""
+        """Return one request; UnknownPipelineError when there is none."""
         rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND id = ?", pipeline, id)
         if not rows:
             raise UnknownPipelineError(pipeline)
         return _request(rows[0])
 
     def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
-        """See `Store.answer`."""
+        """Says what became of it; the first answer counts. With `epoch` only while no newer one was taken (I5)."""
         with pipeline_write(self._database, pipeline) as write:
             if epoch is not None:
                 write.require_epoch(epoch)

@@ -1,9 +1,9 @@
-"""Rows of the store to the values of the protocol and back. Nothing else knows the columns' names."""
+"""Rows of pipelines, runs, leases and events to the values of the protocol and back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,35 +11,22 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from airflow_ft.protocol.damaged import SENSELESS
 from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.formats import is_word, member, refuse_newer
+from airflow_ft.protocol.formats import is_word
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import (
-    PLAN_FORMAT,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
     Event,
     Former,
     HaltReason,
     Lease,
-    Outcome,
     Pipeline,
     PipelineStatus,
-    Plan,
-    Proof,
-    Reason,
     Run,
     RunKey,
-    Segment,
     SparkPosition,
-    StateSizes,
-    Vote,
     canonical_json,
     halted_text,
 )
 from airflow_ft.protocol.overview import Overview
-from airflow_ft.protocol.reasons import reason_of
-from airflow_ft.protocol.timing import Delivered, Timing
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 
@@ -50,7 +37,6 @@ _MICROSECOND = timedelta(microseconds=1)
 EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 _DECODE = json.JSONDecoder().raw_decode
 _UNITS = frozenset(Unit)
-_STATES = {state.value: state for state in CheckpointState}
 
 
 def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[Concatenate[Row, P], T]]:
@@ -120,16 +106,18 @@ def from_time(time: datetime) -> int:
     return difference // _MICROSECOND
 
 
-def _time(microseconds: int | None) -> datetime | None:
+def time_or_none(microseconds: int | None) -> datetime | None:
+    """A stored time that may be missing."""
     return None if microseconds is None else to_time(microseconds)
 
 
 def to_position(location: str | None, batch: int | None) -> SparkPosition | None:
     """The two columns of a position of Spark's."""
-    return None if location is None or batch is None else SparkPosition(_uri(location), batch)
+    return None if location is None or batch is None else SparkPosition(uri_of(location), batch)
 
 
-def _uri(text: str) -> str:
+def uri_of(text: str) -> str:
+    """A stored URI; ValueError for a text that names no place."""
     if "\0" in text:
         raise ValueError(f"{text[:80]!r} names no place")
     return text
@@ -140,7 +128,8 @@ def key_of(run: RunKey) -> tuple[str, str, int]:
     return run.dag_id, run.run_id, run.map_index
 
 
-def _run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey | None:
+def run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey | None:
+    """The inverse of `key_of`; None: the columns are empty."""
     return None if dag_id is None or run_id is None else RunKey(dag_id, run_id, map_index)
 
 
@@ -157,7 +146,7 @@ def to_pipeline(row: Row) -> Pipeline:
         halt_message=row["halt_message"],
         base=to_position(row["base_location"], row["base_batch"]),
         base_is_clean=bool(row["base_clean"]),
-        turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
+        turn=run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
         last_attempt=row["next_attempt"] - 1,
         former=to_former(row),
@@ -183,12 +172,12 @@ def _newer(row: Row) -> str:
 
 @stored("pipeline")
 def to_overview(row: Row, now: int) -> Overview:
-    """Return what of a row of `pipeline` a list says (`standing.LISTED`); a thousand of these are read at once."""
+    """Return what of a row of `pipeline` a list says (`summary.LISTED`); a thousand of these are read at once."""
     first, last = row["first_dag"], row["last_dag"]
     found = Overview(
         row["name"],
         "" if row["status"] in ("ACTIVE", "RENAMED") else _halted(row),
-        _run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
+        run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         () if first is None else (first,) if first == last else (first, last),
         row["quarantined"],
         row["committing"],
@@ -199,8 +188,8 @@ def to_overview(row: Row, now: int) -> Overview:
         retired=bool(row["retired"]),
         leases=row["leases"],
         changed_at=to_time(row["changed_at"]),
-        renewed_at=_time(row["renewed_at"]),
-        expires_at=_time(row["expires_at"]),
+        renewed_at=time_or_none(row["renewed_at"]),
+        expires_at=time_or_none(row["expires_at"]),
         now=to_time(now),
     )
     if (after := row["late_after"]) is None or (row["late_default"] and found.turn is None):
@@ -239,40 +228,6 @@ def to_lag(row: Row) -> Lag:
     )
 
 
-@stored("checkpoint")
-def to_timing(row: Row) -> Timing:
-    """Return the times and sizes in a row of `checkpoint`."""
-    return Timing(  # by position, since a page reads a thousand
-        row["number"],
-        _state(row),
-        _reason(row),
-        _total(row),
-        row["segment_bytes"] or 0,
-        to_time(row["triggered_at"]),
-        _time(row["staged_at"]),
-        _time(row["prepared_at"]),
-        _time(row["decided_at"]),
-        _time(row["completed_at"]),
-        json_object(row["lag"]) if row["lag"] else {},
-        _state_sizes(row),
-    )
-
-
-def _total(row: Row) -> int:
-    """Rows over all sinks."""
-    return sum(json_object(row["segment_rows"]).values()) if row["segment_rows"] else 0
-
-
-@stored("checkpoint")
-def to_delivered(row: Row) -> Delivered:
-    """Return the rows and the time of a completed `checkpoint`."""
-    return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
-
-
-def _state_sizes(row: Row) -> StateSizes | None:
-    return None if row["state_sizes"] is None else StateSizes(**json_object(row["state_sizes"]))
-
-
 @stored("lease")
 def to_lease(row: Row) -> Lease:
     """A row of `lease`."""
@@ -295,9 +250,9 @@ def to_run(row: Row) -> Run:
         key=RunKey(row["dag_id"], row["run_id"], row["map_index"]),
         epoch=row["epoch"],
         staged=bool(row["staged"]),
-        interval_end=_time(row["interval_end"]),
+        interval_end=time_or_none(row["interval_end"]),
         stage_task=row["stage_task"],
-        stage_began=_time(row["stage_began"]),
+        stage_began=time_or_none(row["stage_began"]),
         through=row["published_through"],
         complete=bool(row["complete"]),
         spec=row["spec"],
@@ -319,91 +274,10 @@ def to_event(row: Row) -> Event:
     )
 
 
-def proof_text(proof: Proof) -> str:
-    """A proof as the `vote` table holds it."""
-    return json_text(
-        {
-            "participant": proof.participant,
-            "number": proof.number,
-            "outcome": proof.outcome.value,
-            "digest": proof.digest,
-            "epoch": proof.epoch,
-            "counts": dict(proof.counts),
-            "detail": dict(proof.detail),
-        }
-    )
-
-
-def to_proof(text: str | None) -> Proof | None:
-    """The inverse of `proof_text`."""
-    if text is None:
-        return None
-    data = json_object(text)
-    return Proof(**{**data, "outcome": member(Outcome, data["outcome"], "the outcome of a proof")})
-
-
-@stored("vote")
-def proof_of(row: Row) -> Proof | None:
-    """The proof of a row of `vote`."""
-    return to_proof(row["proof"])
-
-
-@stored("checkpoint")
-def rows_of(row: Row) -> Mapping[str, int]:
-    """Return how many rows a row of `checkpoint` has, by sink."""
-    return json_object(row["segment_rows"] or "{}")
-
-
 @stored("spec")
 def spec_of(row: Row) -> Mapping[str, Any]:
     """A row of `spec`."""
     return json_object(row["text"])
-
-
-def plan_of(text: str | None) -> Plan | None:
-    """The plan as the `checkpoint` table holds it. ConfigurationError when a later release has made it."""
-    if text is None:
-        return None
-    plan = json_object(text)
-    refuse_newer(f"the plan of checkpoint {plan['number']} of {plan['pipeline']}", plan.get("format"), PLAN_FORMAT)
-    return Plan.from_json(plan)
-
-
-# A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
-SELECT_CHECKPOINTS = (
-    "SELECT c.*, v.participant AS vote_participant, v.attempt AS vote_attempt, v.prepared AS vote_prepared,"
-    " v.proof AS vote_proof, v.notes AS vote_notes, v.problem AS vote_problem"
-    " FROM (SELECT * FROM checkpoint WHERE {where}) c"
-    " LEFT JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
-    " ORDER BY c.number {direction}"
-)
-
-
-def select_checkpoints(where: str, *, newest_first: bool = False) -> str:
-    """The query for the checkpoints of `where` (text of this package, values as `?`)."""
-    return SELECT_CHECKPOINTS.format(where=where, direction="DESC" if newest_first else "ASC")
-
-
-def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
-    """The rows of `SELECT_CHECKPOINTS`, one for each vote, in their order."""
-    grouped: dict[int, tuple[Row, dict[str, Vote]]] = {}
-    for row in rows:
-        _, votes = grouped.setdefault(row["number"], (row, {}))
-        if row["vote_participant"] is not None:
-            votes[row["vote_participant"]] = _vote(row)
-    return [_checkpoint(row, votes) for row, votes in grouped.values()]
-
-
-@stored("vote")
-def _vote(row: Row) -> Vote:
-    return Vote(
-        row["vote_participant"],
-        row["vote_attempt"],
-        row["vote_prepared"],
-        to_proof(row["vote_proof"]),
-        json_object(row["vote_notes"]),
-        to_failure(row["vote_problem"]),
-    )
 
 
 def to_failure(text: str | None) -> Failure | None:
@@ -415,60 +289,3 @@ def to_failure(text: str | None) -> Failure | None:
 def to_warning(row: Row) -> PipelineWarning:
     """A row of `pipeline_warning`."""
     return PipelineWarning(row["code"], row["subject"], row["message"], row["remedy"], to_time(row["at"]))
-
-
-def _reason(row: Row) -> Reason | None:
-    return None if row["reason"] is None else reason_of(row["reason"])
-
-
-def _after_abort(row: Row) -> AfterAbort | None:
-    return None if row["after_abort"] is None else member(AfterAbort, row["after_abort"], "what becomes of its rows")
-
-
-def _state(row: Row) -> CheckpointState:
-    return _STATES.get(row["state"]) or member(CheckpointState, row["state"], "its state")
-
-
-def _segment(row: Row) -> Segment | None:
-    if row["segment_digest"] is None:
-        return None
-    return Segment(
-        number=row["number"],
-        digest=row["segment_digest"],
-        location=_uri(row["segment_location"]),
-        rows=json_object(row["segment_rows"]),
-        bytes=row["segment_bytes"],
-    )
-
-
-@stored("checkpoint")
-def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
-    return Checkpoint(
-        pipeline=row["pipeline"],
-        number=row["number"],
-        state=_state(row),
-        epoch=row["epoch"],
-        run=_run_key(row["dag_id"], row["run_id"], row["map_index"]),
-        predecessor=row["predecessor"],
-        segment=_segment(row),
-        position=to_position(row["spark_location"], row["spark_batch"]),
-        plan=plan_of(row["plan"]),
-        votes=votes,
-        reason=_reason(row),
-        message=row["message"],
-        after_abort=_after_abort(row),
-        subsumed_by=row["subsumed_by"],
-        delivered_by=row["delivered_by"],
-        rollback_pending=bool(row["rollback_pending"]),
-        finalised=bool(row["finalised"]),
-        positions=json_object(row["positions"]),
-        triggered_at=to_time(row["triggered_at"]),
-        staged_at=_time(row["staged_at"]),
-        prepared_at=_time(row["prepared_at"]),
-        decided_at=_time(row["decided_at"]),
-        completed_at=_time(row["completed_at"]),
-        spec=row["spec"],
-        lag=json_object(row["lag"] or "{}"),
-        application=row["application"],
-        state_sizes=_state_sizes(row),
-    )

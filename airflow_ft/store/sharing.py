@@ -37,7 +37,7 @@ class SharingOperations:
     _database: Database
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:
-        """See `Store.fillings`."""
+        """See `TargetLog.fillings`."""
         found = []
         for row in self._database.read(_FILLINGS, *[pipeline] * 3):
             if row["plan"] is None:  # nothing is COMPLETED yet

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.protocol.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
-from airflow_ft.store.sql import SqlStore
+from airflow_ft.store.decision_log import DecisionLog
 
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another writer."""
@@ -50,7 +50,7 @@ _REMEDIES = {
 """Code and remedy by SQLite's primary result code."""
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(DecisionLog):
     """The decision log in the file `path`, created with its folder when it is not there.
 
     Safe for several processes and threads of one machine. A writer that is stopped (SIGSTOP) in its transaction keeps

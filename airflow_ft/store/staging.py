@@ -25,7 +25,12 @@ class StagingOperations:
     def begin_stage(
         self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Mapping[str, Any] | None = None
     ) -> int:
-        """See `Store.begin_stage`."""
+        """Give the run this epoch with `staged` false, and mark the base unclean. Returns a new attempt number.
+
+        `task` becomes the run's `stage_task`, and the current time its `stage_began`. The stage reads its sources only
+        after this call. `spec` (plain JSON, no secret) is the specification of the run and of each number that it
+        triggers.
+        """
         text = "" if spec is None else json_text(spec)
         digest = text and hashlib.sha256(text.encode()).hexdigest()
         with pipeline_write(self._database, pipeline) as write:
@@ -71,7 +76,11 @@ class StagingOperations:
             return attempt
 
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
-        """See `Store.begin_again`."""
+        """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process.
+
+        What the attempt before it has TRIGGERED becomes ABORTED(ATTEMPT_ENDED), so it can no longer be published.
+        StateConflictError when this epoch has not begun the run's stage.
+        """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
@@ -98,13 +107,19 @@ class StagingOperations:
             return attempt
 
     def give_up(self, pipeline: str, epoch: int, reason: AbortReason, message: str) -> None:
-        """See `Store.give_up`."""
+        """Abort TRIGGERED checkpoints with `reason`, because their attempt ended and they can no longer be
+        published.
+        """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             abort_unpublished(write, message, lambda _: reason)
 
     def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
-        """See `Store.read_all`. No event."""
+        """Record for a running stream that the published numbers contain everything that the sources held at
+        `as_of`.
+
+        No event.
+        """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             if write.row["needs_stage"]:  # rewound: it is computed again
@@ -120,7 +135,7 @@ class StagingOperations:
             )
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
-        """See `Store.trigger`."""
+        """See `DeliveryLog.trigger`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
@@ -174,7 +189,7 @@ class StagingOperations:
         as_of: datetime | None = None,
         parts: Mapping[str, float] | None = None,
     ) -> None:
-        """See `Store.publish`.
+        """See `DeliveryLog.publish`.
 
         Also StateConflictError for rows or a position that were computed before a rewind and come after it: no
         `begin_stage` in between means that their state contains the rewound rows.
@@ -240,7 +255,12 @@ class StagingOperations:
     def end_stage(
         self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
     ) -> None:
-        """See `Store.end_stage`; StateConflictError when this epoch did not begin the run's stage."""
+        """The run is `staged`; with a position the base becomes that, clean (its process is known to have ended).
+
+        `complete`: it has read everything that was there when it began.
+
+        StateConflictError when this epoch did not begin the run's stage.
+        """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             ended = write.change(

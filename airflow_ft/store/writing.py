@@ -15,24 +15,17 @@ from airflow_ft.protocol.errors import (
     require_not_renamed,
     require_understood,
 )
+from airflow_ft.protocol.meter import MOST_EVENTS, Meter
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
-from airflow_ft.protocol.ports import MOST_EVENTS, Meter
 from airflow_ft.protocol.reasons import failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
+from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import (
-    EVENTS_OF_ONE,
-    clean_text,
-    json_text,
-    select_checkpoints,
-    to_checkpoints,
-    to_event,
-    to_pipeline,
-)
-from airflow_ft.store.standing import Counts, kept
+from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, to_event, to_pipeline
+from airflow_ft.store.summary import Counts, kept
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +104,7 @@ class PipelineWrite:
             raise StateConflictError(
                 "the pipeline has no epoch yet.",
                 code="epoch_unknown",
-                remedy="Call `Store.take_epoch` first.",
+                remedy="Call `take_epoch` first.",
                 pipeline=self.name,
                 epoch=epoch,
                 current=current,
@@ -230,12 +223,12 @@ class PipelineWrite:
         self,
         checkpoint: Checkpoint,
         to: CheckpointState,
-        told: str,
+        text: str,
         *,
         detail: Mapping[str, Any] | None = None,
         **columns: object,
     ) -> None:
-        """One transition of the state machine and its event `told`; StateConflictError when it is not in the table."""
+        """One transition of the state machine and its event `text`; StateConflictError when it is not in the table."""
         if not is_allowed(checkpoint.state, to):
             raise self.conflict(
                 checkpoint.number,
@@ -247,7 +240,7 @@ class PipelineWrite:
         self.update_checkpoint(checkpoint, state=to.value, epoch=self.row["epoch"], **columns)
         if (counter := _COUNTED.get(to)) is not None:
             self.draw(counter)
-        self.event(EventKind(to.value), told, number=checkpoint.number, detail=detail)
+        self.event(EventKind(to.value), text, number=checkpoint.number, detail=detail)
 
     def abort(
         self,
@@ -279,7 +272,7 @@ class PipelineWrite:
         )
         self.failed.append((checkpoint.number, reason, message))
 
-    def tell(self, meter: Meter) -> None:
+    def report(self, meter: Meter) -> None:
         """Logs and counts what this write has done to checkpoints; to be called when it is done."""
         for number, reason, message in self.failed:
             log.warning("%s", failure_text(self.name, number, reason, message))
@@ -292,16 +285,16 @@ class PipelineWrite:
     def flush(self) -> None:
         """Write the pipeline's row, on condition that no other process did: even a lost lock could not lose a write.
 
-        Also writes its summary (`standing`), and the time, even if the write changed only other rows.
+        Also writes its summary (`summary`), and the time, even if the write changed only other rows.
         """
         if not self._changed and not self._has_written:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        # With each epoch anew: an older release that is still at work on this decision log keeps nothing of it.
+        # Counted anew with each epoch, so that no wrong count lasts.
         more = self._more if any(self._more) or self.row["epoch"] != self._was[0] else ()
-        told = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
-        assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
+        derived = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
+        assignments = ", ".join([*(f"{name} = ?" for name in names), *derived])
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
@@ -320,7 +313,7 @@ def pipeline_write(database: Database, pipeline: str) -> Iterator[PipelineWrite]
         write = lock_pipeline(tx, pipeline)
         yield write
         write.flush()
-    write.tell(database.meter)
+    write.report(database.meter)
     ended = [*(number for number, *_ in write.failed), *(timing.number for timing in write.completed)]
     if ended and database.meter.traces:
         _trace(database, pipeline, ended)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -36,8 +37,9 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Outcome, Plan, Promise, Proof, Vote
+from airflow_ft.protocol.participant import Expiring, Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Expiring, Participant, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.doctor import examine, is_examined
 from airflow_ft.sinks.registry import system

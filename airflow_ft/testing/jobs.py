@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.pipeline.spec import PipelineSpec
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources.files import FileSource
 

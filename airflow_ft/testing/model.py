@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise
-from airflow_ft.protocol.ports import SegmentReader, WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
@@ -140,7 +140,7 @@ class ModelLedger:
 
 
 class ModelParticipant(OneTransactionParticipant[Transaction]):
-    """All sinks of a pipeline in a `ModelSystem`. See `airflow_ft.protocol.ports.Participant`."""
+    """All sinks of a pipeline in a `ModelSystem`. See `airflow_ft.protocol.participant.Participant`."""
 
     def __init__(self, plan: ParticipantPlan, system: ModelSystem, wal: WalReader) -> None:
         self.name, self.wal = plan.name, wal

@@ -13,7 +13,7 @@ from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.testing.world import World
 
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED

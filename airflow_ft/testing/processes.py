@@ -14,8 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Fence, Plan, Segment, Vote
-from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import nursery

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_ft.protocol.ports import SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 
 Row = tuple[int | None, str | None, str | None]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.ports import SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from airflow_ft.testing.kills import calls_at
 from airflow_ft.testing.threads import Background, Stops, fastest, patience_for
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.testing.world import World
 
 _ROWS = 4

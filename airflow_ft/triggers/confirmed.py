@@ -19,7 +19,7 @@ from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import QueryLog
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Confirmations(SharedStreamProducer):
         except TerminalError as error:  # no task would fail by it: log it, and ask again
             raise StoreUnavailableError(error.headline, code=error.code, remedy=error.remedy) from error
 
-    def _news(self, store: Store) -> tuple[int] | None:
+    def _news(self, store: QueryLog) -> tuple[int] | None:
         try:
             latest = store.latest_confirmed(self.pipeline)
         except KeyError:  # it has not run yet

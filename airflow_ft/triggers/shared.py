@@ -22,7 +22,7 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Reader:
         self.users = 0
         self._setting = setting
         self._lock = threading.Lock()
-        self._store: Store | None = None
+        self._store: DecisionLog | None = None
         self._marks: Mapping[str, str] = {}
         self._read_at: float | None = None
         self._error: Exception | None = None
@@ -63,7 +63,7 @@ class Reader:
             raise error.with_traceback(None)  # which would grow with each trigger that raises it
         return tuple(self._marks.get(name) for name in pipelines)
 
-    def store(self) -> Store:
+    def store(self) -> DecisionLog:
         """Return the open log. Raises why it cannot be opened."""
         self.token((), MOST_SECONDS)
         if (store := self._store) is None:
@@ -98,7 +98,7 @@ class Reader:
             self._let_go()
         self._read_at = time.monotonic()
 
-    def _opened(self) -> Store:
+    def _opened(self) -> DecisionLog:
         """A log that was there before is not made again: its disk may be away."""
         from airflow_ft.pipeline import decision_log as hooks
         from airflow_ft.pipeline.connections import task_connections
@@ -169,7 +169,7 @@ class Watch:
         self._seen: Token | None = None
         self._asked_at = 0.0
 
-    def look(self, setting: str | None, interval: float, ask: Callable[[Store], T]) -> T | None:
+    def look(self, setting: str | None, interval: float, ask: Callable[[DecisionLog], T]) -> T | None:
         """Return what `ask` says of the open log; None, without asking, when nothing has changed since."""
         with reading(setting) as reader:
             # Read before `ask`: what is written in between is another token at the next look.

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def open_wal() -> ParquetWal:
-    """The reader of published segments (`airflow_ft.protocol.ports.WalReader`); it holds nothing open."""
+    """The reader of published segments (`airflow_ft.protocol.write_ahead_log.WalReader`); it holds nothing open."""
     from airflow_ft.wal.reader import ParquetWal
 
     return ParquetWal()
 
 
 def open_archive(root: str) -> WalArchive:
-    """Return what deletes from the log under `root` (`airflow_ft.protocol.ports.Archive`)."""
+    """Return what deletes from the log under `root` (`airflow_ft.protocol.write_ahead_log.Archive`)."""
     from airflow_ft.wal.retention import WalArchive
 
     return WalArchive(root)

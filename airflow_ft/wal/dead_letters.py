@@ -28,7 +28,7 @@ FOLDER = "dead-letter"
 
 @dataclass(frozen=True, slots=True)
 class ParquetDeadLetters:
-    """The `DeadLetters` of airflow_ft.protocol.ports; `pipeline` is the URI of the pipeline's folder in the log."""
+    """See `airflow_ft.protocol.write_ahead_log.DeadLetters`; `pipeline` is the URI of the pipeline's folder."""
 
     pipeline: str
     number: int

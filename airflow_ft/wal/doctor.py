@@ -13,12 +13,13 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import RootLog, WalReader
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.markers import MARKER
+from airflow_ft.wal.roots import RootLog
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
-from airflow_ft.protocol.ports import ColumnStatistics, WalFile
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, WalFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

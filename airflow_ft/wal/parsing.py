@@ -34,16 +34,11 @@ def json_with_digest(told: Any) -> bytes:
 
 
 def read_json(where: str) -> Any:
-    """Return the JSON in a file, with or without a digest; WalCorruptError when it is damaged, or gone.
-
-    Files of earlier releases have no digest.
-    """
+    """Return what `json_with_digest` has made a file of; WalCorruptError when it is damaged, or gone."""
     data = filesystem(where).read(where)
     with parsing(where):
         found = json.loads(data)
-        if not isinstance(found, dict) or not found.keys() & {_DIGEST, _TOLD}:
-            return found
-        if found.keys() != {_DIGEST, _TOLD} or _digest(found[_TOLD]) != found[_DIGEST]:
+        if _digest(found[_TOLD]) != found[_DIGEST]:
             raise ValueError("it does not match its digest")
         return found[_TOLD]
 

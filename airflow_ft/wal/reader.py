@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.ports import ColumnStatistics, WalFile
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.dead_letters import ParquetDeadLetters
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -27,7 +27,7 @@ _RESTORE = "Restore the file from a backup, or run `airflow ft rewind`. Damaged 
 
 
 class ParquetWal:
-    """The `WalReader` of airflow_ft.protocol.ports over Parquet files."""
+    """The `WalReader` of airflow_ft.protocol.write_ahead_log over Parquet files."""
 
     def open(self, segment: Segment) -> ParquetSegment:
         """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""
@@ -54,7 +54,7 @@ class ParquetWal:
 
 @dataclass(frozen=True, slots=True)
 class ParquetSegment:
-    """The `SegmentReader` of airflow_ft.protocol.ports: one published segment and its manifest."""
+    """The `SegmentReader` of airflow_ft.protocol.write_ahead_log: one published segment and its manifest."""
 
     segment: Segment
     manifest: Manifest

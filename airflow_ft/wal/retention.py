@@ -46,7 +46,7 @@ def delete_segment(segment: Segment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WalArchive:
-    """The `Archive` of airflow_ft.protocol.ports over the log under `root`."""
+    """The `Archive` of airflow_ft.protocol.write_ahead_log over the log under `root`."""
 
     root: str
 
@@ -76,7 +76,7 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
     """As `sweep`, of the current epoch: delete what its attempts below this one left. They must have ended, and `keep`
-    must be read after `Store.begin_again` returned the newer attempt.
+    must be read after `StagingOperations.begin_again` returned the newer attempt.
     """
     return _deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)
 

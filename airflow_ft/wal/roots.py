@@ -21,16 +21,29 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Protocol
 from uuid import uuid4
 
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.protocol.known_roots import know, root_of
-from airflow_ft.protocol.ports import RootLog
 from airflow_ft.wal import markers
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER, read, wrong
 
 FORMAT = 1
+
+
+class RootLog(Protocol):
+    """The memory of the decision log for storage roots."""
+
+    def root(self, uri: str) -> str | None:
+        """Return the id that the marker of a storage root holds; None: the log does not know this root."""
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """Remember the id of a root, unless one is known; return the id that counts."""
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Return Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
 
 
 def claim(store: RootLog, root: str) -> None:

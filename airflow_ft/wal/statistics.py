@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the naive epoch: values without a zone are counted from it
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema

@@ -267,12 +267,12 @@ def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: Worl
         [row] = json.loads(ft("pipelines", "-o", "json"))
         assert (row["lag"], row["late"]) == ([], None)
         lags = [Lag("orders", Unit.RECORDS, 1200), Lag("returns", Unit.FILES, 1)]
-        world.store.tell_lags(PIPELINE, epoch, 0, lags)
+        world.store.record_lags(PIPELINE, epoch, 0, lags)
         world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 1e-6})
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert row["lag"] == ["orders 1,200 records", "returns 1 file"] and row["late"] > 0
     [number] = world.stage(1)
-    world.store.tell_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
+    world.store.record_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
     assert "  lag       orders 1,200, returns 1 not read yet" in ft("show", PIPELINE, str(number))
 
 
@@ -869,7 +869,7 @@ def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
     with pytest.raises(SystemExit):  # there are no files to read
         ft("doctor", "files-to-files", "--dag", str(dag))
     told = capsys.readouterr().out
-    assert "participant orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    assert "participant orders" in told and f"ok      folder: {tmp_path}/lake/orders, parquet" in told, told
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
     assert "-- participant rejected: nothing to do" in text
     assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))

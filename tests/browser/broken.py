@@ -11,11 +11,13 @@ from typing import Any
 
 from airflow_ft import SqliteSink
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive
 from tests.integration.real_world import RealWorld
 from tests.state.scene import Counts
@@ -96,18 +98,18 @@ class Broken(RealWorld):
         return [event.message for event in self.store.events(self.pipeline)]
 
 
-Make = Callable[[Store, Path, str], Broken]
+Make = Callable[[DecisionLog, Path, str], Broken]
 """Makes one of this name in a folder."""
 
 
-def delivered(store: Store, folder: Path, name: str) -> Broken:
+def delivered(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose two checkpoints are confirmed."""
     world = _staged(store, folder, name, 2)
     world.deliver()
     return world
 
 
-def late(store: Store, folder: Path, name: str) -> Broken:
+def late(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose two checkpoints are confirmed; the run behind them has died, and nobody has run it since."""
     world = delivered(store, folder, name)
     run = RunKey("a-dag-that-is-gone", "its-last-run")
@@ -117,7 +119,7 @@ def late(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def staged(store: Store, folder: Path, name: str) -> Broken:
+def staged(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose first checkpoint is confirmed; nobody has asked the sinks for the second one."""
     world = _staged(store, folder, name)
     world.deliver()
@@ -126,7 +128,7 @@ def staged(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def halted(store: Store, folder: Path, name: str) -> Broken:
+def halted(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose file has lost its memory while its second checkpoint was delivered; `bring_back` mends that."""
     world = _staged(store, folder, name)
     world.deliver()
@@ -147,7 +149,7 @@ def bring_back(world: Broken) -> None:
             world.sql(SHOP, f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
 
 
-def in_doubt(store: Store, folder: Path, name: str) -> Broken:
+def in_doubt(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose second file was away when the first one had decided its checkpoint."""
     world = _staged(store, folder, name)
     world.prepare()
@@ -159,7 +161,7 @@ def in_doubt(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def refusing(store: Store, folder: Path, name: str) -> Broken:
+def refusing(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose second file refuses a row of what is decided."""
     world = _staged(store, folder, name)
     world.prepare()
@@ -174,7 +176,7 @@ def refusing(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def quarantined(store: Store, folder: Path, name: str) -> Broken:
+def quarantined(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose checkpoint a person has set aside."""
     world = _staged(store, folder, name)
     world.prepare()
@@ -183,7 +185,7 @@ def quarantined(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def prepared(store: Store, folder: Path, name: str) -> Broken:
+def prepared(store: DecisionLog, folder: Path, name: str) -> Broken:
     """One whose run died before the decision."""
     world = _staged(store, folder, name)
     world.prepare()
@@ -191,7 +193,7 @@ def prepared(store: Store, folder: Path, name: str) -> Broken:
     return world
 
 
-def _staged(store: Store, folder: Path, name: str, count: int = 1) -> Broken:
+def _staged(store: DecisionLog, folder: Path, name: str, count: int = 1) -> Broken:
     world = Broken(store, folder / "wal", None, pipeline=name)  # type: ignore[arg-type] - there is no database
     world.stage(count)
     return world

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Proof, RunKey, Segment
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.store.scene import Scene, a_position
 
 FLIGHTS = "flights"
@@ -54,7 +54,7 @@ _SPEC = {
 class Flights(Scene):
     """Each checkpoint brings some thousand rows into MySQL, and some of them into Kafka."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DecisionLog) -> None:
         super().__init__(store, FLIGHTS)
         self.chance = random.Random(7)
         self._rows: dict[int, dict[str, int]] = {}
@@ -85,13 +85,13 @@ class Flights(Scene):
         return replace(super().proof(number, participant), counts={sink: self._rows[number][sink]})
 
 
-def write(store: Store, file: Path) -> None:
+def write(store: DecisionLog, file: Path) -> None:
     """All of it, into the decision log in `file`."""
     scene = Flights(store)
     scene.stage(COUNT, _RUN, made_with=_SPEC)
     for number in range(1, COUNT + 1):
         scene.complete(number)
-    store.tell_lags(FLIGHTS, scene.epoch, COUNT, [Lag("flights", Unit.RECORDS, 1_840)])
+    store.record_lags(FLIGHTS, scene.epoch, COUNT, [Lag("flights", Unit.RECORDS, 1_840)])
     with closing(sqlite3.connect(file)) as database, database:
         [(now,)] = database.execute("SELECT max(completed_at) FROM checkpoint")
         for number in range(1, COUNT + 1):

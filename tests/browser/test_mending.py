@@ -23,7 +23,6 @@ from playwright.sync_api import Browser, Locator, expect
 from airflow_ft.pipeline.actions.names import ACTIONS, READING
 from airflow_ft.protocol.errors import AirflowFtError, PipelineHaltedError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_checkpoint
 from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
 from airflow_ft.spark.savepoints.taking import take
@@ -32,6 +31,7 @@ from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.state.handle import State
 from airflow_ft.state.positions import Position
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.local import local_path
 from tests.browser import broken
 from tests.browser.acts import BUTTONS, STREAMS, above, open_checkpoint, savepoint
@@ -56,7 +56,7 @@ class Place:
     """Where all of it lies."""
 
     folder: Path
-    store: Store
+    store: DecisionLog
 
     @property
     def savepoints(self) -> Path:
@@ -280,13 +280,13 @@ def counted(location: SparkLocation, number: int) -> int:
         return int(state.get(0, "a")["count"])
 
 
-def halted_and_mended(store: Store, folder: Path, name: str) -> Broken:
+def halted_and_mended(store: DecisionLog, folder: Path, name: str) -> Broken:
     world = broken.halted(store, folder, name)
     broken.bring_back(world)
     return world
 
 
-def with_a_savepoint(store: Store, folder: Path, name: str) -> Broken:
+def with_a_savepoint(store: DecisionLog, folder: Path, name: str) -> Broken:
     """Of its first checkpoint; the second one was delivered after it."""
     world = broken.delivered(store, folder, name)
     take(store, name, str(folder / "savepoints"), "a test", 1)

@@ -101,11 +101,11 @@ class World:
             scenes[name].prepare(1)
             scenes[name].decide(1)
         scenes[QUARANTINED].quarantine(1, "db refuses the row with id 7.")
-        self.store.tell_problem(IN_DOUBT, scenes[IN_DOUBT].epoch, 1, "db", REFUSED)
-        self.store.tell_failure(FAILED, RUN, BROKEN)
+        self.store.record_problem(IN_DOUBT, scenes[IN_DOUBT].epoch, 1, "db", REFUSED)
+        self.store.record_failure(FAILED, RUN, BROKEN)
         scenes[WAITING].abort(1)
         self.store.enter_turn(RUNNING, RUN, None)
-        self.store.tell_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
+        self.store.record_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
         with closing(sqlite3.connect(folder / "ft.db")) as database, database:
             database.execute("UPDATE source_lag SET at = at - 7200000000 WHERE source = 'pages'")  # two hours ago
             database.execute("UPDATE lease SET lease_time = 86400000000")  # the tests renew none
@@ -118,9 +118,9 @@ class World:
         self.store.begin_stage(PIPELINE, scene.epoch, RUN, f"{RUN.dag_id}/{RUN.run_id}/{STAGE}", SPEC)
         for number in range(1, CHECKPOINTS + 1):
             scene.confirmed({"a": number})
-            self.store.tell_state(PIPELINE, scene.epoch, number, replace(SIZES, changes=SIZES.changes * number))
+            self.store.record_state_sizes(PIPELINE, scene.epoch, number, replace(SIZES, changes=SIZES.changes * number))
             if number > CHECKPOINTS - 2:
-                self.store.tell_lags(PIPELINE, scene.epoch, number, LAG)
+                self.store.record_lags(PIPELINE, scene.epoch, number, LAG)
         warn(self.store, PIPELINE, GREW)
         self.whole, self.cut = (
             local_path(take(self.store, PIPELINE, str(self.savepoints), "a test")[0]) for _ in range(2)

@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_ft import DeltaSink
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row

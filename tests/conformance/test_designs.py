@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests import written_sink
 from tests.conformance import designs

@@ -18,7 +18,8 @@ import pytest
 from pyarrow import csv
 
 from airflow_ft import FilesSink
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import (

@@ -15,7 +15,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_ft import IcebergSink
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE

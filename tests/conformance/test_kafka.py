@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
 from airflow_ft.testing.relay import Fate

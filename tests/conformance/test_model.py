@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.testing import ParticipantConformance, Target
 from airflow_ft.testing.model import ModelParticipant, ModelSink, ModelSystem
 from airflow_ft.testing.world import SINK

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import INF, LATE, MICRO, NAN, by_place

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import EARLY, by_place

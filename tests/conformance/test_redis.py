@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 import redis
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import UnfitTargetError
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.redis.participant import ATOMIC_ROWS
 from airflow_ft.sinks.redis.spec import RedisSink
 from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values

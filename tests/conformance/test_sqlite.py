@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
 from tests.conformance.values import CLOCK, FINITE, INF, NAN, digits, instant

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_ft.protocol.model import Outcome, Segment
-from airflow_ft.protocol.ports import WalFile
 from airflow_ft.protocol.set_aside import SetAside
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module

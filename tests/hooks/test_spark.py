@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 from tests.raising import raises
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 
 from airflow_ft.protocol.model import Checkpoint, Lease
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.waiting import wait_for
 from tools.demo.airflow import END_STATES, Airflow
 from tools.servers import processes
@@ -52,7 +52,7 @@ class AirflowWorld(Airflow):
         self._started_again: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
+    def store(self) -> Iterator[DecisionLog]:
         """The decision log that this Airflow uses by default."""
         with closing(open_store(self.store_url)) as store:
             yield store

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka import transaction
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally

@@ -17,9 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Fence, Plan, Segment, Vote
-from airflow_ft.protocol.ports import ConnectionInfo, WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.sinks.kafka.transaction import Transaction

@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tools.servers import Database, Kafka, MariaDb, MySql
@@ -30,7 +32,7 @@ from tools.servers import Database, Kafka, MariaDb, MySql
 class RealWorld:
     """Sinks `rows` (table `orders` of connection `shop`) and, with Kafka, `copies` (topic of connection `cluster`)."""
 
-    store: Store
+    store: DecisionLog
     root: Path
     database: Database
     kafka: Kafka | None = None
@@ -147,7 +149,7 @@ def expected(numbers: list[int], rows: int = 20) -> list[int]:
 
 
 def make_world(
-    store: Store, root: Path, database: Database, kafka: Kafka | None = None, topic: str = "", key: bool = False
+    store: DecisionLog, root: Path, database: Database, kafka: Kafka | None = None, topic: str = "", key: bool = False
 ) -> RealWorld:
     """Creates the table, without a unique key unless `key`."""
     database.sql(f"CREATE TABLE orders (id BIGINT{' PRIMARY KEY' if key else ''}, name VARCHAR(100)) ENGINE=InnoDB")

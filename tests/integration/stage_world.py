@@ -20,16 +20,17 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
 from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task.launcher import Driver, run_stage
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from tests.store.scene import Scene
 from tests.waiting import wait_for
@@ -55,7 +56,7 @@ class StageWorld:
         self.input.mkdir()
         self.root = folder / "wal"
         self.url = f"sqlite:///{folder / 'ft.db'}"
-        self.store: Store = open_store(self.url)
+        self.store: DecisionLog = open_store(self.url)
         self.store.register(PIPELINE)
         self.lines: list[str] = []
         self._began, self._files = int(time.time()) - 10_000, 0

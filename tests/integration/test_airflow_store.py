@@ -11,8 +11,8 @@ import pytest
 from airflow_ft.hooks.store import CheckpointStoreHook
 from airflow_ft.pipeline.connections import server_connections, task_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import StoreUnavailableError
-from airflow_ft.protocol.ports import ConnectionResolver
 from tools.servers import Database
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow]

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.errors import (
     ConfigurationError,
@@ -25,7 +26,6 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.recovery import give_up_undecided
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest

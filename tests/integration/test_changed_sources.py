@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, JobError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.restoring import restore

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkUnavailableError,
@@ -26,11 +27,12 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import refused as refused_rows

@@ -13,9 +13,9 @@ import pytest
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.protocol.doctor import Check, Verdict, worst
 from airflow_ft.protocol.model import Fence, HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.conftest import TopicFactory
 from tests.integration.real_world import RealWorld, make_world
 from tests.integration.test_store_postgres import url_of
@@ -24,13 +24,13 @@ from tools.servers.processes import free_port
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+def world(store: DecisionLog, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
     root = tmp_path / "wal"
     root.mkdir()
     return make_world(store, root, any_mysql_database, kafka, topic)
@@ -178,7 +178,7 @@ def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:
 
 
 @pytest.mark.sampled(among="servers of their own")
-def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path) -> None:
+def test_an_unsafe_server_is_told(own_server: Any, store: DecisionLog, tmp_path: Path) -> None:
     server = own_server(MariaDb, innodb_flush_log_at_trx_commit=2)
     with Database.fresh(server) as database:
         (tmp_path / "wal").mkdir()
@@ -188,7 +188,7 @@ def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path)
 
 
 @pytest.mark.sampled(among="servers of their own")
-def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store: Store, tmp_path: Path) -> None:
+def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store: DecisionLog, tmp_path: Path) -> None:
     server = own_server(MySql, local_infile=0)
     with Database.fresh(server) as database:
         (tmp_path / "wal").mkdir()
@@ -203,7 +203,7 @@ def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store
             assert remedy in check.remedy
 
 
-def test_mariadb_needs_no_local_infile(store: Store, tmp_path: Path, mariadb_database: Database) -> None:
+def test_mariadb_needs_no_local_infile(store: DecisionLog, tmp_path: Path, mariadb_database: Database) -> None:
     (tmp_path / "wal").mkdir()
     world = make_world(store, tmp_path / "wal", mariadb_database)
     [check] = [check for check in checks_of(world) if check.name == "local_infile"]
@@ -212,7 +212,7 @@ def test_mariadb_needs_no_local_infile(store: Store, tmp_path: Path, mariadb_dat
 
 @pytest.mark.sampled(among="servers of their own")
 def test_short_times_of_a_broker_are_told(
-    own_server: Any, store: Store, tmp_path: Path, mariadb_database: Database
+    own_server: Any, store: DecisionLog, tmp_path: Path, mariadb_database: Database
 ) -> None:
     kafka = own_server(Kafka, **{"transaction.max.timeout.ms": 60000, "offsets.retention.minutes": 60})
     kafka.create_topic("alerts", 1)

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 
 import airflow_ft as ft
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, JobError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.spark.session.session_leases import kept
 from airflow_ft.store import open_store
 from airflow_ft.wal.markers import MARKER

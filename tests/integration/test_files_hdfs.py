@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft import FilesSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import FencedError, UnfitTargetError
 from airflow_ft.protocol.model import Former, Outcome, Vote
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import verify

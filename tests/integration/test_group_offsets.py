@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.topics import topic_ids
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.progress import GroupOffsets
 from tests.conftest import TopicFactory

@@ -14,7 +14,6 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import AirflowFtError, StageError, StorageUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.converting import Backend, convert
@@ -24,6 +23,7 @@ from airflow_ft.spark.savepoints.restoring import Later, restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import filesystem
@@ -55,7 +55,7 @@ def pipeline(tmp_path: Path, root: str, own_sessions: Path) -> Iterator[StageWor
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
@@ -240,7 +240,7 @@ def test_a_stream_whose_driver_and_task_are_killed_delivers_each_row_once(
 
 
 def test_a_delivery_into_a_table_and_a_topic_waits_for_the_name_node(
-    store: Store, mariadb_database: Database, kafka: Kafka, topic: str, servers_folder: Path, monkeypatch: Any
+    store: DecisionLog, mariadb_database: Database, kafka: Kafka, topic: str, servers_folder: Path, monkeypatch: Any
 ) -> None:
     with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:
         monkeypatch.setenv("HADOOP_USER_NAME", server.user)
@@ -265,7 +265,7 @@ def test_a_delivery_into_a_table_and_a_topic_waits_for_the_name_node(
 
 
 def test_the_doctor_examines_a_log_on_hdfs(
-    hdfs: Hdfs, root: str, monkeypatch: pytest.MonkeyPatch, store: Store
+    hdfs: Hdfs, root: str, monkeypatch: pytest.MonkeyPatch, store: DecisionLog
 ) -> None:
     def told(where: str) -> dict[str, tuple[Verdict, str]]:
         return {check.name: (check.verdict, check.text) for check in examine_wal(where, open_wal(), [])}

@@ -14,13 +14,13 @@ import pytest
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import HeuristicCommitError, PipelineHaltedError, StateConflictError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity

@@ -16,13 +16,13 @@ from airflow_ft.protocol import coordinator, steps
 from airflow_ft.protocol.errors import TokenLostError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, Fence, HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.sweep import recover_all
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.integration.kafka_world import read
 from tests.integration.real_world import RealWorld, expected, make_world
 from tests.waiting import wait_for
@@ -78,14 +78,19 @@ class Slotted(RealWorld):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture(params=["transaction", "held"])
 def world(
-    store: Store, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str, request: pytest.FixtureRequest
+    store: DecisionLog,
+    tmp_path: Path,
+    mariadb_database: Database,
+    kafka: Kafka,
+    topic: str,
+    request: pytest.FixtureRequest,
 ) -> Slotted:
     made = make_world(store, tmp_path / "wal", mariadb_database)
     return Slotted(store, made.root, mariadb_database, kafka, topic, strategy=request.param)
@@ -172,7 +177,7 @@ def test_without_that_rule_one_sink_shows_rows_and_the_other_stops(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_broker_that_forgets_tokens_and_transactional_ids(
-    own_server: Any, store: Store, tmp_path: Path, mariadb_database: Database
+    own_server: Any, store: DecisionLog, tmp_path: Path, mariadb_database: Database
 ) -> None:
     """For real, with the shortest times that it knows; the sweep finishes what is in doubt, and renews nothing."""
     kafka = own_server(

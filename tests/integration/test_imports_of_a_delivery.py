@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.testing.world import SINK
 from airflow_ft.testing.world import World as PostgresWorld

@@ -12,9 +12,9 @@ from airflow_ft.protocol.doubt import Doubt, Finding, doubts
 from airflow_ft.protocol.errors import QuarantinedError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
 from tests.raising import raises
@@ -25,13 +25,13 @@ S = CheckpointState
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+def world(store: DecisionLog, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
     return make_world(store, tmp_path / "wal", any_mysql_database, kafka, topic)
 
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.errors import is_fenced
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka.batches import BatchSender
 from airflow_ft.sinks.kafka.readable import await_readable
 from airflow_ft.sinks.kafka.records import RecordColumns

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.errors import AirflowFtError, TokenLostError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
@@ -28,8 +29,8 @@ from airflow_ft.protocol.model import (
     SparkPosition,
 )
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, prepare_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink

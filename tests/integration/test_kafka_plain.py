@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import CheckpointingMode, Plan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -33,7 +34,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import CheckpointingMode
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.participant import open_participant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -82,17 +81,6 @@ def test_a_held_transaction_waits_for_a_topic_that_is_gone(held: World, kafka: K
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
 
 
-def test_a_vote_without_topic_ids_is_ended_as_before(held: World, kafka: Kafka, topic: str) -> None:
-    """As an earlier version has left it."""
-    plan = held.checkpoint(1, 50)
-    notes = json.loads(json.dumps(held.prepare(plan)))
-    for note in notes["held"].values():
-        del note["topics"]
-    held.votes[1] = Vote("kafka_default", held.attempt, held.attempt, None, notes)
-    assert held.commit(plan).detail["attempt"] == held.votes[1].prepared
-    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
-
-
 def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +155,7 @@ def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(
 def test_a_topic_that_is_shorter_than_what_was_acknowledged_proves_nothing(
     world: World, kafka: Kafka, topic: str
 ) -> None:
-    """By the offsets alone, as for a token that an earlier version wrote."""
+    """By the offsets alone, as for a token that had no room for the topics' ids."""
     plan = world.deliver(1, 50)
     sink = world.open(plan, airflow_ft_timeout=15)
     with closing(sink):

@@ -19,7 +19,7 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.model import Outcome, Segment
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.kafka import KafkaSink, tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Outcome, Plan, Segment
-from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy

@@ -139,7 +139,7 @@ def test_texts_that_are_no_labels_any_more_can_be_set_aside(
 def test_verify_finds_a_label_that_was_stored_for_another_text(
     any_mysql_database: Database, tmp_path: Path, column: str, text: str, index: str, strategy: str
 ) -> None:
-    """As an earlier release has delivered it: the server had taken the text for a number."""
+    """As if the server had taken the text for a number."""
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, v VARCHAR(9), version BIGINT")
     world.use(strategy, **(KEYS if strategy == "upsert" else {}))
     plan = world.plan(orders=rows(text, None))

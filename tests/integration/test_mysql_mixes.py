@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, NotDeliveredError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.participant import open_participant as kafka_participant

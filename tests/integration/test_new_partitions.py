@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from tests.conftest import TopicFactory

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -18,7 +19,8 @@ from airflow_ft.protocol.errors import (
     TransientError,
 )
 from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import recover_step
 from airflow_ft.sinks.postgres.participant import open_participant
 from airflow_ft.sinks.postgres.spec import PostgresSink

@@ -19,6 +19,7 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.dry_run import rehearse
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     SinkAccessError,
@@ -27,7 +28,6 @@ from airflow_ft.protocol.errors import (
     TerminalError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, Store
 from airflow_ft.sinks import open_participant, ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
@@ -38,6 +38,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.task.stage import stage_step
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from tests.integration.real_world import RealWorld, make_world
 from tests.raising import raises
@@ -46,13 +47,13 @@ from tools.servers.processes import free_port
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+def world(store: DecisionLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str) -> RealWorld:
     root = tmp_path / "wal"
     root.mkdir()
     return make_world(store, root, mariadb_database, kafka, topic)

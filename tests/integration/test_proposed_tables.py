@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql import proposal as mysql_proposal
 from airflow_ft.sinks.mysql import requirements as of_mysql
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ForeignOwnerError, SinkAccessError
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.mysql import requirements as of_mysql
 from airflow_ft.sinks.mysql.spec import MySqlSink

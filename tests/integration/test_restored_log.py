@@ -31,8 +31,8 @@ from airflow_ft.protocol.errors import (
     TransientError,
 )
 from airflow_ft.protocol.model import HaltReason, PipelineStatus, RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
@@ -304,5 +304,5 @@ def test_the_store_is_closed_between(sqlite_log: SqliteLog) -> None:
         store.register("two")
     sqlite_log.restore("early")
     with closing(open_store(sqlite_log.url)) as restored:
-        found: Store = restored
+        found: DecisionLog = restored
         assert [row.name for row in found.pipelines()] == ["one"]

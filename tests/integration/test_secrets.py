@@ -22,16 +22,17 @@ import pytest
 
 from airflow_ft.pipeline.connections import connection_info
 from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import HaltReason
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.protocol.verify import Delivered, verify
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from tests.integration.real_world import RealWorld, make_world
 from tests.integration.stage_world import JARS, StageWorld, with_connection
@@ -50,14 +51,19 @@ PLANTED = re.compile("pl4nted", re.IGNORECASE)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/log/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
 def world(
-    store: Store, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+    store: DecisionLog,
+    tmp_path: Path,
+    mariadb_database: Database,
+    kafka: Kafka,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> Iterator[RealWorld]:
     """All deliveries by a MySQL user whose password is planted, and Kafka settings that hold planted ones."""
     caplog.set_level(logging.DEBUG)

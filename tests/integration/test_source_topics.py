@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import DataLossError, JobError, StageError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.location_files import OFFSETS, entry
@@ -131,27 +130,6 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_not_published(
     if not strict:
         pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
         assert _values(pipeline) == sorted([*_numbers("old", 10), *_numbers("new", 30)])
-
-
-def test_positions_without_ids_take_the_present_one_once(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
-    """As a version that knew no ids has left them."""
-    strict = KafkaSource(topics=[topic])
-    fill(kafka.bootstrap, topic, _numbers("old", 3))
-    pipeline.complete(_request(pipeline, kafka, strict))
-    (first,) = pipeline.published()
-    assert first.position is not None
-    shutil.rmtree(local_path(first.position.location) / "airflow_ft_topics")
-
-    def said() -> int:
-        return sum("stored position has no topic ids" in line for line in pipeline.lines)
-
-    assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {}, "nothing is new"
-    assert said() == 1
-    pipeline.complete(_request(pipeline, kafka, strict))
-    assert said() == 1, "it was taken over although nothing was published"
-    recreate(kafka.bootstrap, topic, _numbers("new", 3))
-    with pytest.raises(DataLossError):
-        pipeline.stage(_request(pipeline, kafka, strict))
 
 
 def test_of_several_topics_the_others_go_on_where_they_stand(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import schema_problems
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink

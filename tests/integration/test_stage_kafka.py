@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, JobError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal import open_wal

@@ -17,9 +17,9 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.protocol.model import CheckpointState
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageResult

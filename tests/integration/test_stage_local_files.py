@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
-# With either, Spark does as it does by itself, and did in releases before this one.
+# With either, Spark does as it does by itself.
 HIVES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem"}
 MANAGERS = {MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"}
 BATCHES = 3
@@ -74,7 +74,7 @@ def _checksums(folder: Path) -> set[Path]:
 def test_a_location_is_continued_with_and_without_checksums_and_hardly_a_process(
     pipeline: StageWorld, started: Path, state: dict[str, str]
 ) -> None:
-    """Written as by an earlier release, continued in place, then in a copy, and then with a manager of the user's."""
+    """Written as Spark does by itself, continued in place, then in a copy, and then with a manager of the user's."""
     before = _stage(pipeline, started, conf=HIVES | state)
     first = _location(pipeline)
     assert before["readlink"] > BATCHES * 2 * 8 and _checksums(first) and _checksums(pipeline.root / PIPELINE / "1-1")

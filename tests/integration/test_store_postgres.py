@@ -15,8 +15,8 @@ from psycopg2 import extensions
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import find_store, open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
 from tests.integration.proxy import Proxy
 from tests.raising import raises
@@ -35,11 +35,11 @@ from tests.store.test_lag import TestLags, TestLate
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
 from tests.store.test_renaming import TestRenames
+from tests.store.test_reports import TestProblems, TestWarnings
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
-from tests.store.test_standing import TestStanding, TestToldByTheDriver
-from tests.store.test_standing_walks import TestLookingMeanwhile, TestWalks
-from tests.store.test_telling import TestProblems, TestWarnings
+from tests.store.test_summary import TestStanding, TestToldByTheDriver
+from tests.store.test_summary_walks import TestLookingMeanwhile, TestWalks
 from tests.store.test_upgrade import NEXT, TestUpgrade, newer
 from tools.servers import Postgres
 
@@ -117,19 +117,19 @@ def store_url(postgres: Postgres, schema: str) -> str:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
+def store(store_url: str) -> Iterator[DecisionLog]:
     store = open_store(store_url)
     yield store
     store.close()
 
 
 @pytest.fixture
-def reopened(store_url: str) -> Callable[[], Store]:
+def reopened(store_url: str) -> Callable[[], DecisionLog]:
     return lambda: open_store(store_url)
 
 
 @pytest.fixture
-def scene(store: Store) -> Scene:
+def scene(store: DecisionLog) -> Scene:
     return Scene(store)
 
 
@@ -143,14 +143,14 @@ def test_a_database_with_another_order_of_texts_forgets_no_dag(postgres: Postgre
             scene.take()
             scene.trigger(RunKey("a", "run-1"))
             scene.trigger(RunKey("B", "run-2"))
-            assert set(store.standing(PIPELINE).dags) == {"a", "B"}
-            assert [each.name for each in store.overview("a")] == [PIPELINE]
+            assert set(store.overview(PIPELINE).dags) == {"a", "B"}
+            assert [each.name for each in store.overviews("a")] == [PIPELINE]
     finally:
         postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class TestConnections:
-    def test_the_url_for_people_has_no_password(self, postgres: Postgres, store: Store, schema: str) -> None:
+    def test_the_url_for_people_has_no_password(self, postgres: Postgres, store: DecisionLog, schema: str) -> None:
         assert store.url == f"postgresql://admin@127.0.0.1:{postgres.port}/postgres?schema={schema}"
 
     def test_a_wrong_password_is_said_without_quoting_it(self, postgres: Postgres, schema: str) -> None:
@@ -496,7 +496,7 @@ class TestFaults:
 
 class TestFlatness:
     def test_every_statement_is_a_look_up_in_the_right_index(
-        self, postgres: Postgres, store: Store, schema: str
+        self, postgres: Postgres, store: DecisionLog, schema: str
     ) -> None:
         statements = recorded(store, every_operation)
         # A long history of the same pipeline: 20,000 numbers that are COMPLETED, finalised and pruned like number 1.

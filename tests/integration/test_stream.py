@@ -27,7 +27,6 @@ from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AbortReason, Checkpoint, CheckpointState, RequestKind
 from airflow_ft.protocol.overlap import RETAINED_TOGETHER
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.staging import FEW_ROWS
 from airflow_ft.spark.savepoints.metadata import verify
@@ -35,6 +34,7 @@ from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.task.cleanup import DELETED
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.local import local_path
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
@@ -66,7 +66,7 @@ class World:
             "schema": database.name,
         }
         database.sql("CREATE TABLE numbers (n BIGINT, at DOUBLE) ENGINE=InnoDB")
-        self.store: Store = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.store: DecisionLog = open_store(f"sqlite:///{folder / 'ft.db'}")
         self.pipeline = f"s{uuid.uuid4().hex[:8]}"  # the broker remembers those of other tests
         self.store.register(self.pipeline)
         self._sent = itertools.count()

@@ -16,13 +16,13 @@ from confluent_kafka.admin import AdminClient
 from airflow_ft.pipeline.actions.verifying import describe
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Plan, Proof
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World as KafkaWorld
@@ -37,13 +37,13 @@ from tools.servers.processes import free_port
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
+def world(store: DecisionLog, tmp_path: Path, any_mysql_database: Database, kafka: Kafka, topic: str) -> RealWorld:
     return make_world(store, tmp_path / "wal", any_mysql_database, kafka, topic)
 
 

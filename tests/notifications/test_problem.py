@@ -20,9 +20,9 @@ from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.store.scene import RUN, Scene
 
@@ -52,7 +52,7 @@ def heard(problem: Problem) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DecisionLog]:
     """`broken` is HALTED, `kept` has a QUARANTINED checkpoint, `slow` is late, `well` is not."""
     SENT.clear()
     url = f"sqlite:///{tmp_path}/ft.db"
@@ -76,31 +76,31 @@ def told(notifier: ProblemNotifier, **context: Any) -> list[str]:
     return SENT
 
 
-def test_each_problem_is_told_with_cause_and_remedy(store: Store) -> None:
+def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
     halted, kept, late = told(ProblemNotifier(heard))
     for text, headline, cause, command in (
         (halted, "pipeline broken is HALTED: ", "(TOKEN_LOST): it is gone.", "`airflow ft resume broken`"),
         (kept, "pipeline kept is QUARANTINED: ", "the table is locked.", "`airflow ft in-doubt --pipeline kept`"),
-        (late, "pipeline slow is LATE: ", "0:00:00.", "`airflow ft checkpoints slow`"),
+        (late, "pipeline slow is LATE: ", "nothing was confirmed for 0:0", "`airflow ft checkpoints slow`"),
     ):
         what, _, fix = text.partition("\nFix: ")
-        assert what.startswith(headline) and what.endswith(cause) and command in fix
+        assert what.startswith(headline) and cause in what and command in fix
 
 
-def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: Store) -> None:
+def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }} ({{ run_id }})")
     for _ in range(2):
         told(ProblemNotifier(chat, conditions=["halted", "late"]), run_id="r")
     assert SENT == ["pipeline broken is HALTED (r)", "pipeline slow is LATE (r)"] * 2
 
 
-def test_a_task_of_a_pipeline_tells_of_its_own(store: Store) -> None:
+def test_a_task_of_a_pipeline_tells_of_its_own(store: DecisionLog) -> None:
     for name in ("well", "kept", "nowhere"):
         told(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=SimpleNamespace(pipeline=name))
     assert SENT == ["kept"]
 
 
-def test_bounds_for_pipelines_that_say_none(store: Store) -> None:
+def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:
     some: dict[str, Any] = {"pipelines": ["well"], "to": heard}
     assert told(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
     assert len(told(ProblemNotifier(**some, late_after=0))) == 1
@@ -112,7 +112,7 @@ def test_bounds_for_pipelines_that_say_none(store: Store) -> None:
     assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting
 
 
-def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: Store) -> None:
+def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: DecisionLog) -> None:
     with pytest.raises(ConnectionError):
         told(ProblemNotifier(Chat("{{ problem.pipeline }}")))
     assert SENT == ["kept", "slow"]
@@ -125,7 +125,7 @@ def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: Store) ->
         {"to": f"{__name__}.Chat", "arguments": {"text": "{{ problem.text }}"}},
     ],
 )
-def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Store) -> None:
+def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: DecisionLog) -> None:
     arguments = json.loads(json.dumps({**given, "pipelines": ["broken"], "conditions": ["HALTED"], "late_after": 60}))
     for kind in (SyncCallback, AsyncCallback):
         callback = kind(ProblemNotifier, kwargs=arguments)
@@ -162,9 +162,9 @@ def test_a_password_in_its_arguments_is_refused() -> None:
         ProblemNotifier(store="postgresql://ada:sesame@db/x")
 
 
-def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: Store) -> None:
+def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: DecisionLog) -> None:
     broken = Failure("JobError", "job_failed", "the job raised.", "correct it.", task_id="stage", try_number=2)
-    store.tell_failure("well", RUN, broken)
+    store.record_failure("well", RUN, broken)
     stopped, dead = Scene(store, "stopped"), Scene(store, "dead")
     for each in (stopped, dead):
         each.stage(made_with={"streaming": True})
@@ -182,9 +182,9 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
     assert not told(ProblemNotifier(heard, pipelines=["well", "stopped"], late_after=0)), "both are silent on purpose"
 
 
-def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: Store) -> None:
+def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: DecisionLog) -> None:
     store.enter_turn("well", RUN, None)
-    store.tell_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
+    store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
     notifier = ProblemNotifier(heard, pipelines=["well"])
     assert not told(notifier, ti=SimpleNamespace(run_id="another"))
     assert len(told(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1

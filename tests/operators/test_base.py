@@ -223,7 +223,7 @@ def test_what_ends_a_task_is_stored_for_the_page(
     run = world.context()
     with pytest.raises(BaseException):  # noqa: B017 - as the task ends
         do(ends(error), run)
-    failure = world.store.standing(PIPELINE).failure
+    failure = world.store.overview(PIPELINE).failure
     assert failure is not None and (failure.kind, failure.code, failure.reason) == told
     assert (failure.task_id, failure.try_number) == ("orders.step", 3) and "hunter2" not in failure.text
 
@@ -237,7 +237,7 @@ def test_what_is_no_failure_of_the_run_is_not_stored(tmp_path: Path, error: Base
     world.store.register(PIPELINE)
     with pytest.raises(Exception):  # noqa: B017 - as the task ends
         do(ends(error), world.context())
-    assert world.store.standing(PIPELINE).failure is None
+    assert world.store.overview(PIPELINE).failure is None
 
 
 def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     dag_id, map_index, tasks = asked[0]
     assert (dag_id, map_index, sorted(tasks)) == (RUN.dag_id, None, ["orders.recover", "orders.stage"])
     with suppress(KeyError):
-        found = world.store.standing(PIPELINE)
+        found = world.store.overview(PIPELINE)
         assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
 
 
@@ -302,4 +302,4 @@ def test_a_first_run_that_fails_while_it_is_rendered_is_shown_under_the_whole_na
         with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
             assert [row.name for row in store.pipelines()] == known
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
-        assert store.standing("orders-de").condition is Condition.FAILED
+        assert store.overview("orders-de").condition is Condition.FAILED

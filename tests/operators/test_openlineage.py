@@ -31,10 +31,10 @@ from airflow_ft.operators.openlineage import FACET, tell_running
 from airflow_ft.operators.reporting import ReportingCounters, tell_lineage
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment

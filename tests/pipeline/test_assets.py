@@ -24,12 +24,13 @@ from airflow_ft import (
 )
 from airflow_ft.pipeline.assets import sink_assets, source_assets, tell_sinks
 from airflow_ft.pipeline.lineage import Delivered, delivered
+from airflow_ft.protocol.confirmed import Confirmed
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, folder
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.planning import participant_name
-from airflow_ft.protocol.ports import Confirmed, ConnectionInfo
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.sinks.registry import system
 

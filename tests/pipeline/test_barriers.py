@@ -12,8 +12,8 @@ import pytest
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, standing
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.store.scene import LATER_RUN, RUN, Scene
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -21,19 +21,19 @@ BOTH = ("orders", "payments")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     store = open_store(f"sqlite:///{tmp_path}/ft.db")
     yield store
     store.close()
 
 
 @pytest.fixture
-def orders(store: Store) -> Scene:
+def orders(store: DecisionLog) -> Scene:
     return Scene(store, "orders")
 
 
 @pytest.fixture
-def payments(store: Store) -> Scene:
+def payments(store: DecisionLog) -> Scene:
     return Scene(store, "payments")
 
 
@@ -43,7 +43,7 @@ def numbers(opened: Any) -> Any:
 
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.AT_LEAST_ONCE])
 def test_nothing_but_the_last_proof_in_the_last_pipeline_opens_it(
-    alignment: Alignment, store: Store, orders: Scene, payments: Scene
+    alignment: Alignment, store: DecisionLog, orders: Scene, payments: Scene
 ) -> None:
     gate = BarrierGate(BOTH, at=LONG_AGO, alignment=alignment)
     orders.stage(1)
@@ -61,7 +61,7 @@ def test_nothing_but_the_last_proof_in_the_last_pipeline_opens_it(
 
 
 def test_aligned_names_the_first_checkpoints_that_cover_it_and_at_least_once_the_newest(
-    store: Store, orders: Scene, payments: Scene
+    store: DecisionLog, orders: Scene, payments: Scene
 ) -> None:
     at = store.now()
     for scene in (orders, payments):
@@ -81,7 +81,7 @@ def test_aligned_names_the_first_checkpoints_that_cover_it_and_at_least_once_the
     assert found["orders"]["number"] == 4 and found["orders"]["as_of"] == began.stage_began.isoformat()
 
 
-def test_a_number_that_travelled_with_a_later_one_says_so(store: Store, orders: Scene) -> None:
+def test_a_number_that_travelled_with_a_later_one_says_so(store: DecisionLog, orders: Scene) -> None:
     orders.take()
     store.begin_stage("orders", orders.epoch, RUN)
     at = store.now()
@@ -99,7 +99,7 @@ def test_a_number_that_travelled_with_a_later_one_says_so(store: Store, orders: 
     }
 
 
-def test_pipelines_that_found_nothing_are_passed_too(store: Store, orders: Scene) -> None:
+def test_pipelines_that_found_nothing_are_passed_too(store: DecisionLog, orders: Scene) -> None:
     at = store.now()
     orders.take()
     store.begin_stage("orders", orders.epoch, RUN)
@@ -116,7 +116,9 @@ def test_pipelines_that_found_nothing_are_passed_too(store: Store, orders: Scene
 
 
 class TestInjected:
-    def test_a_barrier_is_of_the_moment_of_its_injection(self, store: Store, orders: Scene, payments: Scene) -> None:
+    def test_a_barrier_is_of_the_moment_of_its_injection(
+        self, store: DecisionLog, orders: Scene, payments: Scene
+    ) -> None:
         for scene in (orders, payments):
             scene.stage(1)
             scene.complete(1)
@@ -131,7 +133,7 @@ class TestInjected:
         store.inject("closing", BOTH, "ben")
         assert gate.is_open(store) == found, "repeated: the first one counts"
 
-    def test_a_late_one_covers_more(self, store: Store, orders: Scene, payments: Scene) -> None:
+    def test_a_late_one_covers_more(self, store: DecisionLog, orders: Scene, payments: Scene) -> None:
         store.inject("closing", ["orders"], "anna")
         for scene in (orders, payments):
             scene.stage(1)
@@ -143,7 +145,7 @@ class TestInjected:
         payments.complete(2)
         assert numbers(gate.is_open(store)) == {"orders": (1, True), "payments": (2, True)}
 
-    def test_a_lost_one_keeps_it_closed_and_is_named(self, store: Store, orders: Scene, payments: Scene) -> None:
+    def test_a_lost_one_keeps_it_closed_and_is_named(self, store: DecisionLog, orders: Scene, payments: Scene) -> None:
         gate = BarrierGate(BOTH, barrier="closing")
         assert gate.is_open(store) is None, "nobody has injected it"
         store.inject("closing", ["orders"], "anna")
@@ -159,7 +161,7 @@ class TestInjected:
 
 class TestUnaligned:
     def test_it_opens_when_its_time_has_come_and_says_who_lags(
-        self, store: Store, orders: Scene, payments: Scene
+        self, store: DecisionLog, orders: Scene, payments: Scene
     ) -> None:
         payments.stage(1)
         payments.complete(1)
@@ -186,7 +188,7 @@ class TestUnaligned:
             "payments": (3, True),
         }
 
-    def test_what_is_not_known_lags_too(self, store: Store, orders: Scene) -> None:
+    def test_what_is_not_known_lags_too(self, store: DecisionLog, orders: Scene) -> None:
         gate = BarrierGate(("orders", "order"), at=LONG_AGO, alignment=Alignment.UNALIGNED, opens_at=LONG_AGO)
         opened = gate.is_open(store)
         assert numbers(opened) == {"orders": (0, False), "order": (0, False)}
@@ -194,7 +196,7 @@ class TestUnaligned:
         assert texts[0] == "orders is behind the barrier: it has confirmed no checkpoint"
         assert "its name is mistyped" in texts[1]
 
-    def test_only_what_is_settled_before_it_is_counted_as_confirmed(self, store: Store, orders: Scene) -> None:
+    def test_only_what_is_settled_before_it_is_counted_as_confirmed(self, store: DecisionLog, orders: Scene) -> None:
         orders.stage(4)
         orders.complete(1)
         orders.complete(3)  # out of order, as `allow_out_of_order` would
@@ -206,7 +208,7 @@ class TestUnaligned:
 class _Meddling:
     """Passes every call on to a store, and acts before the `at`-th one."""
 
-    def __init__(self, store: Store, at: int, act: Callable[[], None]) -> None:
+    def __init__(self, store: DecisionLog, at: int, act: Callable[[], None]) -> None:
         self._store, self._left, self._act = store, at, act
         self.acted = False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -160,13 +159,6 @@ def test_a_run_is_meant_whichever_map_index_it_has(tmp_path: Path) -> None:
     world.steps(world.context(run=mapped))
     assert gate.is_open(world.store, PIPELINE)
     assert Gate(run=RunKey("dag", "mapped", 2)).is_open(world.store, PIPELINE) is None
-
-
-def test_what_an_earlier_version_told_a_trigger_is_understood() -> None:
-    old: dict[str, Any] = {"number": None, "run": ["dag", "run"], "after": None}
-    assert Gate.from_json(old) == Gate(run=RunKey("dag", "run"))
-    old = {"number": None, "run": None, "after": "2026-01-01T00:00:00+00:00"}
-    assert Gate.from_json(old) == Gate(after=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_a_time_that_has_not_come_keeps_it_closed(tmp_path: Path) -> None:

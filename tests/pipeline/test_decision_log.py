@@ -8,8 +8,8 @@ import pytest
 
 from airflow_ft.pipeline.connections import connection_info
 from airflow_ft.pipeline.decision_log import check_store, store_url
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.store.url import parse_url
 from tests.raising import raises
 

@@ -22,8 +22,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.operators.declared import spec
 from tests.raising import raises
 
@@ -96,11 +96,11 @@ def test_a_run_that_fails_is_failed_until_one_succeeds(tmp_path: Path, monkeypat
     declared = spec(store=f"sqlite:///{tmp_path}/ft.db")
     monkeypatch.setattr("airflow_ft.pipeline.decision_log.open_configured_store", lambda url, _: open_store(url))
 
-    def fails(self: PlainRun, store: Store) -> None:
+    def fails(self: PlainRun, store: DecisionLog) -> None:
         store.enter_turn("orders", self._key, None)
         raise JobError("the job raised.", remedy="correct it.")
 
-    def succeeds(self: PlainRun, store: Store) -> None:
+    def succeeds(self: PlainRun, store: DecisionLog) -> None:
         store.enter_turn("orders", self._key, None)
         store.leave_turn("orders", self._key, confirmed=True)
 
@@ -110,7 +110,7 @@ def test_a_run_that_fails_is_failed_until_one_succeeds(tmp_path: Path, monkeypat
             monkeypatch.setattr(PlainRun, "_steps", steps)
             with suppress(JobError):
                 PlainRun(declared, lambda _: None, run_id=steps.__name__).deliver()  # type: ignore[arg-type,return-value]
-            assert store.standing("orders").condition is condition
+            assert store.overview("orders").condition is condition
 
 
 @pytest.mark.parametrize(

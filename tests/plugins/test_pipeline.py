@@ -235,7 +235,7 @@ def test_the_sizes_of_the_state_are_told_beside_those_of_the_log(scene: Pipeline
     other.complete(1)
     other.complete(2)
     sizes = {"changes": 120, "snapshot": 4000, "replayed": 3}
-    other.store.tell_state("another", other.epoch, 2, StateSizes(**sizes))
+    other.store.record_state_sizes("another", other.epoch, 2, StateSizes(**sizes))
     for path in ("timings", "checkpoints"):
         told = {each["number"]: each["state_sizes"] for each in ask(f"another/{path}").json()["checkpoints"]}
         assert told == {1: None, 2: sizes}, path

@@ -101,7 +101,7 @@ def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(s
     scene.confirmed({"a": 1})
     store = scene.store
     store.enter_turn(PIPELINE, RUN, None)
-    store.tell_failure(PIPELINE, RUN, BROKEN)
+    store.record_failure(PIPELINE, RUN, BROKEN)
     store.leave_turn(PIPELINE, RUN)
     [row], one = ask("").json()["pipelines"], ask(PIPELINE).json()
     for told in (row, one):
@@ -118,7 +118,7 @@ def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(s
 def test_an_error_of_a_dag_that_one_may_not_see_is_not_told(scene: Pipeline, ask: Asking) -> None:
     new = another(scene, "new")
     for run in (RunKey("secret", "run"), RUN):
-        scene.store.tell_failure("new", run, replace(BROKEN, message="of a secret table."))
+        scene.store.record_failure("new", run, replace(BROKEN, message="of a secret table."))
         told = ask("new")
         assert told.json()["condition"] == "FAILED"
         assert ("secret" in told.text) is (run == RUN), "its message names the secret table"
@@ -136,7 +136,7 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
     doubtful.decide(1)
     told = ask("a").json()
     assert told["condition"] == "IN_DOUBT" and told["told"].endswith("delivers it.")
-    scene.store.tell_problem("a", doubtful.epoch, 1, "db", Failure("UnfitTargetError", "", "no column x.", "add x."))
+    scene.store.record_problem("a", doubtful.epoch, 1, "db", Failure("UnfitTargetError", "", "no column x.", "add x."))
     [row, _], told = ask("").json()["pipelines"], ask("a").json()
     assert row["told"] == told["told"] and "no column x" in row["told"] and "fails until" in row["told"]
     [checkpoint] = told["open"]
@@ -170,7 +170,7 @@ def test_it_says_how_far_a_pipeline_is_behind_its_sources(scene: Pipeline, ask: 
         scene.confirmed({"a": number})
     assert ask("").json()["pipelines"][0]["lag"] == [] == ask(PIPELINE).json()["lag"]
     reading = Lag("orders", Unit.RECORDS, 800, 100.0, 200, 1000)
-    scene.store.tell_lags(PIPELINE, scene.epoch, 2, [Lag("files", Unit.FILES, 3), reading])
+    scene.store.record_lags(PIPELINE, scene.epoch, 2, [Lag("files", Unit.FILES, 3), reading])
     told = ask("").json()["pipelines"][0]["lag"]
     assert told == ask(PIPELINE).json()["lag"]
     assert [each.pop("at")[:2] for each in told] == ["20", "20"]
@@ -349,7 +349,7 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(scene: Pipeline
     scene.confirmed({"a": 1})
     for name in ("a", "z"):
         another(scene, name).stage()
-    scene.store.tell_lags("z", 1, 0, [Lag("clicks", Unit.RECORDS, 7)])
+    scene.store.record_lags("z", 1, 0, [Lag("clicks", Unit.RECORDS, 7)])
     with closing(sqlite3.connect(tmp_path / "ft.db")) as db:
         db.execute("UPDATE pipeline SET status = 'HALTED', halt_reason = 'SINK_MOVED', halt_message = 'see the sink'"
                    " WHERE name = 'a'")  # fmt: skip

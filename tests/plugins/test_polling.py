@@ -15,7 +15,7 @@ from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import RunKey, StateSizes
 from airflow_ft.store.rows import from_time
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
-from airflow_ft.store.standing import NEWEST
+from airflow_ft.store.summary import NEWEST
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene
@@ -114,10 +114,12 @@ def test_a_whole_answer_costs_a_row_of_each_pipeline_and_what_the_page_shows(
 WRITES: dict[str, Callable[[Scene], object]] = {
     "a number is triggered": lambda scene: scene.trigger(RunKey("dag", "later")),
     "a lease is renewed": lambda scene: scene.store.renew_lease(scene.pipeline, scene.epoch, "worker", "it counts"),
-    "a lag is told": lambda scene: scene.store.tell_lags(
+    "a lag is told": lambda scene: scene.store.record_lags(
         scene.pipeline, scene.epoch, 0, [Lag("orders", Unit.RECORDS, 7)]
     ),
-    "a state is told": lambda scene: scene.store.tell_state(scene.pipeline, scene.epoch, 2, StateSizes(1, 2, 3)),
+    "a state is told": lambda scene: scene.store.record_state_sizes(
+        scene.pipeline, scene.epoch, 2, StateSizes(1, 2, 3)
+    ),
     "a run begins": lambda scene: scene.store.enter_turn(scene.pipeline, RUN, None),
 }
 
@@ -224,12 +226,10 @@ def test_another_installation_in_the_same_place_is_taken_for_what_it_is(
         assert access._opened.store().installation == installation
 
 
-def test_what_an_older_release_writes_is_told_within_a_minute(
+def test_a_write_that_moves_no_mark_is_told_within_a_minute(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that goes on beside an upgrade keeps no `changed_at`. Nor does anything hold longer by a clock that was
-    put back.
-    """
+    """Nor does anything hold longer by a clock that was put back."""
     from airflow_ft.plugins import pipeline as route
 
     class Clock(datetime):

@@ -41,9 +41,9 @@ def test_a_stream_waits_for_its_sinks_since_the_newest_checkpoint_was_staged(sto
     since = scene.checkpoint(second).staged_at
     assert since is not None and held_back(store, PIPELINE) == Wait(WaitReason.TOO_MANY_QUEUED, since)
     assert str(held_back(store, PIPELINE)) == f"TOO_MANY_QUEUED since {since:%Y-%m-%d %H:%M:%S}"
-    store.tell_lags(PIPELINE, scene.epoch, second, [Lag("orders", Unit.RECORDS, 0)])
+    store.record_lags(PIPELINE, scene.epoch, second, [Lag("orders", Unit.RECORDS, 0)])
     assert held_back(store, PIPELINE) is None, "it has read everything"
-    store.tell_lags(PIPELINE, scene.epoch, second, [Lag("orders", Unit.RECORDS, 7)])
+    store.record_lags(PIPELINE, scene.epoch, second, [Lag("orders", Unit.RECORDS, 7)])
     assert held_back(store, PIPELINE) is not None
     store.leave_turn(PIPELINE, RUN)
     assert held_back(store, PIPELINE) is None, "nobody is at work"

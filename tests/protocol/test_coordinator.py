@@ -42,9 +42,9 @@ from airflow_ft.protocol.model import (
     RunKey,
 )
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.store.decision_log import DecisionLog
 from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems
 from tests.protocol.world import PIPELINE, RUN, Crash, World
 from tests.raising import raises
@@ -609,7 +609,7 @@ def test_of_two_that_adopt_at_once_the_one_that_has_looked_before_the_other_is_r
     with pytest.raises(ForeignOwnerError):
         world.steps(world.context())
 
-    def beside(store: Store, pipeline: str, participants: Any) -> Any:
+    def beside(store: DecisionLog, pipeline: str, participants: Any) -> Any:
         """The other one adopts and delivers, and the pipeline halts once more."""
         found = look(store, pipeline, participants)
         monkeypatch.undo()

@@ -12,8 +12,8 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError, LeaseHeldError
 from airflow_ft.protocol.lease import LeaseWatch, Worker, new_epoch, take_epoch
 from airflow_ft.protocol.model import Lease
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.waiting import wait_for
 
@@ -22,7 +22,7 @@ ERRORS = [ConfigurationError("the user of the decision log lacks a privilege."),
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> DecisionLog:
     store = open_store(f"sqlite:///{tmp_path}/ft.db")
     store.register(PIPELINE)
     return store
@@ -37,7 +37,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_renewal_that_fails_by_anything_is_tried_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+    store: DecisionLog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Else the lease would run out under an owner who is at work, and nobody would say so."""
 
@@ -54,7 +54,7 @@ def test_a_renewal_that_fails_by_anything_is_tried_again(
         keeper.check()
 
 
-def test_a_renewal_that_is_refused_for_good_is_told(store: Store) -> None:
+def test_a_renewal_that_is_refused_for_good_is_told(store: DecisionLog) -> None:
     with new_epoch(store, PIPELINE, Worker(), "a test", 0.03) as (epoch, keeper):
         other = Worker().lease()
         store.take_epoch(
@@ -73,7 +73,7 @@ def test_a_renewal_that_is_refused_for_good_is_told(store: Store) -> None:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_lease_that_cannot_be_given_back_hides_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+    store: DecisionLog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """A terminal error would become one that is tried again, or the other way round."""
     monkeypatch.setattr(store, "release_lease", raising(error))
@@ -82,7 +82,7 @@ def test_a_lease_that_cannot_be_given_back_hides_nothing(
     assert store.leases(PIPELINE)
 
 
-def test_a_wait_for_a_dead_owner_names_it_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_for_a_dead_owner_names_it_once(store: DecisionLog, caplog: pytest.LogCaptureFixture) -> None:
     take_epoch(store, PIPELINE, Worker("dag/stage").lease(), "a test", lease_seconds=0.0)
     with caplog.at_level(logging.INFO, "airflow_ft"):
         take_epoch(store, PIPELINE, Worker("dag/recover").lease(), "a test", lease_seconds=0.3)
@@ -116,18 +116,18 @@ class TestWatch:
     def watch(self, clock: Clock) -> LeaseWatch:
         return LeaseWatch(clock)
 
-    def owner(self, store: Store, name: str = "owner", after: int = 0) -> tuple[int, Lease]:
+    def owner(self, store: DecisionLog, name: str = "owner", after: int = 0) -> tuple[int, Lease]:
         lease = Worker(name).lease()
         seen = {each.holder: each.counter for each in store.leases(PIPELINE)}
         return store.take_epoch(PIPELINE, after, seen, lease, "a test"), lease
 
-    def take(self, store: Store, watch: LeaseWatch, clock: Clock) -> int:
+    def take(self, store: DecisionLog, watch: LeaseWatch, clock: Clock) -> int:
         lease = Worker("challenger").lease()
         return take_epoch(store, PIPELINE, lease, "a test", lease_seconds=30.0, watch=watch, sleep=clock.sleep)
 
     @pytest.mark.parametrize(("watched", "waits"), [(0.0, 30.0), (12.0, 18.0), (30.0, 0.0), (3600.0, 0.0)])
     def test_what_was_watched_before_counts(
-        self, store: Store, watch: LeaseWatch, clock: Clock, watched: float, waits: float
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock, watched: float, waits: float
     ) -> None:
         epoch, _ = self.owner(store)
         watch.look(store.leases(PIPELINE))
@@ -136,7 +136,7 @@ class TestWatch:
         assert clock.slept == waits
 
     def test_a_lease_that_was_renewed_in_between_starts_the_wait_again(
-        self, store: Store, watch: LeaseWatch, clock: Clock
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
     ) -> None:
         epoch, owner = self.owner(store)
         watch.look(store.leases(PIPELINE))
@@ -145,7 +145,7 @@ class TestWatch:
         assert self.take(store, watch, clock) == epoch + 1
         assert clock.slept == 30.0
 
-    def test_another_holder_starts_the_wait_again(self, store: Store, watch: LeaseWatch, clock: Clock) -> None:
+    def test_another_holder_starts_the_wait_again(self, store: DecisionLog, watch: LeaseWatch, clock: Clock) -> None:
         epoch, _ = self.owner(store)
         watch.look(store.leases(PIPELINE))
         clock.now += 3600.0
@@ -154,7 +154,7 @@ class TestWatch:
         assert clock.slept == 30.0
 
     def test_a_lease_that_was_away_in_between_starts_the_wait_again(
-        self, store: Store, watch: LeaseWatch, clock: Clock
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
     ) -> None:
         epoch, owner = self.owner(store)
         watch.look(store.leases(PIPELINE))
@@ -164,7 +164,9 @@ class TestWatch:
         assert self.take(store, watch, clock) == epoch + 1
         assert clock.slept == 30.0
 
-    def test_an_owner_that_renews_during_the_wait_is_alive(self, store: Store, watch: LeaseWatch, clock: Clock) -> None:
+    def test_an_owner_that_renews_during_the_wait_is_alive(
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
+    ) -> None:
         epoch, owner = self.owner(store)
         watch.look(store.leases(PIPELINE))
         clock.now += 29.0

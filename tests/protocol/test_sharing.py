@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from airflow_ft import DeltaSink, KafkaSink, MySqlSink, PostgresSink, SqliteSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec, Store
 from airflow_ft.protocol.sharing import require_own_targets
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.shared import Opener
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.testing.world import ROWS, SINK, World
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
@@ -36,7 +38,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store: Store = open_store(f"sqlite:///{folder}/ft.db")
+        self.store: DecisionLog = open_store(f"sqlite:///{folder}/ft.db")
         self.file = folder / "shop.db"
         self.connections = {
             "shop": ConnectionInfo("shop", "sqlite", host=str(self.file)),

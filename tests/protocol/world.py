@@ -12,9 +12,9 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState, Promise, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.protocol.systems import ModelSink, NoArchive, System, Systems
 from tests.through import Through
 
@@ -67,7 +67,7 @@ class World:
     )
 
     def __post_init__(self) -> None:
-        self.store: Store = open_store(f"sqlite:///{self.folder}/ft.db")
+        self.store: DecisionLog = open_store(f"sqlite:///{self.folder}/ft.db")
         self.delivery = self.deliver_into({"rows": "db", "copies": "log"})
         self.config = CheckpointConfig(max_delivery_rows=self.max_rows)
 

@@ -305,7 +305,7 @@ def product_over_models() -> Iterator[Running]:
         "schema_problems": lambda *_: [],
         "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=RUNNING.name())),
         "ThreadPoolExecutor": OneByOne,
-        "_store": lambda bucket, config: Bucket(lambda name: RUNNING.folder(name)),
+        "store_of": lambda bucket, config: Bucket(lambda name: RUNNING.folder(name)),
     }
     filed = {
         "filesystem": lambda _: RUNNING.files,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.memory import Head, Marker
 from airflow_ft.sinks.refused import Refused

@@ -20,7 +20,7 @@ from obstore import exceptions
 
 from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.protocol.model import Outcome
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.files.ledger import OURS
 from tests.simulation.kernel import Kernel, Violation
 from tests.simulation.source import Item

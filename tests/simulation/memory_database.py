@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import Row, Transaction
-from airflow_ft.store.sql import SqlStore
+from airflow_ft.store.decision_log import DecisionLog
 
 INSTALLATION = "11111111-2222-4333-8444-555555555555"
 
@@ -84,7 +84,7 @@ class MemoryDatabase:
         self.version += 1
 
 
-class RealStore(SqlStore):
+class RealStore(DecisionLog):
     """The real decision log, its code and its statements, over SQLite in memory."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -109,7 +109,7 @@ class RealStore(SqlStore):
 def _empty_log() -> bytes:
     """A decision log with its tables and nothing in them."""
     database = MemoryDatabase(lambda: 0)
-    with closing(SqlStore(database)):
+    with closing(DecisionLog(database)):
         with database.write() as tx:
             tx.change("UPDATE meta SET value = ? WHERE name = 'installation'", INSTALLATION)
         return database.snapshot()

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.filling import Filling
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Event, Pipeline, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.planning import live_plans
-from airflow_ft.protocol.ports import Confirmed
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
@@ -19,7 +19,7 @@ _UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING, S.QUAR
 
 
 class ModelReading:
-    """What `airflow_ft.protocol.ports.Store` reads of checkpoints."""
+    """What `airflow_ft.store.decision_log.DecisionLog` reads of checkpoints."""
 
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]

@@ -1,4 +1,4 @@
-"""A model of the decision log: the conditions of `airflow_ft.protocol.ports.Store` over plain values, for one pipeline.
+"""A model of the decision log: the conditions of `airflow_ft.store` over plain values, for one pipeline.
 
 It is ten times as fast as the real one, which makes a million schedules affordable. `test_model_store` plays schedules
 over both and demands the same answers, call by call.
@@ -42,7 +42,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class ModelStore(ModelStreams):
-    """See `airflow_ft.protocol.ports.Store`."""
+    """See `airflow_ft.store.decision_log.DecisionLog`."""
 
     installation = INSTALLATION
     url = "model:"
@@ -190,11 +190,11 @@ class ModelStore(ModelStreams):
         self.version += 1
         return holder
 
-    def tell_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
+    def record_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
         self._known(pipeline)
         self.version += 1
 
-    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
+    def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
         self._require_epoch(pipeline, epoch)
         row = self._rows.get(number)
         vote = row.votes.get(participant) if row is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_ft.protocol import coordinator
+from airflow_ft.protocol import coordinator, settling
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.xa import XaParticipant
@@ -62,7 +62,7 @@ def what_branches_have_set_aside_forgotten_by_the_whole(change: Change) -> None:
 @defect(ASIDE, "I7")
 def rows_set_aside_not_counted(change: Change) -> None:
     """What is delivered never adds up to the plan, and nothing is COMPLETED."""
-    change(coordinator, "of_proof", lambda _: dict[str, SetAside]())
+    change(settling, "of_proof", lambda _: dict[str, SetAside]())
 
 
 # --- branches that somebody has committed ------------------------------------------------------------------------

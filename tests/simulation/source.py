@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.protocol.model import Plan, Segment, SparkPosition
-from airflow_ft.protocol.ports import DeadLetters, WalFile
+from airflow_ft.protocol.write_ahead_log import DeadLetters, WalFile
 from airflow_ft.spark.state.locations import START_FILE
 
 ORDERS = "orders"
@@ -156,7 +156,7 @@ class Wal:
     def item(self, digest: str) -> Item:
         return self.items[digest]
 
-    # --- airflow_ft.protocol.ports.WalReader -----------------------------------------------------------------------
+    # --- airflow_ft.protocol.write_ahead_log.WalReader --------------------------------------------------------------
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         letters: Any = DeadLettersModel(self, f"file:///wal/orders/dead-letter/{plan.number}")
@@ -168,7 +168,7 @@ class Wal:
             raise WalCorruptError(f"the rows of segment {segment.number} are gone.")
         return SegmentModel(segment, self.items[segment.digest])
 
-    # --- airflow_ft.protocol.ports.Archive -------------------------------------------------------------------------
+    # --- airflow_ft.protocol.write_ahead_log.Archive ----------------------------------------------------------------
 
     def delete(self, segment: Segment) -> None:
         self.segments.pop(segment.location, None)
@@ -201,7 +201,7 @@ _SCHEMA = _Schema()
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersModel:
-    """See `airflow_ft.protocol.ports.DeadLetters`: a file is named by its content."""
+    """See `airflow_ft.protocol.write_ahead_log.DeadLetters`: a file is named by its content."""
 
     wal: Wal
     folder: str
@@ -214,7 +214,7 @@ class DeadLettersModel:
 
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
-    """See `airflow_ft.protocol.ports.SegmentReader`: one file a sink."""
+    """See `airflow_ft.protocol.write_ahead_log.SegmentReader`: one file a sink."""
 
     segment: Segment
     item: Item

@@ -300,7 +300,7 @@ class Spark:
             files.write(f"{copy}/{STATE}/{batch + 1}.delta", files.read(f"{old}/{STATE}/{batch + 1}.delta"))
 
     def compute_planned(self, location: Any, job: str = "") -> None:
-        """See `driver.computing.compute_planned`: what comes of it is named after what it was computed with."""
+        """See `driver.query_run.compute_planned`: what comes of it is named after what it was computed with."""
         wal, uri = self._world.wal, location.uri
 
         def compute() -> None:

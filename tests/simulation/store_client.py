@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from inspect import isfunction, signature
+from inspect import getmembers, isfunction, signature
 from typing import Any
 
 from airflow_ft.protocol.errors import StoreUnavailableError
-from airflow_ft.protocol.ports import Store, Unmetered
+from airflow_ft.protocol.meter import Unmetered
+from airflow_ft.store.decision_log import DecisionLog
 from tests.simulation.kernel import Kernel
 from tests.simulation.laws import Laws
 
@@ -14,7 +15,7 @@ from tests.simulation.laws import Laws
 class StoreClient:
     """The decision log as a process sees it: each method is a call."""
 
-    def __init__(self, kernel: Kernel, store: Store, laws: Laws) -> None:
+    def __init__(self, kernel: Kernel, store: DecisionLog, laws: Laws) -> None:
         self._kernel = kernel
         self._store = store
         self._laws = laws
@@ -28,9 +29,9 @@ class StoreClient:
     def close(self) -> None:
         pass
 
-    def tell_problem(self, *args: Any) -> None:
+    def record_problem(self, *args: Any) -> None:
         """Not a call at which something may go wrong: it is for people, and its errors are ignored."""
-        self._store.tell_problem(*args)
+        self._store.record_problem(*args)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -73,7 +74,7 @@ _READS = """
     runs spec fillings read_as_of delivered_with barrier barriers
 """
 _ROUTINE = ("read_all", "renew_lease")
-_METHODS = {name: method for name, method in vars(Store).items() if isfunction(method) and name[0] != "_"}
+_METHODS = {name: method for name, method in getmembers(DecisionLog, isfunction) if name[0] != "_"}
 _WRITES = frozenset(_METHODS) - frozenset(_READS.split())
 _FENCED = frozenset(name for name in _WRITES if list(signature(_METHODS[name]).parameters)[2:3] == ["epoch"])
 

@@ -104,7 +104,7 @@ class TwoPhaseServer:
 
 
 class TwoPhaseParticipant:
-    """See `airflow_ft.protocol.ports.Participant`."""
+    """See `airflow_ft.protocol.participant.Participant`."""
 
     def __init__(self, plan: ParticipantPlan, server: TwoPhaseServer, wal: Wal) -> None:
         self._plan = plan

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import (
@@ -24,7 +25,6 @@ from airflow_ft.protocol.model import (
     SparkPosition,
 )
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.recovery import in_doubt, recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import (

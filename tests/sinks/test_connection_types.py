@@ -14,9 +14,9 @@ from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
@@ -25,6 +25,7 @@ from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sources.kafka_options import kafka_options
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 
 READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
@@ -78,14 +79,14 @@ def test_a_text_that_no_driver_can_encode_is_refused_without_being_shown(reader:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.mark.airflow
 def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_spark_is_started(
-    store: Store, tmp_path: Path
+    store: DecisionLog, tmp_path: Path
 ) -> None:
     types = {"shop": "postgres", "files": "mysql", "topics": "mysql"}
     declared = PipelineSpec(

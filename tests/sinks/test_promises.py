@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ft import DeltaSink, FilesSink, IcebergSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
 from airflow_ft.admin.commands.sinks import sinks
-from airflow_ft.protocol.ports import SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sinks.md"

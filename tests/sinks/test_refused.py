@@ -5,7 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.refused import Refused
 
 

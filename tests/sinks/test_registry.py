@@ -17,9 +17,9 @@ from airflow_ft.admin.commands import setup
 from airflow_ft.pipeline import doctor
 from airflow_ft.pipeline.actions import verifying
 from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks import fitting, open_participant, registry
 from airflow_ft.sources import FileSource
 from tests.raising import raises

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import CustomSource, FileSource, SocketSource
 from airflow_ft.sources.doctor import examine_source
 

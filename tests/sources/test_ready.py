@@ -12,8 +12,8 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.dry_run import rehearse
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource, KafkaSource, Source
 from tests.raising import raises

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.sources.kafka_options import kafka_options
 from tests.raising import raises
@@ -113,7 +113,7 @@ def test_an_option_that_would_lose_files_is_refused(options: dict[str, Any], cod
     "source",
     [
         KafkaSource(topics=["a", "b"], max_offsets_per_trigger=5, options={"minPartitions": "4"}),
-        KafkaSource(pattern="a.*", starting_offsets="latest"),
+        KafkaSource(pattern="a.*", starting_offsets="latest", group_id="g", commit_offsets=False),
         KafkaSource(topics=["a"], starting_offsets={"a": {0: 5, 1: -2}}),
         KafkaSource(topics=["a"], starting_offsets=dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)),
         FileSource(path="/x", schema="n int", options={"multiLine": "true"}),

@@ -1,8 +1,6 @@
 """Where Kafka sources begin: frozen once, each by itself, whatever is changed beside it."""
 
 import datetime as dt
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,8 +16,7 @@ from airflow_ft.protocol.errors import DataLossError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import durable
-from airflow_ft.spark.driver.declared_sources import sources_by_place, unfrozen_sources
-from airflow_ft.spark.driver.inputs import named_positions
+from airflow_ft.spark.driver.inputs import named_positions, sources_by_place, unfrozen_sources
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
@@ -198,19 +195,6 @@ def test_what_another_freezes_in_the_meantime_is_not_taken_for_what_was_read(tmp
         frozen.freeze(later, {0: "orders"}, lambda _: {0: {"a": "A2", "b": "B"}})
 
 
-def test_what_another_freezes_in_place_of_an_origin_stays(tmp_path: Path) -> None:
-    """The same, where an earlier version has frozen another moment."""
-    told = {"0": FIRST + '{"a":{"0":1}}', "airflow_ft_sources": ["orders"], "airflow_ft_topics": {"0": {"a": "A"}}}
-    _as_before(tmp_path, {"orders": _start(ORDERS)}, told)
-    frozen, other, late = _frozen(tmp_path), _attempt(tmp_path, 1), _attempt(tmp_path, 2)
-    begun = frozen.read({0: "orders"})
-    _restore(frozen, other, {0: "orders"}, {0: {"a": "A"}}, {})
-    frozen.restore(late, begun, {0: {}}, {0: {"a": "A"}})
-    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: {"a": {"0": 1}}}, {0: {"a": "A"}})
-    with raises(StageError, "starting_position_taken", source="orders"):
-        frozen.freeze(late, {0: "orders"}, _ids)
-
-
 def test_a_source_that_is_read_twice_begins_twice(tmp_path: Path) -> None:
     """Joined with itself it has two places. They were one file, and the first attempt was told that it is another."""
     frozen, places = _frozen(tmp_path, orders=ORDERS, refunds=REFUNDS), {0: "orders", 1: "refunds", 2: "orders"}
@@ -340,97 +324,3 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
             before = durable.Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
             with raises(DataLossError, "records_skipped", **skipped):
                 before.freeze()
-
-
-# --- what earlier versions have left -------------------------------------------------------------------------------
-
-
-def _as_before(root: Path, said: Any, told: Any, kind: str = "origin", times: str = "") -> Path:
-    digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
-    file = root / "p" / "spark" / f"{kind}-{digest}{times}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(told))
-    return file
-
-
-def _start(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: source.get(name) for name in ("kind", "topics", "pattern", "conn_id", "starting_offsets")}
-
-
-@pytest.mark.parametrize("incarnation", ["", "p/3-0"], ids=["the first incarnation", "another one"])
-def test_an_origin_goes_by_its_own_order(tmp_path: Path, incarnation: str) -> None:
-    sources = {"orders": ORDERS, "refunds": REFUNDS}
-    said = {name: _start(source) for name, source in sources.items()}
-    told = {
-        "0": FIRST + '{"refunds":{"0":3}}',
-        "1": FIRST + canonical_json(AT_FIVE),
-        "airflow_ft_sources": ["refunds", "orders"],
-        "airflow_ft_topics": {"0": {"refunds": "REFUNDS"}, "1": {"a": "A", "b": "B"}},
-    }
-    origin = _as_before(tmp_path, ["3-0", said] if incarnation else said, told)
-    before, frozen, places = origin.read_bytes(), _frozen(tmp_path, incarnation, **sources), {0: "orders", 1: "refunds"}
-    assert frozen.has("orders") and frozen.has("refunds") and not _frozen(tmp_path, "p/4-0", **sources).has("orders")
-    assert _standing(frozen, places) == LocationStatus(
-        {0: AT_FIVE, 1: {"refunds": {"0": 3}}}, {0: {"a": "A", "b": "B"}, 1: {"refunds": "REFUNDS"}}
-    )
-    later = _attempt(tmp_path, 1)
-    _restore(frozen, later, places, {0: {"a": "A", "b": "B2"}, 1: {"refunds": "REFUNDS"}}, {0: {"b": "B"}})
-    assert _file(later, 0).read_text() == FIRST + '{"a":{"0":5}}' and _file(later, 1).exists()
-    frozen.freeze(later, places, _ids)
-    assert origin.read_bytes() == before, "a copy of it counts from now on"
-    assert _standing(_frozen(tmp_path, incarnation, orders=ORDERS), {0: "orders"}).offsets == {0: {"a": {"0": 5}}}
-
-
-def test_an_origin_without_ids_and_order_is_taken_as_the_job_has_them(tmp_path: Path) -> None:
-    _as_before(tmp_path, {"orders": _start(ORDERS)}, {"0": FIRST + canonical_json(AT_FIVE)})
-    frozen, later = _frozen(tmp_path), _attempt(tmp_path, 1)
-    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE})
-    _restore(frozen, later, {0: "orders"}, {0: {"a": "A", "b": "B"}}, {})
-    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
-    frozen.freeze(later, {0: "orders"}, _ids)
-
-
-def test_an_origin_counts_for_what_it_tells_of(tmp_path: Path) -> None:
-    """Not for a source that was declared beside the others, and not read by the job."""
-    sources = {"orders": ORDERS, "refunds": REFUNDS}
-    said, told = {name: _start(source) for name, source in sources.items()}, {"0": FIRST + canonical_json(AT_FIVE)}
-    origin = _as_before(tmp_path, said, {**told, "airflow_ft_sources": ["orders"]})
-    frozen, places = _frozen(tmp_path, **sources), {0: "refunds", 1: "orders"}
-    assert frozen.has("orders") and not frozen.has("refunds")
-    assert _standing(frozen, places) == LocationStatus({1: AT_FIVE})
-    _restore(frozen, _attempt(tmp_path, 1), places, {}, {})
-    assert _frozen(tmp_path, orders=ORDERS).has("orders"), "which stays if the other one is declared no more"
-    # It is of the first sources of a pipeline: of one that is added later it knows nothing, though its place is told.
-    for each in (told, {**told, "airflow_ft_sources": ["refunds"]}):
-        origin.write_text(json.dumps(each))
-        assert frozen.has("refunds") and _standing(frozen, {0: "refunds"}) == LocationStatus({0: AT_FIVE})
-        based = replace(frozen, base_root=str(tmp_path))
-        assert not based.has("refunds") and _standing(based, {0: "refunds"}) == LocationStatus()
-
-
-def test_an_origin_of_a_source_that_is_read_twice(tmp_path: Path) -> None:
-    told = {str(i): FIRST + f'{{"a":{{"0":{i}}}}}' for i in range(3)}
-    order = ["orders", "source-1", "orders"]
-    _as_before(tmp_path, {"orders": _start(ORDERS)}, {**told, "airflow_ft_sources": order})
-    found = _standing(_frozen(tmp_path), {0: "orders", 1: "orders"}).offsets
-    assert found == {0: {"a": {"0": 0}}, 1: {"a": {"0": 2}}}
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_an_origin_of_the_first_versions_is_found_by_all_that_was_declared(tmp_path: Path, strict: bool) -> None:
-    """It went by the whole source, or by all of it but `fail_on_data_loss`."""
-    declared = {**ORDERS, "fail_on_data_loss": strict, "max_offsets_per_trigger": 9}
-    _as_before(tmp_path, {"orders": declared}, {"0": FIRST + canonical_json(AT_FIVE)})
-    assert _standing(_frozen(tmp_path, orders=declared), {0: "orders"}).offsets == {0: AT_FIVE}
-
-
-def test_an_origin_of_a_rendered_time_is_found_by_later_ones(tmp_path: Path) -> None:
-    start = {**_start(_at(3)), "starting_offsets": "{{ data_interval_start }}"}
-    third = int(dt.datetime(2026, 1, 1, 3, tzinfo=dt.UTC).timestamp() * 1000)
-    _as_before(tmp_path, {"orders": start}, {"0": FIRST + canonical_json(AT_FIVE)}, times=f"-{third}")
-    for hour, begins in ((2, {}), (3, {0: AT_FIVE}), (9, {0: AT_FIVE})):
-        assert _standing(_frozen(tmp_path, orders=_at(hour)), {0: "orders"}).offsets == begins
-    # Of a source that was added they froze one moment for all times.
-    told = {"first": FIRST + '{"a":{"0":1}}', "ids": {"a": "A"}}
-    _as_before(tmp_path, ["orders", start], told, kind="begun")
-    assert _standing(_frozen(tmp_path, orders=_at(9)), {0: "orders"}).offsets == {0: {"a": {"0": 1}}}

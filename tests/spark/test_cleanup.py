@@ -14,7 +14,7 @@ from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, SparkPosition
-from airflow_ft.protocol.ports import ParticipantFactory
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup

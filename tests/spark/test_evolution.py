@@ -182,7 +182,7 @@ def test_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
     plan = _named((COUNT, "a"))
     location = _location(tmp_path, COUNT, plan=plan)
     base = SparkPosition(location.uri, location.batch)
-    assert evolution(PIPELINE, base, plan, _memory(SUM)) is None, "of an earlier version"
+    assert evolution(PIPELINE, base, plan, _memory(SUM)) is None, "none was recorded"
     remember_meaning(location, _memory(SUM))
     assert evolution(PIPELINE, base, plan, None) is None, "a plan that cannot be read"
     assert evolution(PIPELINE, base, plan, _memory(MAX, spark="4.3.0")) is None, "another Spark, another plan"

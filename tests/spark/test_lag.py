@@ -13,9 +13,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import StageError, StoreUnavailableError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import lag
 from airflow_ft.spark.driver.gauges import FilesGauge, Gauge, KafkaGauge
@@ -24,6 +24,7 @@ from airflow_ft.spark.driver.lag import LagWatch
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.task.launcher import LAG
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, Scene
 from tests.waiting import wait_for
@@ -101,13 +102,13 @@ class Scripted:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         yield store
 
 
 @pytest.fixture
-def scene(store: Store) -> Scene:
+def scene(store: DecisionLog) -> Scene:
     scene = Scene(store)
     scene.stage(2)
     return scene
@@ -123,7 +124,7 @@ def watch(scene: Scene, gauges: Mapping[str, Gauge], within: int = 0, **more: An
     return LagWatch(scene.store, request(scene, **more), lambda: gauges, lambda: (2, positions), lambda _: within)
 
 
-def told(store: Store) -> list[Lag]:
+def told(store: DecisionLog) -> list[Lag]:
     return [replace(each, at=None, rate=None) for each in store.lags([PIPELINE]).get(PIPELINE, [])]
 
 

@@ -25,10 +25,10 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 
 RUN = RunKey("d", "r")
@@ -38,7 +38,7 @@ class World:
     """A store, and what Spark has committed."""
 
     def __init__(self, folder: Path) -> None:
-        self.store: Store = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.store: DecisionLog = open_store(f"sqlite:///{folder / 'ft.db'}")
         self.store.register("p")
         self.commits: set[int] = set()
         self.stopped: list[BaseException] = []

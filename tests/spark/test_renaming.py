@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_ft import FilesSink, SqliteSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -43,14 +44,15 @@ from airflow_ft.protocol.model import (
     RunKey,
     SparkPosition,
 )
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.sinks import open_participant
 from airflow_ft.spark.savepoints import restoring
 from airflow_ft.spark.savepoints.restoring import Restored, restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -72,7 +74,7 @@ class Pipelines:
     def __init__(self, folder: Path, *, with_table: bool = True) -> None:
         self.folder, self.with_table = folder, with_table
         self.url = f"sqlite:///{folder}/ft.db"
-        self.store: Store = open_store(self.url)
+        self.store: DecisionLog = open_store(self.url)
         self.delivery = self.into("lake")
         self.away = False
 

@@ -114,12 +114,6 @@ def test_no_guess(tmp_path: Path, before: list[str], now: list[str]) -> None:
         source_change("p", SparkPosition(old.uri, 1), now)
 
 
-def test_a_version_that_kept_no_uses_is_told(tmp_path: Path) -> None:
-    old = _location(tmp_path, ["a", "b"], ["1", "1", "2"])
-    with raises(ConfigurationError, "sources_changed", before=["a", "b"], after=["a"]):
-        source_change("p", SparkPosition(old.uri, 1), ["a"])
-
-
 def test_a_copy_is_of_the_life_of_what_it_was_copied_from(tmp_path: Path) -> None:
     """By that an added source begins anew after everything was read anew, whoever of before wakes up late."""
     old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])

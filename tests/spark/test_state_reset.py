@@ -9,10 +9,10 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state.locations import check_sources, open_location
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
 from tests.raising import raises
@@ -147,6 +147,6 @@ def test_who_dies_leaves_the_old_base_or_the_new_one(
     assert {path.name for path in (tmp_path / PIPELINE / "spark").iterdir()} == {local_path(base.location).name}
 
 
-def _swept(store: Store, root: Path) -> None:
+def _swept(store: DecisionLog, root: Path) -> None:
     """As a run does after it: nobody needs what a dead one has left, nor the old location."""
     sweep(str(root), PIPELINE, store.referenced_locations(PIPELINE), store.pipeline(PIPELINE).epoch + 1)

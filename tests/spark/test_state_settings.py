@@ -10,9 +10,9 @@ import pytest
 
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.spark.state.settings import keep_configured, kept_settings, refuse_changed, remember_given, tell_changed
 from airflow_ft.store import open_store
 from tests.operators.declared import spec

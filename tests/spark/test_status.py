@@ -1,6 +1,5 @@
 """Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
 
-import hashlib
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import DataLossError, StageError
-from airflow_ft.protocol.model import Lease, RunKey, SparkPosition, canonical_json
-from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.protocol.model import Lease, RunKey, SparkPosition
+from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state.locations import SparkLocation, open_location
@@ -52,7 +51,7 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
     assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
 
 
-def test_a_location_of_an_earlier_version_has_offsets_and_no_ids(tmp_path: Path) -> None:
+def test_a_location_has_no_ids_where_none_were_recorded(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
     assert standing(SparkPosition(old.uri, 0)).ids == {}
 
@@ -69,20 +68,6 @@ def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
     assert (place / "sources/0/0").read_text() == FIRST + '{"a":{"0":1}}'
     assert {path.name for path in (place / "offsets").iterdir()} == {"0", ".0.crc", "1"}, "a checksum that lies is gone"
     assert {path: path.read_bytes() for path in before} == before, "hard links of the copy were not written through"
-
-
-def test_a_source_that_says_nothing_new_is_written_as_before() -> None:
-    """The origins that the first versions have left go by digests of it (`spark.state.beginnings`)."""
-    declared = KafkaSource(topics=["orders"], starting_offsets="latest", max_offsets_per_trigger=9)
-    text = canonical_json(declared.to_json())
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9dd0fd3224a3df30", text
-    silent = KafkaSource(topics=["orders"], group_id="g", commit_offsets=False)
-    assert KafkaSource.from_json(silent.to_json()) == silent
-    assert KafkaSource.from_json(declared.to_json()) == declared
-    folder = FileSource(path="/x", schema="n int", max_files_per_trigger=9)
-    text = canonical_json(folder.to_json())
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "b647cc8019baf153", text
-    assert FileSource.from_json(folder.to_json()) == folder
 
 
 class Brokers:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_ft.protocol import errors
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -19,7 +20,6 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.model import RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.writing import PipelineWrite
 from tests.store.scene import Scene
 
@@ -21,14 +21,14 @@ def store_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
+def store(store_url: str) -> Iterator[DecisionLog]:
     store = open_store(store_url)
     yield store
     store.close()
 
 
 @pytest.fixture
-def scene(store: Store) -> Scene:
+def scene(store: DecisionLog) -> Scene:
     return Scene(store)
 
 

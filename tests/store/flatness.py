@@ -10,9 +10,9 @@ from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
 from airflow_ft.protocol.overview import Noted, Only
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
+from airflow_ft.store.decision_log import DecisionLog
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
 
 Statement = tuple[str, tuple[object, ...]]
@@ -91,7 +91,7 @@ class _RecordingDatabase:
             yield _RecordingTransaction(tx, self.statements)
 
 
-def recorded(store: Any, work: Callable[[Store], None]) -> list[Statement]:
+def recorded(store: Any, work: Callable[[DecisionLog], None]) -> list[Statement]:
     """The distinct statements that `work` makes the store send."""
     plain = store._database
     recording = _RecordingDatabase(plain)
@@ -103,7 +103,7 @@ def recorded(store: Any, work: Callable[[Store], None]) -> list[Statement]:
     return list({sql: (sql, values) for sql, values in recording.statements}.values())
 
 
-def every_operation(store: Store) -> None:
+def every_operation(store: DecisionLog) -> None:
     """Calls each operation of the protocol in each of its ways."""
     scene = Scene(store)
     scene.stage(4, goes_on=True)
@@ -145,10 +145,10 @@ def every_operation(store: Store) -> None:
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
-    store.tell_warning(PIPELINE, PipelineWarning("SEEN", "orders", "a test"))
+    store.record_warning(PIPELINE, PipelineWarning("SEEN", "orders", "a test"))
     store.warnings([PIPELINE])
-    store.tell_failure(PIPELINE, LATER_RUN, Failure("JobError", "JOB_FAILED", "a test"))
-    store.tell_problem(PIPELINE, 2, kept, "xa", Failure("DeclinedError", "DECLINED", "a test"))
+    store.record_failure(PIPELINE, LATER_RUN, Failure("JobError", "JOB_FAILED", "a test"))
+    store.record_problem(PIPELINE, 2, kept, "xa", Failure("DeclinedError", "DECLINED", "a test"))
     store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
     store.adopt(PIPELINE, 5, {"db": 20}, "a test", expected=2)
@@ -161,8 +161,8 @@ def every_operation(store: Store) -> None:
     store.trigger(PIPELINE, epoch, RUN)
     store.give_up(PIPELINE, epoch, AbortReason.STOPPED, "a test")
     store.read_all(PIPELINE, epoch, RUN, store.now())
-    store.tell_lags(PIPELINE, epoch, 1, [Lag("orders", Unit.RECORDS, 7)])
-    store.tell_state(PIPELINE, epoch, 1, StateSizes(1, 2, 3))
+    store.record_lags(PIPELINE, epoch, 1, [Lag("orders", Unit.RECORDS, 7)])
+    store.record_state_sizes(PIPELINE, epoch, 1, StateSizes(1, 2, 3))
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
@@ -184,11 +184,11 @@ def every_operation(store: Store) -> None:
     store.checkpoints(PIPELINE, 5, before=3)
     store.checkpoints(PIPELINE, 5, before=3, reason=AbortReason.DECLINED)
     store.checkpoints(PIPELINE, 5, before=3, run=RUN)
-    store.tally(PIPELINE)
+    store.checkpoint_counts(PIPELINE)
     store.number_at(PIPELINE, store.now())
-    store.overview()
-    store.overview(RUN.dag_id)
-    store.standing(PIPELINE)
+    store.overviews()
+    store.overviews(RUN.dag_id)
+    store.overview(PIPELINE)
     store.mark()
     store.mark(PIPELINE)
     store.lags([PIPELINE, "other"])

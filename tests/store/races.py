@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 
 PROCESSES = 8
 
 
-def race(url: str, work: Callable[[Store, int], Any], processes: int = PROCESSES) -> list[Any]:
+def race(url: str, work: Callable[[DecisionLog, int], Any], processes: int = PROCESSES) -> list[Any]:
     """Runs `work(store, index)` in so many processes at once; what each returned, or the name of the error it met."""
     gate, opener = os.pipe()
     children = []

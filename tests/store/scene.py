@@ -22,7 +22,7 @@ from airflow_ft.protocol.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 
 PIPELINE = "orders"
 RUN = RunKey("dag", "run-1")
@@ -45,7 +45,7 @@ def a_position(batch: int) -> SparkPosition:
 class Scene:
     """`db` carries the commit point and `log` follows, unless `promises` says otherwise."""
 
-    store: Store
+    store: DecisionLog
     pipeline: str = PIPELINE
     epoch: int = 0
     promises: Mapping[str, Promise] = field(default_factory=lambda: {"db": Promise.ATOMIC, "log": Promise.REDO})

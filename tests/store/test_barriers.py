@@ -6,13 +6,13 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 
 class TestInjection:
-    def test_it_is_of_one_moment_in_all_pipelines(self, store: Store) -> None:
+    def test_it_is_of_one_moment_in_all_pipelines(self, store: DecisionLog) -> None:
         for name in ("orders", "payments", "refunds"):
             store.register(name)
         before = store.now()
@@ -26,7 +26,7 @@ class TestInjection:
         assert (event.kind, event.message) == ("BARRIER", "pipeline orders BARRIER: closing injected by anna")
         assert "BARRIER" not in [event.kind for event in store.events("refunds")]
 
-    def test_the_first_one_counts_for_each_pipeline(self, store: Store) -> None:
+    def test_the_first_one_counts_for_each_pipeline(self, store: DecisionLog) -> None:
         for name in ("orders", "payments"):
             store.register(name)
         [first] = store.inject("closing", ["orders"], "anna")
@@ -37,7 +37,7 @@ class TestInjection:
         assert len(store.events("orders")) == events
         assert list(store.inject("closing", ["orders"], "carl")) == [first]
 
-    def test_it_is_in_all_pipelines_or_in_none(self, store: Store) -> None:
+    def test_it_is_in_all_pipelines_or_in_none(self, store: DecisionLog) -> None:
         store.register("orders")
         with raises(KeyError, "pipeline_unknown", pipeline="nobody"):
             store.inject("closing", ["nobody", "orders"], "anna")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from airflow_ft.protocol.model import CheckpointState, Promise
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.store.races import PROCESSES, race
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position, a_segment
 
@@ -10,7 +10,7 @@ S = CheckpointState
 
 class TestRaces:
     def test_one_of_many_challengers_takes_the_epoch(self, scene: Scene, store_url: str) -> None:
-        def challenge(store: Store, index: int) -> object:
+        def challenge(store: DecisionLog, index: int) -> object:
             return store.take_epoch(PIPELINE, 0, {}, a_lease(f"process-{index}"), "a race")
 
         answers = race(store_url, challenge)
@@ -21,7 +21,7 @@ class TestRaces:
     def test_numbers_are_unique_and_without_gaps(self, scene: Scene, store_url: str) -> None:
         scene.take()
 
-        def draw(store: Store, index: int) -> object:
+        def draw(store: DecisionLog, index: int) -> object:
             return [store.trigger(PIPELINE, 1, RUN) for _ in range(5)]
 
         answers = race(store_url, draw)
@@ -35,7 +35,7 @@ class TestRaces:
         scene.take()
         number = scene.trigger()
 
-        def publish(store: Store, index: int) -> object:
+        def publish(store: DecisionLog, index: int) -> object:
             store.publish(PIPELINE, 1, number, 0, a_segment(number, rows=index), a_position(index), {"by": index})
             return "published"
 
@@ -49,7 +49,7 @@ class TestRaces:
     def test_all_planners_read_the_same_plan(self, scene: Scene, store_url: str) -> None:
         scene.stage(3)
 
-        def plan(store: Store, index: int) -> object:
+        def plan(store: DecisionLog, index: int) -> object:
             mine = Scene(store, epoch=1)
             segments = [3] if index % 2 else [1, 2, 3]
             return [segment.number for segment in mine.plan(3, segments).segments]
@@ -63,7 +63,7 @@ class TestRaces:
         scene.stage(1)
         scene.plan(1)
 
-        def vote(store: Store, index: int) -> object:
+        def vote(store: DecisionLog, index: int) -> object:
             return Scene(store, epoch=1).vote(1, f"p{index}").state.value
 
         answers = race(store_url, vote)
@@ -76,7 +76,7 @@ class TestRaces:
         scene.plan(1)
         attempts = [scene.attempt(1, "db") for _ in range(PROCESSES)]
 
-        def vote(store: Store, index: int) -> object:
+        def vote(store: DecisionLog, index: int) -> object:
             store.vote(PIPELINE, 1, 1, "db", attempts[index])
             return "voted"
 
@@ -88,7 +88,7 @@ class TestRaces:
         scene.prepare(1)
         votes = scene.votes(1)
 
-        def decide_or_abort(store: Store, index: int) -> object:
+        def decide_or_abort(store: DecisionLog, index: int) -> object:
             mine = Scene(store, epoch=1)
             if index % 2:
                 return store.decide(PIPELINE, 1, 1, votes).state.value
@@ -106,7 +106,7 @@ class TestRaces:
         scene.prepare(1)
         scene.decide(1)
 
-        def prove(store: Store, index: int) -> object:
+        def prove(store: DecisionLog, index: int) -> object:
             return Scene(store, epoch=1).prove(1, f"p{index}").state.value
 
         assert sorted(race(store_url, prove)) == ["COMMITTING"] * (PROCESSES - 1) + ["COMPLETED"]
@@ -118,7 +118,7 @@ class TestRaces:
         for name in others:
             scene.store.register(name)
 
-        def inject(store: Store, index: int) -> object:
+        def inject(store: DecisionLog, index: int) -> object:
             names = [PIPELINE, *others]
             found = store.inject("closing", names if index % 2 else names[::-1], f"process-{index}")
             return [[each.pipeline, each.injected_at.isoformat(), each.injected_by] for each in found]

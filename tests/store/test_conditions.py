@@ -26,7 +26,7 @@ PROGRAM = RunKey(f"{PLAIN}{PIPELINE}", "a program")
 
 def judged(scene: Scene, *, ended: Collection[RunKey] = (), paused: Container[str] = ()) -> Overview:
     [found] = judge(
-        [scene.store.standing(PIPELINE)], 30, lambda runs: [run for run in runs if run in ended], lambda _: paused
+        [scene.store.overview(PIPELINE)], 30, lambda runs: [run for run in runs if run in ended], lambda _: paused
     )
     return found
 
@@ -44,7 +44,7 @@ class TestFailed:
     def test_a_run_that_told_an_error_has_failed_until_another_run_begins(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene).condition is Condition.RUNNING, "Airflow may try its task again"
         store.leave_turn(PIPELINE, RUN)
         found = judged(scene)
@@ -60,7 +60,7 @@ class TestFailed:
     def test_the_same_run_that_is_tried_again_with_success_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN, confirmed=True)
         assert judged(scene).condition is Condition.IDLE and judged(scene).failure is None
 
@@ -68,12 +68,12 @@ class TestFailed:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         follows = Failure("NotDeliveredError", "", "its stage has not finished.")
-        store.tell_failure(PIPELINE, RUN, BROKEN)
-        store.tell_failure(PIPELINE, RUN, follows, follows=True)
+        store.record_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, follows, follows=True)
         found = judged(scene).failure
         assert found is not None and found.kind == "JobError"
         store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
-        store.tell_failure(PIPELINE, LATER_RUN, follows, follows=True)
+        store.record_failure(PIPELINE, LATER_RUN, follows, follows=True)
         found = judged(scene).failure
         assert found is not None and found.kind == "NotDeliveredError", "nothing else is known of this run"
 
@@ -82,10 +82,10 @@ class TestFailed:
         scene.stage(run=RUN)
         scene.take()
         scene.stage(run=LATER_RUN)
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene).failure is None, "it woke up after the newer run"
         store.enter_turn(PIPELINE, LATER_RUN, None)
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene).failure is None, "the newer run is active"
 
     def test_a_run_that_was_killed_with_the_turn_has_failed(self, scene: Scene) -> None:
@@ -137,7 +137,7 @@ class TestFailed:
         store = scene.store
         assert judged(scene).condition is Condition.IDLE
         store.enter_turn(PIPELINE, RUN, None)
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN)
         store.retire(PIPELINE, "ada")
         assert judged(scene).condition is Condition.IDLE and judged(scene).trouble is None
@@ -147,7 +147,7 @@ class TestFailed:
         store.enter_turn(PIPELINE, RUN, None)
         found = judged(scene, ended=[RUN], paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told, "it was killed"
-        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN)
         found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told and "raised" in found.told
@@ -160,7 +160,7 @@ class TestFailed:
             store.enter_turn(PIPELINE, RUN, None)
             found = judged(scene, ended=[RUN])
         else:
-            store.tell_failure(PIPELINE, RUN, BROKEN)
+            store.record_failure(PIPELINE, RUN, BROKEN)
             found = judged(scene)
         assert found.condition is Condition.FAILED
 
@@ -169,7 +169,7 @@ class TestFailed:
         for run in (RUN, LATER_RUN):
             store.enter_turn(PIPELINE, run, None)
             store.leave_turn(PIPELINE, run, confirmed=True)
-        store.tell_failure(PIPELINE, LATER_RUN, BROKEN)
+        store.record_failure(PIPELINE, LATER_RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN, confirmed=True)
         assert judged(scene).condition is Condition.FAILED
         store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
@@ -187,7 +187,7 @@ class TestFailed:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
-        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene).condition is Condition.IN_DOUBT and judged(scene).trouble is Condition.FAILED
         scene.quarantine(1)
         assert judged(scene).condition is Condition.QUARANTINED
@@ -218,7 +218,7 @@ class TestNotRunning:
         scene.store.enter_turn(PIPELINE, RUN, None)
         found = judged(scene, ended=[RUN])
         assert found.condition is Condition.NOT_RUNNING and not found.is_stopped
-        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene, ended=[RUN]).condition is Condition.FAILED
 
     def test_one_that_was_stopped_or_paused_does_not_run_either_and_needs_nobody(self, scene: Scene) -> None:
@@ -228,7 +228,7 @@ class TestNotRunning:
         assert judged(scene).condition is Condition.NOT_RUNNING and judged(scene).is_stopped
         found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.NOT_RUNNING and found.is_stopped and "paused" in found.told
-        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
         found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and not found.is_stopped, "it failed, whatever was done later"
         scene.store.retire(PIPELINE, "ada")
@@ -238,18 +238,18 @@ class TestNotRunning:
 
     def test_a_stream_at_work_is_late_by_default(self, scene: Scene) -> None:
         scene.stage(made_with={**STREAM, "checkpointing": {"interval": 600}})
-        assert scene.store.standing(PIPELINE).late_after is None, "no run is active"
+        assert scene.store.overview(PIPELINE).late_after is None, "no run is active"
         scene.store.enter_turn(PIPELINE, RUN, None)
-        assert scene.store.standing(PIPELINE).late_after == timedelta(minutes=100)
+        assert scene.store.overview(PIPELINE).late_after == timedelta(minutes=100)
         scene.store.begin_stage(PIPELINE, scene.epoch, RUN, spec=STREAM)
-        assert scene.store.standing(PIPELINE).late_after == timedelta(minutes=10)
+        assert scene.store.overview(PIPELINE).late_after == timedelta(minutes=10)
         database = scene.store._database  # type: ignore[attr-defined]
         past = from_time(scene.store.now() - timedelta(hours=1))
         with database.write() as tx:
             tx.change("UPDATE pipeline SET created_at = ?, confirmed_at = ?", past, past)
         assert judged(scene).condition is Condition.LATE
         scene.store.begin_stage(PIPELINE, scene.epoch, RUN, spec={**STREAM, "late_after": 86400.0})
-        assert scene.store.standing(PIPELINE).late_after == timedelta(days=1)
+        assert scene.store.overview(PIPELINE).late_after == timedelta(days=1)
 
 
 class TestExplained:
@@ -265,7 +265,7 @@ class TestExplained:
         scene.decide(1)
         scene.prove(1, "log")
         if problem is not None:
-            scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", problem)
+            scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", problem)
         told, code = explained(scene.store, judged(scene))
         assert next_run in told and "db" in told and "log:" not in told
         assert code == (problem.code if problem else "")
@@ -275,7 +275,7 @@ class TestExplained:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
-        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
         assert "Unpause" in explained(scene.store, judged(scene, paused={RUN.dag_id})).text
         scene.store.retire(PIPELINE, "ada")
         assert "retired" in explained(scene.store, judged(scene)).text
@@ -287,7 +287,7 @@ class TestExplained:
         scene.quarantine(1, "ada wants to look.")
         told = explained(scene.store, judged(scene)).text
         assert "ada wants to look" in told and "refuse" not in told
-        scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
+        scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
         assert "set the refused rows aside" in explained(scene.store, judged(scene)).text
 
 

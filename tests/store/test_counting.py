@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AfterAbort, RunKey
-from airflow_ft.protocol.ports import Confirmed
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

@@ -12,14 +12,14 @@ from airflow_ft.protocol.errors import (
     StateConflictError,
 )
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position, a_segment
 
 
 class TestPipelines:
-    def test_a_registered_pipeline_has_no_epoch_and_begins_with_number_one(self, store: Store) -> None:
+    def test_a_registered_pipeline_has_no_epoch_and_begins_with_number_one(self, store: DecisionLog) -> None:
         pipeline = store.register(PIPELINE)
         assert (pipeline.epoch, pipeline.next_number, pipeline.last_published) == (0, 1, 0)
         assert (pipeline.status, pipeline.base, pipeline.turn) == (PipelineStatus.ACTIVE, None, None)
@@ -32,11 +32,11 @@ class TestPipelines:
         assert scene.kinds().count("REGISTERED") == 1
 
     @pytest.mark.parametrize("name", ["", "Orders", "-x", "a b", "a" * 64, "ordérs", "a\n"])
-    def test_a_name_that_sinks_could_not_bear_is_refused(self, store: Store, name: str) -> None:
+    def test_a_name_that_sinks_could_not_bear_is_refused(self, store: DecisionLog, name: str) -> None:
         with raises(ConfigurationError, "name_invalid", value=name):
             store.register(name)
 
-    def test_pipelines_are_listed_by_name_and_do_not_mix(self, store: Store) -> None:
+    def test_pipelines_are_listed_by_name_and_do_not_mix(self, store: DecisionLog) -> None:
         second, first = Scene(store, "b"), Scene(store, "a")
         second.stage(2)
         first.stage(1)
@@ -45,7 +45,7 @@ class TestPipelines:
         assert [c.number for c in store.checkpoints("b")] == [2, 1]
         assert store.pipeline("a").epoch == 1
 
-    def test_a_pipeline_that_does_not_exist_is_a_key_error_in_every_read(self, store: Store) -> None:
+    def test_a_pipeline_that_does_not_exist_is_a_key_error_in_every_read(self, store: DecisionLog) -> None:
         for read in (
             lambda: store.pipeline("nope"),
             lambda: store.leases("nope"),
@@ -66,15 +66,15 @@ class TestPipelines:
             with raises(KeyError, "pipeline_unknown", pipeline="nope"):
                 read()
 
-    def test_a_write_to_a_pipeline_that_does_not_exist_says_so(self, store: Store) -> None:
+    def test_a_write_to_a_pipeline_that_does_not_exist_says_so(self, store: DecisionLog) -> None:
         with raises(UnknownPipelineError, "pipeline_unknown", pipeline="nope"):
             store.trigger("nope", 1, RUN)
 
-    def test_the_installation_is_a_uuid_that_stays(self, store: Store) -> None:
+    def test_the_installation_is_a_uuid_that_stays(self, store: DecisionLog) -> None:
         assert len(store.installation) == 36
         assert store.installation.count("-") == 4
 
-    def test_the_clock_is_utc_and_does_not_stand(self, store: Store) -> None:
+    def test_the_clock_is_utc_and_does_not_stand(self, store: DecisionLog) -> None:
         first, second = store.now(), store.now()
         assert first.tzinfo is UTC
         assert first <= second

@@ -13,7 +13,7 @@ import pytest
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, Scene
-from tests.store.standing import differences
+from tests.store.summary import differences
 
 pytestmark = pytest.mark.slow
 

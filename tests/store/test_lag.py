@@ -26,8 +26,8 @@ class TestLags:
         other = Scene(store, "other")
         for each in (scene, other):
             each.stage(3)
-        store.tell_lags(PIPELINE, scene.epoch, 1, [ORDERS, FILES])
-        store.tell_lags("other", other.epoch, 0, [FILES])
+        store.record_lags(PIPELINE, scene.epoch, 1, [ORDERS, FILES])
+        store.record_lags("other", other.epoch, 0, [FILES])
         told = store.lags([PIPELINE, "other", "nowhere"])
         assert {name: [replace(each, at=None) for each in lags] for name, lags in told.items()} == {
             PIPELINE: [FILES, ORDERS],
@@ -35,7 +35,7 @@ class TestLags:
         }
         at = told[PIPELINE][0].at
         assert at is not None and timedelta(0) <= store.now() - at < timedelta(minutes=1)
-        store.tell_lags(PIPELINE, scene.epoch, 3, [replace(ORDERS, behind=5)])
+        store.record_lags(PIPELINE, scene.epoch, 3, [replace(ORDERS, behind=5)])
         assert [each.behind for each in store.lags([PIPELINE])[PIPELINE]] == [5]
         assert [each.lag for each in store.timings(PIPELINE, 5)] == [{"orders": 5}, {}, {"orders": 70, "files": 3}]
         assert [each.lag for each in store.timings("other", 5)] == [{}, {}, {}]
@@ -46,13 +46,13 @@ class TestLags:
         old = scene.epoch
         scene.take()
         with pytest.raises(FencedError):
-            scene.store.tell_lags(PIPELINE, old, 1, [ORDERS])
+            scene.store.record_lags(PIPELINE, old, 1, [ORDERS])
         assert not scene.store.lags([PIPELINE])
 
     def test_it_writes_no_event(self, scene: Scene) -> None:
         scene.stage()
         before = scene.store.events(PIPELINE)
-        scene.store.tell_lags(PIPELINE, scene.epoch, 1, [ORDERS])
+        scene.store.record_lags(PIPELINE, scene.epoch, 1, [ORDERS])
         assert scene.store.events(PIPELINE) == before
 
 
@@ -69,27 +69,27 @@ class TestLate:
                 tx.change(f"UPDATE pipeline SET {name} = ? WHERE {name} > ?", past, past)
             tx.change("UPDATE checkpoint SET completed_at = ? WHERE completed_at > ?", past, past)
             tx.change("UPDATE run SET stage_began = ? WHERE stage_began > ?", past, past)
-        return scene.store.standing(PIPELINE).condition
+        return scene.store.overview(PIPELINE).condition
 
     def test_without_a_bound_nothing_is_late(self, scene: Scene) -> None:
         scene.stage(made_with={"job": "shop"})
         scene.complete(1)
-        assert self.condition(scene) is Condition.IDLE and scene.store.standing(PIPELINE).late is None
+        assert self.condition(scene) is Condition.IDLE and scene.store.overview(PIPELINE).late is None
 
     def test_nothing_confirmed_for_longer_than_the_bound(self, scene: Scene) -> None:
         scene.stage(2, made_with=LATE)
-        assert scene.store.standing(PIPELINE).condition is Condition.WAITING
+        assert scene.store.overview(PIPELINE).condition is Condition.WAITING
         assert self.condition(scene) is Condition.LATE, "nothing was ever confirmed"
         scene.complete(1)
-        assert scene.store.standing(PIPELINE).late is None, "just now"
+        assert scene.store.overview(PIPELINE).late is None, "just now"
         assert self.condition(scene) is Condition.LATE
-        late = scene.store.standing(PIPELINE).late
+        late = scene.store.overview(PIPELINE).late
         assert late is not None and timedelta(hours=2) <= late < timedelta(hours=2, minutes=1)
         scene.store.enter_turn(PIPELINE, RUN, None)
-        assert scene.store.standing(PIPELINE).condition is Condition.LATE, "although somebody is at work"
-        assert [each.condition for each in scene.store.overview()] == [Condition.LATE]
+        assert scene.store.overview(PIPELINE).condition is Condition.LATE, "although somebody is at work"
+        assert [each.condition for each in scene.store.overviews()] == [Condition.LATE]
         scene.complete(2)
-        assert scene.store.standing(PIPELINE).condition is Condition.RUNNING
+        assert scene.store.overview(PIPELINE).condition is Condition.RUNNING
 
     def test_what_is_worse_is_told_first(self, scene: Scene) -> None:
         scene.stage(made_with=LATE)
@@ -102,18 +102,18 @@ class TestLate:
         scene.complete(1)
         assert self.condition(scene) is Condition.LATE
         scene.store.begin_stage(PIPELINE, scene.epoch, LATER_RUN, spec=LATE)
-        assert scene.store.standing(PIPELINE).condition is Condition.LATE, "it has only begun"
+        assert scene.store.overview(PIPELINE).condition is Condition.LATE, "it has only begun"
         scene.store.end_stage(PIPELINE, scene.epoch, LATER_RUN, None)
-        assert scene.store.standing(PIPELINE).condition is Condition.IDLE
+        assert scene.store.overview(PIPELINE).condition is Condition.IDLE
         scene.stage(made_with=LATE)
-        assert scene.store.standing(PIPELINE).condition is Condition.LATE, "its rows wait"
+        assert scene.store.overview(PIPELINE).condition is Condition.LATE, "its rows wait"
 
     def test_a_stream_that_has_read_all_is_in_time(self, scene: Scene) -> None:
         scene.stage(made_with=LATE, goes_on=True)
         scene.complete(1)
         assert self.condition(scene) is Condition.LATE
         scene.store.read_all(PIPELINE, scene.epoch, RUN, scene.store.now())
-        assert scene.store.standing(PIPELINE).condition is Condition.IDLE
+        assert scene.store.overview(PIPELINE).condition is Condition.IDLE
 
     def test_the_bound_is_that_of_the_newest_run(self, scene: Scene) -> None:
         scene.stage(made_with=LATE)
@@ -128,7 +128,7 @@ class TestLate:
         assert self.condition(scene) is Condition.LATE
         for _ in range(2):
             scene.store.retire(PIPELINE, "ada")
-        assert scene.store.standing(PIPELINE).condition is Condition.IDLE
+        assert scene.store.overview(PIPELINE).condition is Condition.IDLE
         assert [each.message for each in scene.store.events(PIPELINE) if each.kind == "RETIRED"] == [
             "pipeline orders RETIRED: by ada"
         ]

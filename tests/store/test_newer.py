@@ -20,10 +20,10 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import HaltReason, PipelineStatus, RequestKind
 from airflow_ft.protocol.overview import Condition, Only
 from airflow_ft.protocol.planning import read_tombstone
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.problems import problems
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import recover_all
+from airflow_ft.store.decision_log import DecisionLog
 from tests.protocol.systems import Systems
 from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease
@@ -31,14 +31,14 @@ from tests.store.scene import PIPELINE, RUN, Scene, a_lease
 NEW = "SINK_MOVED"
 
 
-def write(store: Store, sql: str, *values: object) -> None:
+def write(store: DecisionLog, sql: str, *values: object) -> None:
     """As a release does that knows more than this one."""
     with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as db:
         assert db.execute(sql, values).rowcount == 1
         db.commit()
 
 
-def halt(store: Store, pipeline: str, status: str = "HALTED", reason: str | None = NEW) -> None:
+def halt(store: DecisionLog, pipeline: str, status: str = "HALTED", reason: str | None = NEW) -> None:
     sql = "UPDATE pipeline SET status = ?, halt_reason = ?, halt_message = 'go and see' WHERE name = ?"
     write(store, sql, status, reason, pipeline)
 
@@ -51,11 +51,11 @@ def test_a_list_shows_it_as_it_stands_and_all_others(scene: Scene, status: str, 
     other = Scene(store, "other")
     other.take()
     halt(store, PIPELINE, status, reason)
-    found = {each.name: each for each in store.overview()}
+    found = {each.name: each for each in store.overviews()}
     assert list(found) == [PIPELINE, "other"]
     assert found[PIPELINE].halted.startswith(f"{shown}: go and see (A newer airflow-ft")
     assert found[PIPELINE].condition is Condition.HALTED and found["other"].condition is Condition.IDLE
-    assert store.standing(PIPELINE)._replace(now=found[PIPELINE].now) == found[PIPELINE]
+    assert store.overview(PIPELINE)._replace(now=found[PIPELINE].now) == found[PIPELINE]
     row, _ = store.pipelines()
     assert (row.status, row.halt_reason, row.newer, row.why) == (PipelineStatus.HALTED, None, shown, shown)
     assert row.halted == found[PIPELINE].halted
@@ -162,7 +162,7 @@ def test_what_decides_of_a_checkpoint_is_refused_by_name(scene: Scene, column: s
     with raises(NewerReleaseError, "newer_release", pipeline="orders", checkpoint=1) as refused:
         store.checkpoint(PIPELINE, 1)
     assert refused.error is not None and value in refused.error.headline
-    assert [each.name for each in store.overview()] == [PIPELINE, "other"]
+    assert [each.name for each in store.overviews()] == [PIPELINE, "other"]
     assert not list(problems(store))
     assert [each.pipeline for each in problems(store, patience=timedelta(0))] == ["other"]
     unknown = [each for each in doubts(store, [PIPELINE, "other"], Systems({})) if each.pipeline == PIPELINE]
@@ -173,7 +173,7 @@ def test_units_and_requests_are_passed_over(scene: Scene) -> None:
     """A stream of this release goes on, whatever it is asked in a newer one's words."""
     store = scene.store
     scene.take()
-    store.tell_lags(PIPELINE, scene.epoch, 0, [Lag("clicks", Unit.RECORDS, 1200)])
+    store.record_lags(PIPELINE, scene.epoch, 0, [Lag("clicks", Unit.RECORDS, 1200)])
     write(store, "UPDATE source_lag SET unit = 'partitions' WHERE pipeline = ?", PIPELINE)
     [lag] = store.lags([PIPELINE])[PIPELINE]
     assert lag.amount == "1,200 partitions"
@@ -185,7 +185,7 @@ def test_units_and_requests_are_passed_over(scene: Scene) -> None:
 
 def test_what_is_no_word_is_damage(scene: Scene) -> None:
     halt(scene.store, PIPELINE, reason="\0\1")
-    for read in (scene.store.overview, scene.store.pipelines, lambda: scene.store.pipeline(PIPELINE)):
+    for read in (scene.store.overviews, scene.store.pipelines, lambda: scene.store.pipeline(PIPELINE)):
         with raises(StoreCorruptError, "store_corrupt", table="pipeline"):
             read()
     with raises(StoreCorruptError, "store_corrupt", table="pipeline"):

@@ -12,9 +12,9 @@ import pytest
 from airflow_ft.protocol.errors import AirflowFtError, StateConflictError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.planning import live_plans
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import confirmed_of
 from airflow_ft.protocol.transitions import UNFINISHED, is_allowed
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
@@ -75,9 +75,9 @@ def choose(scene: Scene, dice: random.Random) -> tuple[str, Callable[[], object]
     return name, possible[name]
 
 
-def check_tally(store: Store, known: list[Checkpoint]) -> None:
+def check_tally(store: DecisionLog, known: list[Checkpoint]) -> None:
     states = Counter(c.state for c in known)
-    found = store.tally(PIPELINE)
+    found = store.checkpoint_counts(PIPELINE)
     assert (found.completed, found.subsumed, found.failed) == (
         states[S.COMPLETED],
         states[S.SUBSUMED],
@@ -86,10 +86,10 @@ def check_tally(store: Store, known: list[Checkpoint]) -> None:
     assert found.in_progress == sum(states[each] for each in UNFINISHED) and found.triggered == len(known)
 
 
-def check_standing(store: Store, known: list[Checkpoint]) -> None:
+def check_standing(store: DecisionLog, known: list[Checkpoint]) -> None:
     """What is kept of it for a list is what its checkpoints say."""
     states = Counter(c.state for c in known)
-    found = store.standing(PIPELINE)
+    found = store.overview(PIPELINE)
     assert (found.quarantined, found.committing) == (states[S.QUARANTINED], states[S.COMMITTING])
     assert found.undelivered == sum(c.is_undelivered for c in known)
     assert set(found.dags) == {c.run.dag_id for c in known if c.run is not None}

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
-from airflow_ft.protocol.overview import Condition, Noted, Only, Origin, Tally
+from airflow_ft.protocol.overview import CheckpointCounts, Condition, Noted, Only, Origin
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
@@ -30,7 +30,7 @@ class TestReading:
     def test_all_pipelines_are_told_in_short(self, scene: Scene) -> None:
         store = scene.store
         other = Scene(store, "a")
-        assert [(each.name, each.condition, each.dags) for each in store.overview()] == [
+        assert [(each.name, each.condition, each.dags) for each in store.overviews()] == [
             ("a", Condition.IDLE, ()),
             (PIPELINE, Condition.IDLE, ()),
         ]
@@ -38,28 +38,28 @@ class TestReading:
         scene.complete(1)
         scene.prepare(2)
         scene.decide(2)
-        [_, found] = store.overview()
+        [_, found] = store.overviews()
         assert (found.undelivered, found.committing, found.quarantined) == (3, 1, 0)
         assert (found.condition, found.dags, found.turn) == (Condition.IN_DOUBT, (RUN.dag_id,), None)
         scene.quarantine(2)
         other.stage(1, RunKey("b", "1"))
         other.stage(1, RunKey("c", "1"))
         other.abort(1, AfterAbort.REWOUND, 1)
-        [first, second] = store.overview()
+        [first, second] = store.overviews()
         assert (second.condition, second.undelivered, second.quarantined) == (Condition.QUARANTINED, 3, 1)
         assert (first.dags, first.undelivered, first.condition) == (("b", "c"), 0, Condition.IDLE)
         other.stage(1, RunKey("bb", "1"))
-        assert [each.name for each in store.overview("bb")] == ["a"], "neither the first nor the last"
-        assert [each.name for each in store.overview(RUN.dag_id)] == [PIPELINE] and not store.overview("d")
-        for each in store.overview():
-            assert store.standing(each.name)._replace(now=each.now) == each
+        assert [each.name for each in store.overviews("bb")] == ["a"], "neither the first nor the last"
+        assert [each.name for each in store.overviews(RUN.dag_id)] == [PIPELINE] and not store.overviews("d")
+        for each in store.overviews():
+            assert store.overview(each.name)._replace(now=each.now) == each
         with pytest.raises(KeyError):
-            store.standing("nowhere")
+            store.overview("nowhere")
         store.enter_turn("a", RUN, None)
-        assert store.overview()[0].turn == RUN and store.overview()[0].condition is Condition.RUNNING
+        assert store.overviews()[0].turn == RUN and store.overviews()[0].condition is Condition.RUNNING
         store.halt("a", HaltReason.TOKEN_LOST, "it is gone")
-        assert store.overview()[0].halted == "TOKEN_LOST: it is gone"
-        assert store.overview()[0].condition is Condition.HALTED
+        assert store.overviews()[0].halted == "TOKEN_LOST: it is gone"
+        assert store.overviews()[0].condition is Condition.HALTED
 
     def test_how_long_the_newest_checkpoints_took(self, scene: Scene) -> None:
         store = scene.store
@@ -88,20 +88,20 @@ class TestReading:
 
     def test_how_many_have_ended_how_is_known_without_counting_them(self, scene: Scene) -> None:
         store = scene.store
-        assert store.tally(PIPELINE) == Tally(0, 0, 0, 0, 0)
+        assert store.checkpoint_counts(PIPELINE) == CheckpointCounts(0, 0, 0, 0, 0)
         scene.stage(5)
         scene.complete(2, [1, 2])
         scene.abort(3)
         scene.complete(4, [3, 4])
-        assert store.tally(PIPELINE) == Tally(1, completed=2, subsumed=1, failed=1, restored=0)
-        assert store.tally(PIPELINE).triggered == 5
+        assert store.checkpoint_counts(PIPELINE) == CheckpointCounts(1, completed=2, subsumed=1, failed=1, restored=0)
+        assert store.checkpoint_counts(PIPELINE).triggered == 5
         scene.complete(5)
         store.restore(PIPELINE, scene.epoch, a_position(5), "a test")
-        assert store.tally(PIPELINE) == Tally(0, completed=3, subsumed=1, failed=1, restored=1)
+        assert store.checkpoint_counts(PIPELINE) == CheckpointCounts(0, completed=3, subsumed=1, failed=1, restored=1)
         store.forget_events(PIPELINE, 1, 100)
-        assert store.tally(PIPELINE).restored == 1, "those of the whole pipeline stay"
+        assert store.checkpoint_counts(PIPELINE).restored == 1, "those of the whole pipeline stay"
         with pytest.raises(KeyError):
-            store.tally("nowhere")
+            store.checkpoint_counts("nowhere")
 
     def test_a_time_leads_to_a_number(self, scene: Scene) -> None:
         store = scene.store

@@ -54,7 +54,7 @@ class TestRenames:
         store.enter_turn(PIPELINE, RUN, None)
         renamed(scene, 1)
         assert store.pipeline(PIPELINE).turn is None
-        assert store.standing(PIPELINE).condition is Condition.RENAMED
+        assert store.overview(PIPELINE).condition is Condition.RENAMED
 
     def test_a_gate_that_cannot_open_any_more_says_so(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
@@ -121,7 +121,7 @@ class TestRenames:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "found by a process that woke up")
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
-        standing = store.standing(PIPELINE)
+        standing = store.overview(PIPELINE)
         assert (standing.condition, standing.told) == ("RENAMED", "it continues as shop-orders, after checkpoint 1.")
         store.resume(PIPELINE, "ada")
         row = store.pipeline(PIPELINE)

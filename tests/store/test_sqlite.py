@@ -10,8 +10,8 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
 from airflow_ft.protocol.model import HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store, sqlite
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.migrations import Migration, migrate
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore, network_file_system
 from airflow_ft.store.writing import pipeline_write
@@ -167,7 +167,7 @@ def test_an_older_backup_that_is_restored_into_the_open_file_is_told(path: Path,
             closing(sqlite3.connect(path)) as target,
         ):
             source.backup(target)
-        for use in (store.mark, store.overview):
+        for use in (store.mark, store.overviews):
             with raises(StoreUnavailableError, "store_replaced"):
                 use()
 
@@ -229,8 +229,8 @@ def test_a_forked_child_uses_connections_of_its_own(path: Path) -> None:
 
 
 def test_a_store_opened_by_url_is_the_same(path: Path) -> None:
-    first: Store = open_store(f"sqlite:///{path}")
-    second: Store = open_store(f"sqlite:///{path}")
+    first: DecisionLog = open_store(f"sqlite:///{path}")
+    second: DecisionLog = open_store(f"sqlite:///{path}")
     assert first.installation == second.installation
     Scene(first).stage(1)
     assert [c.number for c in second.checkpoints(PIPELINE)] == [1]

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownCheckpointError
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
@@ -204,7 +204,7 @@ class TestStaging:
         scene.stage(2)
         scene.prepare(1)
         scene.store.close()
-        again: Store = open_store(store_url)
+        again: DecisionLog = open_store(store_url)
         try:
             assert again.installation == scene.store.installation
             assert [c.state for c in again.checkpoints(PIPELINE)] == [CheckpointState.STAGED, CheckpointState.PREPARED]

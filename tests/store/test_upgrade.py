@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import find_store, migrations, open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.migrations import Migration
 from airflow_ft.store.sqlite import SqliteStore
 from tests.raising import raises
@@ -23,7 +23,7 @@ NEXT = Migration(
 
 
 @pytest.fixture
-def reopened(tmp_path: Path) -> Callable[[], Store]:
+def reopened(tmp_path: Path) -> Callable[[], DecisionLog]:
     """Return what opens the decision log under test."""
     return lambda: SqliteStore(tmp_path / "ft.db")
 
@@ -36,7 +36,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 class TestUpgrade:
-    def test_rows_are_kept(self, reopened: Callable[[], Store], newer: Callable[[], None]) -> None:
+    def test_rows_are_kept(self, reopened: Callable[[], DecisionLog], newer: Callable[[], None]) -> None:
         with closing(reopened()) as store:
             Scene(store).stage(1)
             before = store.checkpoint(PIPELINE, 1), store.installation, store.mark()

@@ -17,7 +17,7 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import LocalFileSystem, local_path

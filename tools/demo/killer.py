@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Lease
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tools.servers import processes
 
 S = CheckpointState
@@ -49,7 +49,7 @@ class DriverKiller:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionLog,
         pipeline: str,
         pauses: random.Random,
         step: str = "stage",
@@ -89,7 +89,9 @@ class CommitKiller:
     It waits until the sink sees the task at work: `statement` is what the database executes for it now, "" if nothing.
     """
 
-    def __init__(self, store: Store, pipeline: str, statement: Callable[[], str], step: str = "commit.{}") -> None:
+    def __init__(
+        self, store: DecisionLog, pipeline: str, statement: Callable[[], str], step: str = "commit.{}"
+    ) -> None:
         """`step`: the task that commits, with {} for the participant."""
         self._store, self._pipeline, self._statement, self._step = store, pipeline, statement, step
 
@@ -125,7 +127,7 @@ def _being_committed(checkpoint: Checkpoint) -> list[str]:
     return [name for name, v in checkpoint.votes.items() if v.attempt > v.prepared > 0 and v.proof is None]
 
 
-def _workers(store: Store, pipeline: str, step: str) -> Iterator[tuple[Lease, int]]:
+def _workers(store: DecisionLog, pipeline: str, step: str) -> Iterator[tuple[Lease, int]]:
     """Leases of a step's tasks on this machine, with the process id of each."""
     for lease in store.leases(pipeline):
         task_id = lease.task.rpartition("/")[2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console
 from tools.demo.killer import CommitKiller, DriverKiller, Kill
@@ -83,7 +83,7 @@ class Progress:
     rows: int = 0
     newest: int = 0
 
-    def look(self, store: Store, pipeline: str, sink: str) -> None:
+    def look(self, store: DecisionLog, pipeline: str, sink: str) -> None:
         """Adds what was confirmed since the last look."""
         for checkpoint in reversed(store.checkpoints(pipeline, limit=200)):
             if checkpoint.number > self.newest and checkpoint.state == "COMPLETED" and checkpoint.plan is not None:
@@ -103,7 +103,7 @@ def follow(
     airflow: Airflow,
     dag_id: str,
     run_id: str,
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     console: Console,
     killers: list[DriverKiller | CommitKiller],

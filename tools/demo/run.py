@@ -30,7 +30,7 @@ from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.base import local_folder
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.store.decision_log import DecisionLog
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAG = PIPELINE = "flights"
@@ -131,7 +131,7 @@ class Demo:
             airflow=kept if stop_hint else None,
         )
 
-    def _watch(self, store: Store, run_id: str) -> tuple[str, list[Kill], int, int, int]:
+    def _watch(self, store: DecisionLog, run_id: str) -> tuple[str, list[Kill], int, int, int]:
         """The run's state, the kills, rows, checkpoints and deliveries that were confirmed."""
         options = self.options
         killers: list[DriverKiller | CommitKiller] = []
@@ -151,7 +151,7 @@ class Demo:
         return state, kills, rows, len(confirmed), len({c.delivered_by for c in confirmed})
 
     def _follow(
-        self, run_id: str, store: Store, killers: list[DriverKiller | CommitKiller], feeder: Feeder
+        self, run_id: str, store: DecisionLog, killers: list[DriverKiller | CommitKiller], feeder: Feeder
     ) -> tuple[str, list[Kill]]:
         """The final state of the stream's last run, and all kills."""
         progress = Progress()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console
 from tools.demo.killer import CommitKiller, DriverKiller, Kill
@@ -22,7 +22,7 @@ ASK_SECONDS = 0.5
 class Story:
     """The decision log's events of a pipeline, oldest first and each once, as text; `run` is called 'this run'."""
 
-    def __init__(self, store: Store, pipeline: str, run: RunKey) -> None:
+    def __init__(self, store: DecisionLog, pipeline: str, run: RunKey) -> None:
         self._store, self._pipeline, self._run = store, pipeline, str(run)
         self._told: set[tuple[object, ...]] = set()
 
@@ -40,7 +40,7 @@ class Story:
 
 
 def choose_killers(
-    store: Store, pipeline: str, statement: Callable[[], str], seed: int | None = None, *, streaming: bool = False
+    store: DecisionLog, pipeline: str, statement: Callable[[], str], seed: int | None = None, *, streaming: bool = False
 ) -> list[DriverKiller | CommitKiller]:
     """Who strikes, one after the other: the driver while it computes, then whoever commits: of a stream its one task.
 
@@ -55,7 +55,7 @@ def watch(
     airflow: Airflow,
     dag_id: str,
     run_id: str,
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     console: Console,
     killers: list[DriverKiller | CommitKiller],

@@ -29,7 +29,8 @@ from airflow_ft.protocol.lookup import require_known
 from airflow_ft.store.events import bytes_text
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ParticipantFactory, Store
+    from airflow_ft.protocol.participant import ParticipantFactory
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 Command = Callable[[Namespace], None]
@@ -62,7 +63,7 @@ def command(function: Command) -> Command:
 
 
 @contextmanager
-def open_store(args: Namespace) -> Iterator[Store]:
+def open_store(args: Namespace) -> Iterator[DecisionLog]:
     """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline."""
     with closing(open_configured_store(args.store, server_connections)) as store:
         if pipeline := getattr(args, "pipeline", None):

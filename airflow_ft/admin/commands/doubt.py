@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
 from airflow_ft.pipeline.actions.names import SETTLING
@@ -10,7 +11,9 @@ from airflow_ft.pipeline.actions.settling import look, settle
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 @command
@@ -54,7 +57,7 @@ def after_abort(args: Namespace) -> AfterAbort:
     return AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
 
 
-def _list(store: Store, args: Namespace) -> None:
+def _list(store: DecisionLog, args: Namespace) -> None:
     names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
     found = doubts(store, names, participants())
     if not found and args.output == "table":

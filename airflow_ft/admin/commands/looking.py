@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.admin.commands.common import Size, age_text, command, lease, open_store, print_table, say, time_text
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
@@ -27,9 +27,11 @@ from airflow_ft.protocol.model import (
     PipelineStatus,
 )
 from airflow_ft.protocol.overview import NEED_A_PERSON, Condition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 @command
@@ -38,7 +40,7 @@ def pipelines(args: Namespace) -> None:
     with open_store(args) as store:
         rows = []
         ended = partial(known_to_have_ended, unknown=_say_unknown)
-        found = {each.name: each for each in judged(store.overview(), lease(), ended)}
+        found = {each.name: each for each in judged(store.overviews(), lease(), ended)}
         lags, warnings, now = store.lags(list(found)), store.warnings(list(found)), store.now()
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
@@ -102,7 +104,7 @@ def _say_unknown(error: Exception) -> None:
     )
 
 
-def _of_checkpoints(store: Store, pipeline: str) -> dict[str, Any]:
+def _of_checkpoints(store: DecisionLog, pipeline: str) -> dict[str, Any]:
     latest = store.latest_confirmed(pipeline)
     held = held_back(store, pipeline)
     return {
@@ -189,8 +191,7 @@ def spec(args: Namespace) -> None:
             raise ConfigurationError(
                 "the decision log has no settings of this checkpoint.",
                 code="spec_unknown",
-                remedy="Look at another checkpoint. An older airflow-ft made this one, or it only carries the rows of"
-                " others.",
+                remedy="Look at another checkpoint. This one only carries the rows of others.",
                 pipeline=args.pipeline,
                 checkpoint=checkpoint.number,
             )

@@ -21,8 +21,8 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
 from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, missing, with_fields
 from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
-from airflow_ft.protocol.ports import ConnectionInfo
 
 log = logging.getLogger(__name__)
 _THREAD = "airflow-ft-kafka-call"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset
-from airflow_ft.protocol.ports import ConnectionInfo
 
 
 def servers(connection: ConnectionInfo) -> list[str]:

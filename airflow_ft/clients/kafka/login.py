@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 
 SERVERS = "bootstrap.servers"
 _MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")

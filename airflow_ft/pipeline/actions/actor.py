@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import ConnectionResolver, ParticipantFactory
+from airflow_ft.protocol.participant import ParticipantFactory
 
 
 @dataclass(frozen=True, slots=True)

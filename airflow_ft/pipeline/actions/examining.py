@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.doctor import Check, Verdict, worst
 from airflow_ft.protocol.errors import FoundProblemsError
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.spark.request import listed
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 def configured(pipeline: str, connections: ConnectionResolver) -> Patient:
@@ -25,7 +29,7 @@ def configured(pipeline: str, connections: ConnectionResolver) -> Patient:
     )
 
 
-def doctor(by: Actor, patient: Patient, open_log: Callable[[], Store]) -> list[Check]:
+def doctor(by: Actor, patient: Patient, open_log: Callable[[], DecisionLog]) -> list[Check]:
     """All checks; writes nothing that stays. The store that `open_log` opens is closed."""
     return examine(patient, open_log, by.connections, by.participants)
 

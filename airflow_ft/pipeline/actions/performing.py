@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions import examining, pipelines, savepoints, settling, verifying
@@ -15,9 +15,12 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FromSavepoint, Later
 from airflow_ft.protocol.lookup import require_known
 from airflow_ft.protocol.model import AfterAbort, RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.savepoints.taking import take
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 _STOPS: dict[str, dict[str, bool]] = {
     "stop": {},
@@ -86,7 +89,7 @@ class Asked:
             )
 
 
-def perform(by: Actor, asked: Asked, open_log: Callable[[], Store]) -> Any:
+def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any:
     """Does the act; what it made, or found, as plain data. Raises what the act raises, and FoundProblemsError."""
     if asked.action == "doctor":
         checks = examining.doctor(by, examining.configured(asked.pipeline, by.connections), open_log)
@@ -104,7 +107,7 @@ def perform(by: Actor, asked: Asked, open_log: Callable[[], Store]) -> Any:
         return _act(by, store, asked)
 
 
-def _act(by: Actor, store: Store, asked: Asked) -> Any:
+def _act(by: Actor, store: DecisionLog, asked: Asked) -> Any:
     name, number = asked.pipeline, asked.number
     if asked.action in SETTLING:
         assert number is not None
@@ -134,7 +137,7 @@ def _act(by: Actor, store: Store, asked: Asked) -> Any:
             return _verify(by, store, asked)
 
 
-def _verify(by: Actor, store: Store, asked: Asked) -> None:
+def _verify(by: Actor, store: HistoryLog, asked: Asked) -> None:
     numbers = [] if asked.number is None else [asked.number]
     reports = verifying.verify(by, store, asked.pipeline, numbers, full=asked.full)
     for line in verifying.told(reports):
@@ -142,7 +145,7 @@ def _verify(by: Actor, store: Store, asked: Asked) -> None:
     verifying.require(reports, asked.pipeline, allow_repeated=asked.allow_repeated)
 
 
-def _restore(by: Actor, store: Store, asked: Asked) -> dict[str, Any]:
+def _restore(by: Actor, store: DecisionLog, asked: Asked) -> dict[str, Any]:
     told = asked.savepoint
     assert told is not None
     restored = restore_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
@@ -11,12 +12,15 @@ from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.delivery_log import RecoveryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
-def recover(by: Actor, store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
+
+def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
     """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
     recovery = recover_pipeline(
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
@@ -35,7 +39,7 @@ def recover(by: Actor, store: Store, pipeline: str, min_age: timedelta = timedel
         by.say("nothing is in doubt")
 
 
-def rewind(by: Actor, store: Store, pipeline: str) -> None:
+def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Has the next run compute all again that is published and not decided; StateConflictError when more is there."""
     lost = loses_rows(store, pipeline)
     question = f"Discard all undelivered rows of {pipeline}? The next run computes them again."
@@ -52,7 +56,7 @@ def rewind(by: Actor, store: Store, pipeline: str) -> None:
     )
 
 
-def reset_state(by: Actor, store: Store, pipeline: str) -> None:
+def reset_state(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Drop operator state. The next run reads from where the last one ended."""
     from airflow_ft.spark.state.reset import reset_state as drop_state
 
@@ -66,7 +70,7 @@ def reset_state(by: Actor, store: Store, pipeline: str) -> None:
         by.say(f"the next run reads from where the last one ended, without state, in {position.location}")
 
 
-def retire(by: Actor, store: Store, pipeline: str) -> None:
+def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
     row = store.pipeline(pipeline)
     require_understood(row)
@@ -85,7 +89,7 @@ def retire(by: Actor, store: Store, pipeline: str) -> None:
     by.say(f"{pipeline} is retired: it raises no alerts until its next run")
 
 
-def resume(by: Actor, store: Store, pipeline: str) -> None:
+def resume(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline."""
     row = store.pipeline(pipeline)
     require_understood(row)

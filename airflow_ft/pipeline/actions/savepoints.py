@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.spark.savepoints.metadata import dispose as delete
 from airflow_ft.spark.savepoints.restoring import Restored
@@ -15,10 +15,13 @@ from airflow_ft.spark.savepoints.stopping import stop as stop_stream
 from airflow_ft.store.events import bytes_text
 from airflow_ft.wal.filesystem import filesystem
 
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+
 
 def stop(
     by: Actor,
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     *,
     at_once: bool = False,

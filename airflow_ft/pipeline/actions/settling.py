@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.words import fate_text, rows_text, state_text
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
-def look(by: Actor, store: Store, pipeline: str, number: int) -> None:
+
+def look(by: Actor, store: QueryLog, pipeline: str, number: int) -> None:
     """Says what each sink holds of a checkpoint. ConfigurationError when there is no such checkpoint."""
     checkpoint_of(store, pipeline, number)
     for doubt in doubts(store, [pipeline], by.participants):
@@ -22,7 +27,7 @@ def look(by: Actor, store: Store, pipeline: str, number: int) -> None:
 
 
 def settle(
-    by: Actor, store: Store, pipeline: str, action: str, number: int, after: AfterAbort = AfterAbort.CARRIED
+    by: Actor, store: DecisionLog, pipeline: str, action: str, number: int, after: AfterAbort = AfterAbort.CARRIED
 ) -> None:
     """Does one of `SETTLING` to a checkpoint, in a fresh epoch; may be repeated.
 

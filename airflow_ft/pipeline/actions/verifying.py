@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from airflow_ft.pipeline.actions.actor import Actor
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.verify import verify as compare
 from airflow_ft.sinks.registry import system
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
+
 
 def verify(
-    by: Actor, store: Store, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
+    by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
 ) -> list[SinkReport]:
     """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
     verifier = partial(verify_participant, connections=by.connections, full=full)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointingMode, CheckpointState
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_checkpoint
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 def rows_text(checkpoint: Checkpoint) -> str:
@@ -27,12 +31,12 @@ def state_text(checkpoint: Checkpoint) -> str:
     return text
 
 
-def fate_text(store: Store, pipeline: str, after: AfterAbort) -> str:
+def fate_text(store: DecisionLog, pipeline: str, after: AfterAbort) -> str:
     """Return what becomes of the rows of a checkpoint that is given up."""
     return "lost (AT_MOST_ONCE)" if after is AfterAbort.REWOUND and loses_rows(store, pipeline) else after.value
 
 
-def loses_rows(store: Store, pipeline: str) -> bool:
+def loses_rows(store: DecisionLog, pipeline: str) -> bool:
     """Return whether what is computed again is lost: its newest checkpoint was made with AT_MOST_ONCE."""
     known = next((found.spec for found in store.checkpoints(pipeline) if found.spec), "")
     made_with = store.spec(known) if known else {}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError
-from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.view import SegmentView
 
 DELETES = ("d", "delete", "-d")

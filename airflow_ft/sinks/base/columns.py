@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import PROPOSED, DeclinedError, SinkAccessError, UnfitTargetError
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 
 Statistics = Callable[[ColumnStatistics], bool]
 Rows = Callable[[pa.Array], pa.Array]

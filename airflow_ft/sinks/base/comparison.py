@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.base.sql_ledger import DbApi
 from airflow_ft.sinks.multiset import Multiset
 from airflow_ft.sinks.set_aside import DeliveredLog

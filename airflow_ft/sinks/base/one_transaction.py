@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from airflow_ft.protocol.errors import AirflowFtError, together
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.ports import SegmentReader, WalReader
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
     Head,
     Marker,
@@ -56,7 +56,7 @@ class TransactionLedger(Protocol):
 
 
 class OneTransactionParticipant(ABC, Generic[Db]):
-    """One database with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One database with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
     wal: WalReader

@@ -34,5 +34,5 @@ def refuse_jinja(*texts: str | None) -> None:
 
 
 def shared_setting(shared: bool) -> dict[str, bool]:
-    """Return what a plan keeps of `shared`: nothing where it is False, as in plans of earlier releases."""
+    """Return what a plan keeps of `shared`: nothing where it is False."""
     return {SHARED: True} if shared else {}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
 from airflow_ft.protocol.model import Fence, Plan, Proof
-from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.protocol.verify import Sent, SinkReport
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, Format, lacking
@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Staged)
 
 
 class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
-    """One table, and the one sink that writes there. See `airflow_ft.protocol.ports.Participant`.
+    """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
 
     `V` is one version of the table, `S` the files that a step adds to it.
     """

@@ -23,9 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_format import TableParticipant

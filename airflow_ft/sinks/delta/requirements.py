@@ -7,10 +7,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import only_sink, room
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.delta.columns import is_placeholder

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers
 from airflow_ft.sinks.delta.columns import FORMAT, Column, too_long
 from airflow_ft.sinks.delta.table import Snapshot

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.table_format import compared
 from airflow_ft.sinks.delta.columns import FORMAT
 from airflow_ft.sinks.delta.place import Place

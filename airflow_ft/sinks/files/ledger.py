@@ -32,9 +32,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError, UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Former, Outcome, canonical_json
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.objects import Objects
@@ -68,7 +68,7 @@ class Owned(Head):
     former: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Names none of these while the folder has one owner, as earlier releases have it."""
+        """Leave these out while the folder has had one owner."""
         own = {"pipeline", "since", "inherited", "former"}
         return {name: value for name, value in asdict(self).items() if value or name not in own}
 

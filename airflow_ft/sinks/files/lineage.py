@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, folder
-from airflow_ft.protocol.ports import ConnectionInfo
 
 
 def dataset(settings: Mapping[str, Any], _: ConnectionInfo) -> Dataset:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkAccessError,
@@ -35,7 +36,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import S3
 from airflow_ft.sinks.files.s3 import config_of, endpoint, store_of
 

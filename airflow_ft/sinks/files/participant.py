@@ -42,6 +42,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     HeuristicCommitError,
@@ -54,8 +55,9 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
     Marker,
     check_adopter,
@@ -86,7 +88,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class FilesParticipant:
-    """One folder, and the one sink that writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One folder, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
     staged: Staged
@@ -286,17 +288,15 @@ class FilesParticipant:
         """
         for number, rank in self.staged.all():
             manifest = self.staged.manifest(number, rank) if number == plan.number else None
-            if manifest is not None and manifest["digest"] == plan.digest:
-                other = manifest.get("sink", self.staged.name)  # earlier versions did not name it
-                if other != self.staged.name:
-                    raise UnfitTargetError(
-                        f"sinks {other!r} and {self.staged.name!r} lead to one folder,"
-                        f" {self.ledger.told(self.ledger.root)}.",
-                        code="folder_shared",
-                        remedy="Give each sink its own folder.",
-                        sink=self.staged.name,
-                        path=self.ledger.told(self.ledger.root),
-                    )
+            if manifest is not None and manifest["digest"] == plan.digest and manifest["sink"] != self.staged.name:
+                raise UnfitTargetError(
+                    f"sinks {manifest['sink']!r} and {self.staged.name!r} lead to one folder,"
+                    f" {self.ledger.told(self.ledger.root)}.",
+                    code="folder_shared",
+                    remedy="Give each sink its own folder.",
+                    sink=self.staged.name,
+                    path=self.ledger.told(self.ledger.root),
+                )
 
     def schema_problems(
         self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None

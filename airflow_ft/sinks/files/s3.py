@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from airflow_ft.clients.foreign_connections import require_text
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import S3, missing_client
 
 if TYPE_CHECKING:

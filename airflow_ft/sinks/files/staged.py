@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import made_of
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, Difference, Sent, SinkReport, by_target, expected_rows
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink

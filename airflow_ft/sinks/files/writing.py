@@ -20,7 +20,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from airflow_ft.protocol.errors import AirflowFtError, WalCorruptError
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import finite, is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects

@@ -24,8 +24,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.iceberg.connection import name_of, properties, secrets
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 
 KINDS = ("rest", "sql")
 _NAME = "catalog_name"

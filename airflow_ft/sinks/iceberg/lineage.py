@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.iceberg.connection import name_of, properties
 
 

@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond, numbers
 from airflow_ft.sinks.files.writing import large
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources

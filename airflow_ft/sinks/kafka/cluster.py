@@ -1,4 +1,4 @@
-"""Kafka as a participant: the promises of `airflow_ft.protocol.ports.Participant` kept by transactions and tokens.
+"""Kafka as a participant: `airflow_ft.protocol.participant.Participant` by transactions and tokens.
 
 This module holds the shared part of all strategies, and the strategy `transaction` (REDO): `commit` is called only
 after the decision and repeated until it succeeds. Kafka never decides: it has no unique key, so an abort marker could
@@ -17,9 +17,9 @@ from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, create_tok
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.ports import WalReader
 from airflow_ft.protocol.set_aside import SetAside, read_detail, together
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.known_topics import KnownTopics
 from airflow_ft.sinks.kafka.readable import await_readable, require_same_topics
@@ -49,7 +49,7 @@ _BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by
 
 
 class KafkaParticipant:
-    """One Kafka cluster with all its topics in a plan; see `airflow_ft.protocol.ports.Participant` for the promises.
+    """One Kafka cluster with all its topics in a plan. See `airflow_ft.protocol.participant.Participant`.
 
     Every slot (transactional id) writes its token for every checkpoint, with or without rows.
     """

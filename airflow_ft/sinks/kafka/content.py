@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.ports import WalFile, WalReader
+from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
 from airflow_ft.sinks.kafka.sending import Sender, Tally

@@ -12,10 +12,11 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.grants import Grant
 from airflow_ft.clients.kafka.topics import TopicLimits, describe
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.requirements import Requirement
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, needed, not_granted

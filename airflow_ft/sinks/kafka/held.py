@@ -31,7 +31,7 @@ from airflow_ft.clients.kafka.topics import (
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
-from airflow_ft.protocol.ports import WalReader
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot
@@ -104,7 +104,7 @@ class HeldParticipant(KafkaParticipant):
                 raise self._token_lost(slot, plan, _identity(held[slot.group]))
             if slot.group in held and token is not None and token.number < plan.number:
                 waiting.append(slot)
-        voted = {slot.group: held[slot.group].get("topics", {}) for slot in waiting}  # a version before had none
+        voted = {slot.group: held[slot.group]["topics"] for slot in waiting}
         now = topic_ids(self._clients, {topic for topics in voted.values() for topic in topics})
         for topic in sorted(topic for topic, found in now.items() if found is None):
             raise missing_topic(topic, self._clients.conn_id)  # recreated, it is another one: sent again then

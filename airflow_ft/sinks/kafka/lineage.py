@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_ft.clients.kafka.datasets import servers, topic
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset
-from airflow_ft.protocol.ports import ConnectionInfo
 
 
 def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.kafka import records
 from airflow_ft.sinks.kafka.kafka_python import client_settings

@@ -8,8 +8,8 @@ from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.grants import USER, create_topic
 from airflow_ft.clients.kafka.topics import create_token_topic
 from airflow_ft.clients.kafka.topics import describe as describe_topics
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.permissions import helpful, needed
 from airflow_ft.sinks.kafka.spec import KafkaSink
 

@@ -197,7 +197,7 @@ def parse(offset: int, metadata: str | None) -> Token:
                 topic: {int(p): PartitionEnd(int(records), int(last)) for p, (records, last) in partitions.items()}
                 for topic, partitions in ends.items()
             },
-            topics={str(topic): str(found) for topic, found in data.get("topics", {}).items()},
+            topics={str(topic): str(found) for topic, found in data["topics"].items()},
             aside=str(data.get("aside", "")),
         )
     except ConfigurationError:

@@ -20,7 +20,7 @@ from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.base.json_columns import has_times
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.limits import Limits
 
 

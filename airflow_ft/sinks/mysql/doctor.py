@@ -11,9 +11,10 @@ from functools import partial
 
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of

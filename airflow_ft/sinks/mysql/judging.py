@@ -15,9 +15,10 @@ from typing import Any
 
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError, together
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Vote
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.mysql.catalog import computed, told_of, whole_name
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.limits import Limits

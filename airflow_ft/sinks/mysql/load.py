@@ -14,7 +14,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import (

@@ -27,7 +27,7 @@ from airflow_ft.sinks.mysql.server import ServerParticipant
 
 
 class LocalParticipant(ServerParticipant):
-    """One server, one transaction. See `airflow_ft.protocol.ports.Participant`."""
+    """One server, one transaction. See `airflow_ft.protocol.participant.Participant`."""
 
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.column_fit import BYTES
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base.json_columns import unsupported
 from airflow_ft.sinks.base.proposal import Dialect, create_table

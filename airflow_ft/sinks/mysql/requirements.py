@@ -16,10 +16,10 @@ from functools import partial
 import pyarrow as pa
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement, ledger_finding
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create

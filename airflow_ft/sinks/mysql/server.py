@@ -21,7 +21,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ForeignOwnerError, SinkUn
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.ports import DeadLetters, SegmentReader
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -62,7 +62,7 @@ def new_nonce() -> str:
 
 
 class ServerParticipant(JudgingParticipant):
-    """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.arguments import arguments, flag
 from airflow_ft.sinks.mysql.limits import Limits

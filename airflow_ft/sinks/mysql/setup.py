@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans, flags
 from airflow_ft.sinks.base.changes import DELETES, DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
@@ -44,7 +44,7 @@ ROW_ALIAS_FROM = (8, 0, 19)
 
 
 class UpsertParticipant(LocalParticipant):
-    """One server, one transaction, rows by key. See `airflow_ft.protocol.ports.Participant`."""
+    """One server, one transaction, rows by key. See `airflow_ft.protocol.participant.Participant`."""
 
     def _path(self, session: Session, way: Way) -> str:
         return super()._path(session, replace(way, load=False))

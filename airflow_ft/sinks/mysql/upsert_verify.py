@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_ft.protocol.ports import SegmentReader, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, sample
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.base.keyed_verify import (
     CHANGED,

@@ -15,7 +15,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.base.columns import Check, Objection, Rows

@@ -19,10 +19,11 @@ from typing import TypeVar
 
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.columns import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import PRIVILEGE_MISSING, failure

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
-from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.columns import Check, Misfits, Objection

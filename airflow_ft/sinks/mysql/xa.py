@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class XaParticipant(BranchedParticipant):
-    """One server, a prepared transaction a branch. See `airflow_ft.protocol.ports.Participant`."""
+    """One server, a prepared transaction a branch. See `airflow_ft.protocol.participant.Participant`."""
 
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out

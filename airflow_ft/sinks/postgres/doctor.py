@@ -10,11 +10,12 @@ from functools import partial
 
 import psycopg2
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Fence, ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import told
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable

@@ -15,7 +15,7 @@ import psycopg2
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, together
 from airflow_ft.protocol.model import Vote
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import INSUFFICIENT_PRIVILEGE, Meaning, describe, meaning
@@ -100,7 +100,7 @@ def targets_of(
 
 
 def targets_told(vote: Vote | None) -> Mapping[str, Any]:
-    """Return the notes of a vote; empty if there is none, or if an older release cast it."""
+    """Return the notes of a vote; empty if there is none."""
     found = vote.notes.get(_TARGETS, {}) if vote is not None else {}
     return found if isinstance(found, Mapping) else {}
 
@@ -140,7 +140,7 @@ def _late(problem: AirflowFtError) -> AirflowFtError:
 
 def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> AirflowFtError | None:
     """Return the error for a change since the vote with which the rows would still fit."""
-    if voted.get("table", now["table"]) != now["table"]:
+    if voted["table"] != now["table"]:
         return UnfitTargetError(
             f"the sink's table was {voted['table']} at `prepare`, and its name means {now['table']} now. Another table"
             " of that name was created, or the search path was changed.",
@@ -151,7 +151,7 @@ def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Airfl
             table=voted["table"],
             now=now["table"],
         )
-    if [list(key) for key in voted.get("keys", now["keys"])] != now["keys"]:
+    if [list(key) for key in voted["keys"]] != now["keys"]:
         return UnfitTargetError(
             f"a key column of table {now['table']} has another type or collation than at `prepare`: it was"
             f" {_keys(voted['keys'])} and is {_keys(now['keys'])}. Other keys may be equal now.",

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary

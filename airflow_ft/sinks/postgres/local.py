@@ -18,10 +18,11 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg2
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, Proof, Vote
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
@@ -52,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass
 class LocalParticipant(OneTransactionParticipant[Session]):
-    """The strategy `local`. See `airflow_ft.protocol.ports.Participant`."""
+    """The strategy `local`. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
     sinks: Mapping[str, PostgresSink]

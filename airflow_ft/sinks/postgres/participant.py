@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Limits

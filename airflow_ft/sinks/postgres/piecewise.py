@@ -13,7 +13,7 @@ import psycopg2
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.changes import CHANGES, PLACE, Changes
 from airflow_ft.sinks.postgres.failures import refusal

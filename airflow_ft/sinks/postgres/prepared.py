@@ -24,7 +24,7 @@ import psycopg2
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning
@@ -41,7 +41,7 @@ DEFERRED = "deferred"
 
 
 class PreparedParticipant(LocalParticipant):
-    """See `airflow_ft.protocol.ports.Participant`."""
+    """See `airflow_ft.protocol.participant.Participant`."""
 
     prepares: ClassVar[bool] = True
 

@@ -12,10 +12,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement, ledger_finding
 from airflow_ft.sinks.base.sql_names import quoted

@@ -20,8 +20,8 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.postgres import Settings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
 Row = tuple[Any, ...]

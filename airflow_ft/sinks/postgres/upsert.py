@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any
 
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.load import declining
@@ -31,7 +31,7 @@ from airflow_ft.sinks.refused import Refused
 
 @dataclass
 class UpsertParticipant(LocalParticipant):
-    """One database, one transaction, rows by key. See `airflow_ft.protocol.ports.Participant`.
+    """One database, one transaction, rows by key. See `airflow_ft.protocol.participant.Participant`.
 
     A trial before the decision applies the changes as well, and rolls them back, unless the table is so plain that it
     takes all that its types take, and the rows show that these do (`Changes.are_certain`).

@@ -15,11 +15,12 @@ from dataclasses import replace
 import psycopg2
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.changes import Changes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, table
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.redis.server import PORT, database
 
 

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import redis
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -38,7 +39,8 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
@@ -142,7 +144,7 @@ class Changes:
 
 @dataclass
 class RedisParticipant(KeyedParticipant[Changes]):
-    """One database of a server, and all sinks of a pipeline there. See `airflow_ft.protocol.ports.Participant`."""
+    """One database of a server, and all sinks of a pipeline there. See `protocol.participant.Participant`."""
 
     others = "other processes of the pipeline"
 

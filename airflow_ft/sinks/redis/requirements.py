@@ -10,9 +10,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.redis import rows
 from airflow_ft.sinks.redis.server import address, check_server, opened

@@ -11,8 +11,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.redis.spec import OURS
 
 PORT = 6379

@@ -10,9 +10,10 @@ from functools import partial
 
 import redis
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, pieces
 from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
-from airflow_ft.protocol.ports import ConnectionInfo
 
 WAIT_SECONDS = 30.0  # for the holder of the file
 OLDEST = (3, 37, 0)  # has pragma_table_list

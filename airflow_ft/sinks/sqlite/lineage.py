@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, folder
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.sqlite.columns import fold
 from airflow_ft.sinks.sqlite.file import SqliteFile
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkAccessError,
@@ -28,7 +29,8 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
@@ -55,7 +57,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
-    """One file with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One file with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
     sinks: Mapping[str, SqliteSink]

@@ -14,9 +14,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import fold, listed, read_columns

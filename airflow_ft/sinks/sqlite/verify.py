@@ -7,10 +7,11 @@ from functools import partial
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.comparison import Row, compare_tables, rows_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import fold, read_columns, values

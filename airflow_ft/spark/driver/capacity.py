@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.backpressure import SPARE_BATCHES, Wait, capacity
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.spark.request import StageRequest
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 _LOOK_SECONDS = 0.02
 _TOLD_EACH = 30.0
@@ -36,7 +39,7 @@ class Capacity:
     make room.
     """
 
-    def __init__(self, store: Store, request: StageRequest) -> None:
+    def __init__(self, store: DecisionLog, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0
         self._waited: dict[WaitReason, float] = {}  # seconds that were not told yet
         self._counted = time.monotonic()

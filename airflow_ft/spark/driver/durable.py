@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.topics import Topics
@@ -20,7 +20,7 @@ class Durable:
 
     def __init__(
         self,
-        store: Store,
+        store: HistoryLog,
         location: SparkLocation,
         request: StageRequest,
         sources: Mapping[str, Source | None],

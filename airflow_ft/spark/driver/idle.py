@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.decision_log import QueryLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ class Idle:
     began was before it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: QueryLog) -> None:
         self._store = store
         self._told = 0.0
         self._seen = 0.0

@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.spark.driver.ending import Ending, warn_of
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
@@ -20,6 +20,7 @@ from airflow_ft.spark.driver.staging import ManyRowsError
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.locations import behind_the_beginning, incarnation_of
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.retention import sweep_attempts
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class JobRestarts:
         self.expects_few = request.streaming and not request.begins_anew
         self._losses = 0, 0  # numbers that were published before executors were lost, and how often that was
 
-    def after(self, store: Store, spark: SparkSession, request: StageRequest, error: Exception) -> StageRequest | None:
+    def after(
+        self, store: DecisionLog, spark: SparkSession, request: StageRequest, error: Exception
+    ) -> StageRequest | None:
         """Handle an error of a stream. Returns the request of a new attempt; None: it was stopped meanwhile.
 
         Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
@@ -91,7 +94,7 @@ class JobRestarts:
         self._losses = now, losses + 1 if published == now else 1
         return self._losses[1] <= MOST_LOSSES
 
-    def _begin_again(self, store: Store, request: StageRequest, wait: float) -> StageRequest | None:
+    def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:
         """Wait some seconds, then make a new attempt in this process; None: it was asked to end meanwhile."""
         if self._requests.is_to_drain():
             time.sleep(wait)
@@ -113,10 +116,10 @@ class JobRestarts:
         )
 
 
-def tidy_up(store: Store, spark: SparkSession, request: StageRequest) -> None:
+def tidy_up(store: HistoryLog, spark: SparkSession, request: StageRequest) -> None:
     """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
 
-    They can publish nothing any more (`Store.begin_again`), so only the locations referenced now are needed. The
+    They can publish nothing any more (`begin_again`), so only the locations referenced now are needed. The
     base that was read earlier is kept too, in case of a rewind in between. Does nothing while a query still
     writes.
     """

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.job import Job
@@ -15,6 +14,7 @@ from airflow_ft.spark.driver.publisher import Tally
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.stopper import Stopper
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.store.decision_log import DecisionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ class JobRun:
     sinks would refuse. expects_few: small micro-batches follow each other (`staging.write_batch`).
     """
 
-    store: Store
+    store: DecisionLog
     request: StageRequest
     job: Job
     frame: DataFrame

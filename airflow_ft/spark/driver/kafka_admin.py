@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import StageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.sources.kafka import KafkaSource
 
 _SECONDS = 60

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
 from airflow_ft.spark.request import StageRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_ft.store.reports import ReportOperations
 
 EACH_SECONDS = 5.0
 LOG_SECONDS = 10.0
@@ -44,7 +45,7 @@ class LagWatch:
 
     def __init__(
         self,
-        store: Store,
+        store: ReportOperations,
         request: StageRequest,
         gauges: Callable[[], Mapping[str, Gauge]],
         published: Callable[[], tuple[int, Mapping[str, Any]] | None],
@@ -112,7 +113,7 @@ class LagWatch:
         try:
             number, positions = self._published() or (0, {})
             if lags := self.look(number, positions):
-                self._store.tell_lags(self._request.pipeline, self._request.epoch, number, lags)
+                self._store.record_lags(self._request.pipeline, self._request.epoch, number, lags)
                 if time.monotonic() - self._logged > LOG_SECONDS:
                     self._logged = time.monotonic()
                     for each in lags:

@@ -8,19 +8,21 @@ offsets is unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import DataLossError
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.driver.topics import is_other
 from airflow_ft.spark.state.locations import is_kafka
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
+
 _SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
 
 
-def delivered_positions(store: Store, pipeline: str) -> dict[str, Any]:
+def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
     """By source: its newest position of which the rows are in the sinks."""
     found = _delivered(store, pipeline)
     former = store.pipeline(pipeline).former
@@ -33,7 +35,7 @@ def delivered_positions(store: Store, pipeline: str) -> dict[str, Any]:
     return positions
 
 
-def _delivered(store: Store, pipeline: str) -> Sequence[Checkpoint]:
+def _delivered(store: HistoryLog, pipeline: str) -> Sequence[Checkpoint]:
     newest = store.latest_confirmed(pipeline)
     if newest is None:
         return ()

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import (
@@ -30,11 +30,13 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import stranded
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.failures import last_line
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.wal.roots import away
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.delivery_log import DeliveryLog
 
 POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
 REMOTE_POLL_SECONDS = 0.02, 0.25
@@ -104,7 +106,7 @@ class Publisher:
 
     def __init__(
         self,
-        store: Store,
+        store: DeliveryLog,
         request: StageRequest,
         *,
         committed: Callable[[int], bool],
@@ -143,7 +145,7 @@ class Publisher:
     def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None) -> None:
         """The open number's files are there: they are sealed now, and published when Spark has committed the batch.
 
-        `as_of`: see `Store.publish`.
+        `as_of`: see `DeliveryLog.publish`.
         """
         with self._changed:
             self._raise()

@@ -21,7 +21,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
@@ -47,6 +46,7 @@ from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Query:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionLog,
         request: StageRequest,
         job: Job,
         frame: DataFrame,

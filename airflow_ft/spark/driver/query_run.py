@@ -6,16 +6,22 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from airflow_ft.jobs.uids import plan_of
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.warning import warn
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.capacity import QueueIsFull
-from airflow_ft.spark.driver.computing import compute_planned
-from airflow_ft.spark.driver.declared_sources import declared_source, sources_by_place, sources_to_freeze
 from airflow_ft.spark.driver.gauges import gauges_of
-from airflow_ft.spark.driver.inputs import refuse_unfit, source_order, source_places
+from airflow_ft.spark.driver.inputs import (
+    declared_source,
+    refuse_unfit,
+    source_order,
+    source_places,
+    sources_by_place,
+    sources_to_freeze,
+)
 from airflow_ft.spark.driver.job_run import JobRun
 from airflow_ft.spark.driver.kafka_admin import topic_admins
 from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
@@ -30,7 +36,13 @@ from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember_code
 from airflow_ft.spark.state.settings import remember_given, tell_changed
 from airflow_ft.spark.state.source_changes import SourceChange, source_change
+from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import require
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -135,3 +147,25 @@ class QueryRun:
         """See `open_attempt`."""
         run = self._run
         return open_attempt(run.request, plan, change, frozen, begins, topics, bear, run.ending.begin)
+
+
+def compute_planned(frame: DataFrame, output_mode: str, location: SparkLocation, *, whole: bool = False) -> None:
+    """Has Spark compute the micro-batch that lies planned in a location, and nothing after it; its rows are dropped.
+
+    `whole`: its state is written whole, not as changes.
+    """
+    conf = frame.sparkSession.conf
+    before = conf.get(_CHANGELOG)
+    if whole:
+        conf.set(_CHANGELOG, "false")
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
+        .outputMode(output_mode)
+        .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
+        .trigger(once=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        conf.set(_CHANGELOG, str(before))

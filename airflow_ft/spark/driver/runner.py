@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import JobError
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.warning import PipelineWarning, warn
-from airflow_ft.spark.driver.declared_sources import unfrozen_sources
 from airflow_ft.spark.driver.ending import Ending
-from airflow_ft.spark.driver.inputs import Sources
+from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
@@ -42,6 +40,7 @@ from airflow_ft.spark.session.session_leases import await_end
 from airflow_ft.spark.session.submit import REQUEST, RESULT
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import owners
 from airflow_ft.wal.roots import claim
 
@@ -121,7 +120,7 @@ class Attempt:
     def _session(self) -> SparkSession:
         return start_session(self._request.master, self._kept)
 
-    def _stage(self, store: Store, spark: SparkSession, *, expects_few: bool) -> StageResult:
+    def _stage(self, store: DecisionLog, spark: SparkSession, *, expects_few: bool) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
         tell = partial(warn, store, request.pipeline)

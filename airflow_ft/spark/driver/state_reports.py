@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.memory import give_back
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.files import sizes
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.store.reports import ReportOperations
 
 _STATE_EACH = 60.0
 
@@ -21,7 +21,7 @@ log = logging.getLogger("airflow_ft.spark")
 class StateReports:
     """Reports the size of the state to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
 
-    def __init__(self, store: Store, request: StageRequest, location: SparkLocation) -> None:
+    def __init__(self, store: ReportOperations, request: StageRequest, location: SparkLocation) -> None:
         self._store, self._request, self._location = store, request, location
         self._told = time.monotonic()
 
@@ -44,4 +44,4 @@ class StateReports:
         if found:
             log.info("state after batch %d: %s", batch, found)
             with suppress(StoreUnavailableError):
-                self._store.tell_state(self._request.pipeline, self._request.epoch, number, found)
+                self._store.record_state_sizes(self._request.pipeline, self._request.epoch, number, found)

@@ -9,7 +9,7 @@ the records are those of the topic that the offsets count.
 | --- | --- | --- |
 | differs, or a pattern's topic is gone | DataLossError, nothing is computed | a warning, read from its beginning |
 | changes while it is read | DataLossError, nothing is published | StageError, so the next attempt does that |
-| was not recorded (by an earlier version) | the present one is taken for it | the same |
+| is unknown (brokers before Kafka 2.8 give none) | no difference is seen | the same |
 
 One of several brokers may lag, and know an older topic, or none yet. So a topic that seems to be gone or replaced is
 checked again a second later.
@@ -100,13 +100,6 @@ class Topics:
                         source=name,
                         topic=topic,
                     )
-            taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
-            if taken:
-                log.info(
-                    "source %s: the stored position has no topic ids, so the present ids count from now on (%s)",
-                    name,
-                    ", ".join(f"{topic} {now[topic]}" for topic in taken),
-                )
             lost = {t: ids.get(t, "") for t in sorted(counted) if is_other(ids.get(t, ""), now.get(t))}
             if lost and source.fail_on_data_loss:
                 raise self._lost(index, lost, now, offsets, "Nothing was read or published.")

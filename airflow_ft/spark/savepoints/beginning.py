@@ -13,18 +13,24 @@ What if the process dies ...
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StorageUnavailableError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
+
 
 def begin_anew(
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,
@@ -68,7 +74,7 @@ def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
         raise not_written(root, error, pipeline) from error
 
 
-def _examine(store: Store, pipeline: str, later: Later) -> None:
+def _examine(store: QueryLog, pipeline: str, later: Later) -> None:
     """Refuse a full refresh that is not allowed."""
     row = store.pipeline(pipeline)
     require_settleable(row, store.open_checkpoints(pipeline))

@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import (
@@ -41,7 +42,7 @@ from airflow_ft.protocol.from_savepoint import BEGINNING, ClaimMode, FromSavepoi
 from airflow_ft.protocol.from_savepoint import later as later_of
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import CheckpointState, PipelineStatus, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.spark.savepoints.beginning import begin_anew
 from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
@@ -55,6 +56,10 @@ from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.owners import register
 from airflow_ft.wal.roots import require, require_files
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog, PipelineLog, QueryLog
+    from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +79,7 @@ class Restored:
 
 
 def restore(
-    store: Store,
+    store: DecisionLog,
     uri: str,
     participants: ParticipantFactory,
     worker: Worker,
@@ -187,7 +192,7 @@ def restore(
 
 
 def restore_once(
-    store: Store,
+    store: DecisionLog,
     told: FromSavepoint,
     pipeline: str,
     run: RunKey,
@@ -241,7 +246,7 @@ def restore_once(
     return restored
 
 
-def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
+def _is_renamed(store: PipelineLog, savepoint: Savepoint, name: str) -> bool:
     """Return whether an earlier try has renamed it, and nothing was staged since: then only the restore is left."""
     try:
         row, old = store.pipeline(name), store.pipeline(savepoint.pipeline)
@@ -252,7 +257,7 @@ def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
     return same and not row.last_published and old.status is PipelineStatus.RENAMED
 
 
-def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
+def _examine_former(store: HistoryLog, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
     """Refuse to rename a pipeline that is not at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
@@ -294,7 +299,7 @@ def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, lat
     )
 
 
-def _require_rolled_back(store: Store, name: str) -> None:
+def _require_rolled_back(store: QueryLog, name: str) -> None:
     """SinkUnavailableError while a sink may hold what was prepared of an aborted number."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.rollback_pending:
@@ -308,7 +313,9 @@ def _require_rolled_back(store: Store, name: str) -> None:
             )
 
 
-def _require_known(store: Store, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int) -> None:
+def _require_known(
+    store: QueryLog, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int
+) -> None:
     """Raise StateConflictError if the savepoint, or a sink, is newer than the decision log (R11). The new name begins
     without markers in the sinks, so a later run could not detect what the log has forgotten.
     """
@@ -343,7 +350,14 @@ def _require_known(store: Store, savepoint: Savepoint, name: str, participants: 
 
 
 def _examine(
-    store: Store, uri: str, savepoint: Savepoint, name: str, later: Later, *, rename: bool = False, instead: str = ""
+    store: HistoryLog,
+    uri: str,
+    savepoint: Savepoint,
+    name: str,
+    later: Later,
+    *,
+    rename: bool = False,
+    instead: str = "",
 ) -> tuple[int, ...]:
     """Refuse a restore that is not allowed. Returns the numbers that were confirmed since the savepoint, of this
     pipeline or of the one that replaces it. `rename`: that one has moved on since, and gets this name again.
@@ -450,7 +464,7 @@ def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) ->
     return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
 
 
-def _plan(store: Store, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
+def _plan(store: QueryLog, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
     """Has the pipeline catch up with what was delivered after the savepoint."""
     before = store.position_before(savepoint.pipeline, savepoint.number + 1)
     assert base is not None and before is not None  # something was delivered after it

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.errors import StateConflictError, require_understood
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.recovery import give_up_undecided
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.delivery_log import RecoveryLog
 
 
 def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
@@ -37,7 +41,7 @@ def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
 
 @contextmanager
 def settled(
-    store: Store, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
+    store: RecoveryLog, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
 ) -> Iterator[int]:
     """Holds a pipeline of which nothing is under way; its new epoch. Raises as `coordinating` does."""
     with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
@@ -46,7 +50,7 @@ def settled(
         yield coordinator.epoch
 
 
-def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
+def _settle(store: RecoveryLog, name: str, coordinator: Coordinator, why: str) -> None:
     """Deliver decided numbers, and abort undecided ones."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.taking import take
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 _LOOK_SECONDS = 0.5
 
 
 def stop(
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     by: str,
     *,

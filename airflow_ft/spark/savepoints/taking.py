@@ -17,12 +17,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, file_of, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
@@ -31,12 +30,16 @@ from airflow_ft.spark.state.operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import claim, require_files
 
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.roots import RootOperations
+
 _TRIES = 5
 
 log = logging.getLogger(__name__)
 
 
-def take(store: Store, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
+def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
     """Take a savepoint in `folder` of the newest confirmed checkpoint, or of `number`; returns its URI and contents.
 
     Raises:
@@ -95,7 +98,7 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
     return uri, savepoint
 
 
-def _claim(store: Store, folder: str, pipeline: str) -> None:
+def _claim(store: RootOperations, folder: str, pipeline: str) -> None:
     try:
         claim(store, folder)
     except StorageUnavailableError:

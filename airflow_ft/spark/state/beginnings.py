@@ -7,8 +7,6 @@ group's offsets) is frozen before anything is published from it, so it stays the
 source is frozen alone, independent of the job's other sources. Only the settings of its start count. If a person
 lowers `max_offsets_per_trigger` because the first batch was too large, "latest" must keep its position. In another
 life of the pipeline (`locations.incarnation_of`), when everything is read again, a source gets a new beginning.
-
-Earlier versions kept one file for all sources of a pipeline without a base, the origin; it is still read.
 """
 
 from __future__ import annotations
@@ -34,14 +32,14 @@ from airflow_ft.wal.parsing import json_with_digest, read_json
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
 
-_FROZEN = re.compile(r"^(?:begun|origin)-[0-9a-f]+(?:-\d+)*\.json$")
+_FROZEN = re.compile(r"^begun-[0-9a-f]+(?:-\d+)?\.json$")
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     """Beginning of one use of a source: `first`, as Spark wrote it, the `ids` of its topics, and their file.
 
-    `is_elsewhere`: it was read from an origin, or from the log that holds the base.
+    `is_elsewhere`: it was read from the log that holds the base.
     """
 
     first: str
@@ -61,7 +59,7 @@ class Beginnings:
     query.
 
     A job that reads one source twice, which is possible while it has no base, has two places of that name.
-    `base_root`: root of the log that holds its base; "": it has none. With a base no origin counts.
+    `base_root`: root of the log that holds its base; "": it has none.
     """
 
     root: str
@@ -82,25 +80,15 @@ class Beginnings:
 
     def has(self, name: str) -> bool:
         """Return whether the beginning is frozen, as far as that is known before the job names its sources."""
-        if self._found(name) is not None:
-            return True
-        origin = self._origin()
-        return origin is not None and name in origin.get("airflow_ft_sources", [name])
+        return self._found(name) is not None
 
     def read(self, places: Mapping[int, str]) -> dict[int, Begun]:
         """Return the frozen beginnings. Read them once, so that an attempt uses the same ones throughout."""
-        origin, found = self._origin() or {}, {}
-        # The first versions went by the job's order.
-        before = dict(enumerate(origin["airflow_ft_sources"])) if "airflow_ft_sources" in origin else places
-        known = {use: str(index) for index, use in _uses(before).items()}
+        found = {}
         for index, use in _uses(places).items():
-            file = self._file(*use)
             if (frozen := self._found(*use)) is not None:
-                told = read_json(frozen)
+                told, file = read_json(frozen), self._file(*use)
                 found[index] = Begun(told["first"], told["ids"], file, is_elsewhere=frozen != file)
-            elif (first := origin.get(known.get(use, ""))) is not None:
-                ids = origin.get("airflow_ft_topics", {}).get(known[use], {})
-                found[index] = Begun(first, ids, file, is_elsewhere=True)
         return found
 
     @staticmethod
@@ -169,47 +157,22 @@ class Beginnings:
     def _file(self, name: str, use: int = 0) -> str:
         source = self.sources[name]
         said = [name, start_of(source), *([self.incarnation] if self.incarnation else []), *([use] if use else [])]
-        return self._of_times(f"begun-{_digest(said)}", [] if (time := _rendered_time(source)) is None else [time])
+        return self._of_time(f"begun-{_digest(said)}", _rendered_time(source))
 
-    def _origin(self) -> dict[str, Any] | None:
-        """Return what an earlier version has frozen of all sources at once, in a file by what is declared of them.
-
-        The first ones took all of it, and not only what says where they start.
-        """
-        if self.base_root:
-            return None
-        incarnation = self.incarnation.rpartition("/")[2]
-        starts = {name: start_of(source) for name, source in self.sources.items()}
-        times = [time for source in self.sources.values() if (time := _rendered_time(source)) is not None]
-        strict = {
-            name: {**source, "fail_on_data_loss": True} if "fail_on_data_loss" in source else source
-            for name, source in self.sources.items()
-        }
-        said = (starts,) if times else (starts, strict, self.sources)
-        found = (
-            self._of_times(f"origin-{_digest([incarnation, each] if incarnation else each)}", times) for each in said
-        )
-        return next((dict(read_json(origin)) for origin in found if filesystem(self.root).exists(origin)), None)
-
-    def _of_times(self, stem: str, times: list[int]) -> str:
-        """Return the file for a start that each run renders as another time: the earliest frozen time, unless these
-        are earlier.
+    def _of_time(self, stem: str, time: int | None) -> str:
+        """Return the file for a start that each run renders as another time: the earliest frozen time, unless this
+        one is earlier.
 
         If a run failed before it published anything, a later run begins at the failed run's time, not at its own
         (I10).
         """
         files = filesystem(self.root)
         folder = files.uri(self.root, self.pipeline, "spark")
-        plain = files.uri(folder, f"{stem}.json")  # of an added source, earlier versions froze one for all times
-        if not times or files.exists(plain):
-            return plain
-        frozen = []
-        for file in files.names(folder):
-            if (match := re.fullmatch(re.escape(stem) + r"((?:-\d+)+)\.json", file)) is not None:
-                before = [int(time) for time in match[1][1:].split("-")]
-                if all(one <= other for one, other in zip(before, times, strict=True)):
-                    frozen.append(before)
-        return files.uri(folder, "-".join([stem, *map(str, min(frozen, default=times))]) + ".json")
+        if time is None:
+            return files.uri(folder, f"{stem}.json")
+        found = (re.fullmatch(re.escape(stem) + r"-(\d+)\.json", file) for file in files.names(folder))
+        frozen = [int(match[1]) for match in found if match is not None]
+        return files.uri(folder, f"{stem}-{min([time, *frozen])}.json")
 
 
 def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import DRAINED, AfterAbort, Checkpoint, SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.spark.state.timers import begin_batch
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.spark.request import StageRequest
 
 END_OF_TIME = 253_402_300_799_000
@@ -32,10 +32,10 @@ END_OF_TIME = 253_402_300_799_000
 _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the rows of others, or failed
 
 
-def drain_of(store: Store, pipeline: str, through: int | None = None) -> Checkpoint | None:
+def drain_of(store: HistoryLog, pipeline: str, through: int | None = None) -> Checkpoint | None:
     """Return the checkpoint that drained the pipeline's current state; None: it was not drained.
 
-    It is the newest one with rows of its own, and none from before the state was dropped (`Store.reset_state`). With
+    It is the newest one with rows of its own, and none from before the state was dropped (`reset_state`). With
     `through`, the same for the state at that number.
     """
     for limit in (_NEWEST, _LOOKED_AT):

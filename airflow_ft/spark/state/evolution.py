@@ -90,8 +90,8 @@ def evolution(
     before = identities(location)
     told = remembered(location)
     if _kinds(plan) != _kinds(before) and (told is None or _kinds(told) == _kinds(plan)):
-        # Made by a version that kept no plan: Spark compares them. Or it has made other operators of such a plan, and
-        # does so again.
+        # No plan was kept, as in mode AT_MOST_ONCE: Spark compares them. Or it has made other operators of such a plan,
+        # and does so again.
         if told is not None:
             _compare(location, told, {number: number for number in range(len(plan))}, memory)
         return None
@@ -194,7 +194,7 @@ def _compare(
     told = meaning_of(location)
     if told is None:
         if kept:
-            log.info("an earlier version wrote the state without its meaning; recording the meaning of this job")
+            log.info("the meaning of the stored state is unknown; the meaning in this job counts from now on")
         return
     if memory is None or len(told.operators) != len(before):
         return

@@ -288,16 +288,9 @@ def set_places(location: SparkLocation, places: Sequence[int]) -> None:
 
     Rewrites the newest offsets if the places changed: the same sources keep their positions.
     """
-    before = location.places()
-    if told_once(before) == told_once(places):
+    if told_once(location.places()) == told_once(places):
         return
-
-    def rewritten(lines: list[str]) -> list[str]:
-        if before is None and len(lines) == len(places):  # a version that did not keep them has begun
-            lines = [lines[list(places).index(each)] for each in range(max(places) + 1)]
-        return lines
-
-    rewrite_offsets(location, rewritten, places)
+    rewrite_offsets(location, lambda lines: lines, places)
 
 
 def rewrite_offsets(

@@ -85,7 +85,7 @@ def remember_meaning(location: SparkLocation, memory: Memory | None) -> None:
 
 
 def meaning_of(location: SparkLocation) -> Memory | None:
-    """Return what `remember_meaning` has kept; None in locations of an earlier version, or of another format."""
+    """Return what `remember_meaning` has kept; None: it is unknown, or has another format."""
     found = note(location.uri, MEANING_FILE)
     if found is None or found.get("format") != _FORMAT:
         return None

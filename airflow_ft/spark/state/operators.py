@@ -53,7 +53,7 @@ def remember(location: SparkLocation, plan: Sequence[Identity]) -> None:
 
 
 def remembered(location: SparkLocation) -> tuple[Identity, ...] | None:
-    """Return what `remember` has kept; None in a location that is older than it."""
+    """Return what `remember` has kept; None where it has not."""
     found = note(location.uri, UIDS_FILE)
     return None if found is None else tuple(Identity(**each) for each in found)
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import CheckpointState, SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.location_files import keep
@@ -43,11 +42,14 @@ from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+
 _BEFORE_THE_FIRST = -1
 
 
 def reset_state(
-    store: Store, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
+    store: DecisionLog, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
 ) -> SparkPosition | None:
     """Drop the state of a pipeline whose base no other process moves, under a new epoch. Returns its new position.
 

@@ -108,16 +108,6 @@ def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str
                 before=list(before),
                 after=list(names),
             )
-    if len(_lines(location)) != len(before):
-        raise ConfigurationError(
-            f"the job reads {list(names)}, but its checkpoints have {before}. An earlier version wrote them and did not"
-            " record which source the job uses several times.",
-            code="sources_changed",
-            pipeline=pipeline,
-            remedy="Use the sources in `transform` as before and let a checkpoint complete. Then change them.",
-            before=list(before),
-            after=list(names),
-        )
     left = _left(location)
     return SourceChange(tuple(before), tuple(names), {name: left[name] for name in names if name in left})
 

@@ -1,7 +1,7 @@
 """Positions of a location's Kafka sources: offsets by topic, and the ids of the topics that these offsets count.
 
 Spark keeps offsets only by the names of topics. The ids are beside them, in `airflow_ft_topics/<batch>`: those of that
-batch and of all later ones up to the next such file. A location of an earlier version has none.
+batch and of all later ones up to the next such file.
 """
 
 from __future__ import annotations

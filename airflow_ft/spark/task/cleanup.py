@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention
-from airflow_ft.protocol.ports import Archive, Progress
-from airflow_ft.protocol.retention import delete_delivered, finalise
+from airflow_ft.protocol.retention import Progress, delete_delivered, finalise
 from airflow_ft.protocol.steps import Context
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.state.reset import reset_state
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 DELETED = "its checkpoints are deleted, and the next run starts with empty state"
 NOT_DELETED = "its checkpoints were not deleted (see the task's log)"
@@ -39,7 +43,7 @@ def deletes(config: CheckpointConfig, *, failed: bool) -> bool:
 
 
 def clean_up(
-    context: Context,
+    context: Context[DecisionLog],
     epoch: int,
     config: CheckpointConfig,
     archive: Archive,
@@ -68,7 +72,12 @@ def clean_up(
 
 
 def _delete(
-    context: Context, ended: int, archive: Archive, progress: Progress, why: str, seen_requests: Collection[int] | None
+    context: Context[DecisionLog],
+    ended: int,
+    archive: Archive,
+    progress: Progress,
+    why: str,
+    seen_requests: Collection[int] | None,
 ) -> int:
     store, pipeline = context.store, context.pipeline
     _require_last(pipeline, ended, store.pipeline(pipeline).epoch)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -22,8 +22,8 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.meter import MOST_EVENTS
 from airflow_ft.protocol.model import AbortReason
-from airflow_ft.protocol.ports import MOST_EVENTS, Store
 from airflow_ft.protocol.reasons import FAILURE, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write
@@ -45,6 +45,10 @@ from airflow_ft.spark.state.settings import refuse_changed
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
 
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import PipelineLog
+    from airflow_ft.store.decision_log import DecisionLog
+
 logger = logging.getLogger("airflow_ft.spark")
 
 WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.join(WaitReason)})$")
@@ -58,7 +62,7 @@ __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
 
 def run_stage(
     request: StageRequest,
-    store: Store,
+    store: DecisionLog,
     *,
     log: Callable[[str], None],
     on_start: Callable[[Driver], None] = lambda _: None,
@@ -155,7 +159,7 @@ def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
     return hide(value) if isinstance(value, str) else value
 
 
-def _trace(store: Store, pipeline: str, number: int) -> None:
+def _trace(store: DecisionLog, pipeline: str, number: int) -> None:
     """Trace a checkpoint that the driver aborted."""
     if store.meter.traces:
         with suppress(AirflowFtError):
@@ -212,7 +216,7 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
     }
 
 
-def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> None:
+def raise_if_fenced(store: PipelineLog, request: StageRequest, error: Exception) -> None:
     """Raise FencedError in place of a driver's error if another process took over according to the store.
 
     The old driver may have been stopped at any point, or miss files that the newer owner has deleted.

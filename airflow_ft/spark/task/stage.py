@@ -23,8 +23,9 @@ from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Pipeline
 from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.protocol.planning import Delivery, live_plans
-from airflow_ft.protocol.ports import Archive, Progress
+from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse
@@ -32,6 +33,7 @@ from airflow_ft.spark.task.launcher import Driver, run_stage
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
+    from airflow_ft.store.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
 
 
 def stage_step(
-    context: Context,
+    context: Context[DecisionLog],
     make_request: MakeRequest,
     *,
     on_line: Callable[[str], None],
@@ -87,7 +89,7 @@ def stage_step(
     )
 
 
-def look_first(context: Context, preflight: Callable[[], None] | None, *, resume_drained: bool) -> None:
+def look_first(context: Context[DecisionLog], preflight: Callable[[], None] | None, *, resume_drained: bool) -> None:
     """Looks at the sinks, unless there is nothing to compute, or something is planned that waits for its delivery (I7).
 
     A sink that lacks something must not keep the others from what is decided.
@@ -101,7 +103,7 @@ def look_first(context: Context, preflight: Callable[[], None] | None, *, resume
     preflight()
 
 
-def _tell_another_dag(context: Context) -> None:
+def _tell_another_dag(context: Context[DecisionLog]) -> None:
     """Each pipeline has one place where it has read to, so two DAGs that name it would divide its rows by chance.
 
     Not refused: a DAG may have been renamed, and a second one may deliver the same into the same sinks.
@@ -125,7 +127,7 @@ def _tell_another_dag(context: Context) -> None:
 
 
 def stage(
-    context: Context,
+    context: Context[DecisionLog],
     make_request: MakeRequest,
     *,
     on_line: Callable[[str], None],
@@ -181,7 +183,7 @@ def stage(
     return result
 
 
-def _after(drain: Checkpoint, context: Context, epoch: int, *, complete: bool) -> StageResult:
+def _after(drain: Checkpoint, context: Context[DecisionLog], epoch: int, *, complete: bool) -> StageResult:
     """Ends the stage of a run whose earlier try has drained the pipeline, and died before it said so; else raises."""
     store, pipeline, run = context.store, context.pipeline, context.run
     row = store.run(pipeline, run)
@@ -193,7 +195,7 @@ def _after(drain: Checkpoint, context: Context, epoch: int, *, complete: bool) -
     return StageResult((), {}, None)
 
 
-def _give_up(context: Context, epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
+def _give_up(context: Context[DecisionLog], epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
     """Says why what the driver has left unpublished failed, if it could not: the next owner would not know."""
     if isinstance(error, FencedError):
         return

@@ -30,8 +30,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import Pipeline, Request, RequestKind
 from airflow_ft.protocol.planning import Delivery
-from airflow_ft.protocol.ports import Archive, Progress, Store
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
@@ -42,6 +42,7 @@ from airflow_ft.protocol.steps import (
     require_own_stage,
     take_turn,
 )
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.draining import drain_of
@@ -51,6 +52,8 @@ from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.requests import RequestOperations
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ _LOOKED_AT = 20
 
 
 def stream_step(
-    context: Context,
+    context: Context[DecisionLog],
     make_request: MakeRequest,
     *,
     strategy: RestartStrategy,
@@ -76,7 +79,7 @@ def stream_step(
     resume_drained: bool = False,
     last_try: bool = False,
 ) -> int:
-    """Run a stream until a request to stop (`Store.ask`), or until `why_stop` returns a reason. Returns the epoch of
+    """Run a stream until a request to stop (`ask`), or until `why_stop` returns a reason. Returns the epoch of
     its end.
 
     `preflight` raises problems of the sinks before the first driver is started; it counts as a restart, too.
@@ -167,7 +170,7 @@ def stream_step(
         return epoch if epoch == last + 1 else 0
 
 
-def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
+def finish_step(context: Context[DecisionLog], overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
     """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
 
     Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise.
@@ -187,7 +190,7 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
     return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
 
 
-def _lacks_drain(context: Context, asked: Sequence[Request]) -> bool:
+def _lacks_drain(context: Context[DecisionLog], asked: Sequence[Request]) -> bool:
     """Return whether one of them is to drain, and the stream had been asked to stop before it could be heard."""
     store, pipeline = context.store, context.pipeline
     if not any(request.arguments.get(DRAIN) for request in asked) or drain_of(store, pipeline) is not None:
@@ -196,7 +199,7 @@ def _lacks_drain(context: Context, asked: Sequence[Request]) -> bool:
     return base is not None and base.batch >= 0  # else there is nothing to drain
 
 
-def _take_savepoints(context: Context, asked: Sequence[Request]) -> tuple[list[str], bool]:
+def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], bool]:
     """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
     told, failed = [], False
     for request in asked:
@@ -211,7 +214,7 @@ def _take_savepoints(context: Context, asked: Sequence[Request]) -> tuple[list[s
     return told, not failed
 
 
-def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
+def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
     """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted."""
     _, config, progress, archive = overlap
     if not deletes(config, failed=True):
@@ -223,7 +226,7 @@ def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
     clean_up(context, epoch, config, archive, progress, failed=True)
 
 
-def _deliver(context: Context, overlap: Beside) -> None:
+def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
     delivery, config, _, _ = overlap
     for name in delivery.names:
         prepare_step(context, delivery, config, name)
@@ -231,12 +234,12 @@ def _deliver(context: Context, overlap: Beside) -> None:
         commit_step(context, name)
 
 
-def stops(store: Store, pipeline: str) -> list[Request]:
+def stops(store: RequestOperations, pipeline: str) -> list[Request]:
     """Open requests to stop."""
     return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
 
 
-def answer_stops(context: Context, outcome: str) -> None:
+def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
     """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
 
     Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun, and
@@ -265,7 +268,7 @@ def answer_stops(context: Context, outcome: str) -> None:
 class _Stopping:
     """Requests to stop the stream. Retries a failed read."""
 
-    def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
+    def __init__(self, store: DecisionLog, pipeline: str, why_stop: Callable[[], str]) -> None:
         self._store, self._pipeline, self._why_stop = store, pipeline, why_stop
         self._asked = ""
         self._at_once = self._drain = self.killed = False

@@ -15,7 +15,7 @@ CREATE TABLE meta (
 -- late_after: microseconds without a confirmed checkpoint after which the pipeline is late. NULL: never.
 -- late_default: 1 if `late_after` is the default of a stream, which counts only while a run has the turn.
 -- completed, subsumed, aborted: counts of all numbers, also of pruned ones.
--- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.standing`).
+-- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.summary`).
 -- first_dag, last_dag: the first and the last name, in order, of the DAGs that made its checkpoints.
 -- confirmed_at, read_at, complete_at: the last confirmation, and when the sources were last found to be read.
 -- changed_at: its last write of any kind; each write has a later one.

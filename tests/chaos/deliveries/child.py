@@ -23,11 +23,13 @@ import pyarrow as pa
 
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, NotDeliveredError, StageError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec, Store
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks.kafka import KafkaSink, tokens, vote  # noqa: F401  (imported before the fork)
 from airflow_ft.sinks.kafka import participant as kafka_participant
@@ -40,6 +42,7 @@ from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.chaos.deliveries.clock import jump
@@ -166,7 +169,7 @@ class Process:
             raise
         return list(confirmation.confirmed.numbers.newest)
 
-    def _context(self, store: Store) -> Context:
+    def _context(self, store: DecisionLog) -> Context:
         run = RunKey(DAG, self._order["run"])
         return Context(
             store=store,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
+from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.run import Fault, Streams
 from tests.chaos.streams.world import PARTITIONS, PIPELINE, Row, Task, ends, in_order, in_sinks, judge_epochs
 
@@ -47,7 +47,7 @@ class AtMostOnce(Streams):
         )
         return Task(self.folder, stream, number)
 
-    def strike(self, store: Store, fault: Fault) -> None:
+    def strike(self, store: DecisionLog, fault: Fault) -> None:
         """Also waits for something that was sent behind it."""
         assert self.feeder is not None
         first = _published(store)
@@ -84,7 +84,7 @@ def judge_losses(
     return problems
 
 
-def _published(store: Store) -> tuple[int, ...]:
+def _published(store: DecisionLog) -> tuple[int, ...]:
     """The offsets behind the newest checkpoint that was published."""
     for each in store.checkpoints(PIPELINE, _LOOKED_AT):
         if each.segment is not None and (reached := ends(each)):
@@ -92,6 +92,6 @@ def _published(store: Store) -> tuple[int, ...]:
     raise RuntimeError(f"none of the newest {_LOOKED_AT} checkpoints was published")
 
 
-def _has_reached(store: Store, number: int) -> bool:
+def _has_reached(store: DecisionLog, number: int) -> bool:
     latest = store.latest_confirmed(PIPELINE)
     return latest is not None and sum(ends(latest).get("numbers", {}).values()) >= number

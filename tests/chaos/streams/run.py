@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
 from tools.demo.console import Console
 
@@ -184,7 +184,7 @@ class Streams:
         """A try, which has begun."""
         return Task(self.folder, self.servers.stream(), number)
 
-    def strike(self, store: Store, fault: Fault) -> None:
+    def strike(self, store: DecisionLog, fault: Fault) -> None:
         """Makes a fault; returns when something new is confirmed."""
         fault.strike(self)
         self.await_task(store)
@@ -198,7 +198,7 @@ class Streams:
 
     # --- one after another ----------------------------------------------------------------------------------------
 
-    def await_task(self, store: Store) -> int:
+    def await_task(self, store: DecisionLog) -> int:
         """Waits until the stream confirms something new, with further tries where one has ended; the number."""
         before = _confirmed(store)
         deadline = time.monotonic() + self.patience
@@ -227,7 +227,7 @@ class Streams:
         self.task.process.wait(self.patience)
         return outcome
 
-    def _strike(self, store: Store, fault: Fault) -> None:
+    def _strike(self, store: DecisionLog, fault: Fault) -> None:
         for _ in range(self.random.randint(1, 3)):
             self.await_task(store)
         time.sleep(self.random.uniform(0.0, 0.7))
@@ -250,7 +250,7 @@ def possible(faults: Iterable[str], store: str) -> list[str]:
     return [name for name in faults if store == "postgres" or POSTGRES not in name]
 
 
-def _confirmed(store: Store) -> int:
+def _confirmed(store: DecisionLog) -> int:
     latest = store.latest_confirmed(PIPELINE)
     return latest.number if latest else 0
 

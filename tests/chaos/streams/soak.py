@@ -32,8 +32,8 @@ from typing import Any, Protocol, Self
 import psutil  # type: ignore[import-untyped]
 
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, judge_numbers
 from tools.servers.base import local_folder
 from tools.servers.processes import tree
@@ -64,7 +64,7 @@ class Life(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def open_store(self) -> Store:
+    def open_store(self) -> DecisionLog:
         """Its decision log."""
 
     def stream(self, **more: Any) -> Stream:
@@ -110,7 +110,7 @@ class Lean:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def open_store(self) -> Store:
+    def open_store(self) -> DecisionLog:
         """See `Life`."""
         return open_store(self.stream().store_url)
 
@@ -266,7 +266,7 @@ def run(folder: Path, checkpoints: int, *, lean: bool = False) -> int:
     return 1 if problems else 0
 
 
-def _await(store: Store, task: Task, number: int) -> int:
+def _await(store: DecisionLog, task: Task, number: int) -> int:
     while True:
         latest = store.latest_confirmed(PIPELINE)
         if latest is not None and latest.number >= number:

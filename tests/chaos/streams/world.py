@@ -19,9 +19,9 @@ import pymysql
 from confluent_kafka import Producer
 
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.integration.kafka_world import read, value
 from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.processes import tree
@@ -71,7 +71,7 @@ class Servers:
         place = f"{server.host}:{server.port}/log?sslmode=disable&connect_timeout=5"
         return f"postgresql://{server.user}:{server.password}@{place}"
 
-    def open_store(self) -> Store:
+    def open_store(self) -> DecisionLog:
         """The decision log."""
         return open_store(self.store_url)
 

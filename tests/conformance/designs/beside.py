@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Self
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
-from airflow_ft.protocol.ports import ConnectionInfo, WalReader
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.ledger import Ledger
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
@@ -23,7 +24,7 @@ class BesideParticipant(SqliteParticipant):
 
     @classmethod
     def opened(cls, plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Self:
-        """See `airflow_ft.protocol.ports.Participant`."""
+        """See `airflow_ft.protocol.participant.Participant`."""
         sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
         return cls(plan.name, sinks, SqliteFile.of(connection), wal)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -26,7 +27,8 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
@@ -36,7 +38,7 @@ _TAKEN = {pa.int64(), pa.int32(), pa.string()}
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """See `airflow_ft.protocol.ports.Participant`."""
+    """See `airflow_ft.protocol.participant.Participant`."""
     tables = {name: settings["table"] for name, settings in plan.sinks.items()}
     return JournalParticipant(plan.name, tables, Path(connection.host), wal)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.refused import Refused
@@ -23,7 +25,7 @@ CHANGE = "op"
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """See `airflow_ft.protocol.ports.Participant`."""
+    """See `airflow_ft.protocol.participant.Participant`."""
     sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
     return KeyedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
 

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.protocol.orphans import PreparedEnding
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.prepared import counted, owner_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import values

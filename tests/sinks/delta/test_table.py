@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, Transaction, write_deltalake
 
 from airflow_ft import DeltaSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -25,7 +26,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Outcome, Vote
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from airflow_ft import DeltaSink
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.delta.participant import DeltaParticipant
 from airflow_ft.testing.world import Target, World
 from tests.sinks.files.bucket import REGION, connection_of

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from airflow_ft import FilesSink
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing import Values, plain
 from airflow_ft.testing.world import Target

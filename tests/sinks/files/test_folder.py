@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_ft import FilesSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -33,7 +34,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import CheckpointingMode, Fence, Outcome, Plan, Vote
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import requirements, verify

@@ -11,7 +11,7 @@ from airflow_ft.pipeline.templates import declared, rebuild
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.planning import participant_name, plan_delivery
-from airflow_ft.protocol.ports import SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
 from tests.raising import raises

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from airflow_ft import FilesSink
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.files.participant import FilesParticipant
 from airflow_ft.testing.world import Target, World
 

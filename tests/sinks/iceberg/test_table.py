@@ -19,6 +19,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from airflow_ft import IcebergSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     DeclinedError,
     FencedError,
@@ -28,7 +29,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.iceberg.lineage import dataset, place

@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table as IcebergTable
 
 from airflow_ft import IcebergSink
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.testing.world import Target
 from tools.servers import IcebergRest

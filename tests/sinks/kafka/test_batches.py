@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from airflow_ft.clients.kafka.client import KafkaSettings
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka import batches
 from airflow_ft.sinks.kafka.batches import BatchSender, open_batches
 from tools.servers.processes import free_port

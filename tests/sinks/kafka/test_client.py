@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_ft.clients.kafka import topics
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tools.servers.processes import free_port

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from tests.raising import raises
 

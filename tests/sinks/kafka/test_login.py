@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sources.kafka_options import kafka_options
 from tests.raising import raises

@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from tests.raising import raises

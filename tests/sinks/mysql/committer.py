@@ -18,9 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Fence, Plan, Segment, Vote
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant

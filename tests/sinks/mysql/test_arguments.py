@@ -7,8 +7,8 @@ import certifi
 import pymysql
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from tests.raising import raises

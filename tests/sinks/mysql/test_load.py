@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.load import _of
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.slices import divide
 from airflow_ft.wal import open_wal

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Segment, Vote
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.server import ServerParticipant

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from airflow_ft import PostgresSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Fence, Promise
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.postgres.gid import label_of, new_gid
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.participant import open_participant

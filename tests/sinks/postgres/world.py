@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, Participant
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres.gid import Gid, listed
 from airflow_ft.sinks.postgres.participant import open_participant

@@ -151,7 +151,7 @@ def _tried(world: World, plan: Plan) -> str:
         "below": "",
         "calls": "",
     }
-    act = "import json, sys; from airflow_ft.testing.world import act; act(json.load(sys.stdin))"
+    act = "import json, sys; from airflow_ft.testing.processes import act; act(json.load(sys.stdin))"
     command = [*obeying(), sys.executable, "-c", act]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=120)
     return done.stdout.splitlines()[-1] if done.stdout else done.stderr

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, DeclinedError, UnfitTargetError
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.fitting import schema_problems
 from airflow_ft.sinks.kafka.doctor import examine

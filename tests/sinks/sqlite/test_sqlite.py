@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import SqliteSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     ConfigurationError,
@@ -23,7 +24,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Promise
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks

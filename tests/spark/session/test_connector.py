@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session import connector

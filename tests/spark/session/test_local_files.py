@@ -73,7 +73,7 @@ def test_a_session_writes_no_checksums_and_renames_by_the_file_system(
 def test_a_file_takes_the_place_of_one_that_has_a_checksum_and_the_other_way_round(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    """As in a location that an older release has written to, or will: a stale checksum would make it unreadable."""
+    """As when another manager writes to the location, or has: a stale checksum would make it unreadable."""
     file, by_context = tmp_path / "7.delta", _manager(session, tmp_path)
     assert by_context.getClass().getSimpleName() == "FileContextBasedCheckpointFileManager"
     _write(by_context, session, file, "first")

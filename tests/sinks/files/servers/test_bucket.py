@@ -14,6 +14,7 @@ import obstore
 import pytest
 
 from airflow_ft import FilesSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     ConfigurationError,
@@ -24,7 +25,6 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.model import Outcome, Plan, Vote
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import verify

@@ -106,7 +106,7 @@ def test_numbers_go_on_readers_see_both_and_all_that_looks_after_the_folder_goes
     world.attempts = 20
     theirs = [Delivered(plan, world.deliver(plan), None) for plan in (world.plan(small(world)) for _ in range(2))]
     head = json.loads(_newest_head(world.target))
-    assert "pipeline" not in head and "since" not in head, "as earlier releases have it"
+    assert "pipeline" not in head and "since" not in head, "it has had one owner"
     new, former = renamed(world), Former("old", 2, 3)
     [planned] = first_of(new, former).participants
     assert lacks(requirements.required("new", planned, new.target.connection)) == []

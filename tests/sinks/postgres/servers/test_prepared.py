@@ -268,7 +268,7 @@ def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(
     votes.append(world.prepare(first))
     world.predecessor = 1
     second = world.plan()
-    monkeypatch.setattr(PreparedParticipant, "_waits", lambda *_: "")  # an older release has prepared it
+    monkeypatch.setattr(PreparedParticipant, "_waits", lambda *_: "")  # prepared although the first one waits
     votes.append(world.prepare(second))
     table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[1].sql}")
     with raises(StoreBehindSinkError, "store_behind_sink"):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import redis
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkAccessError,
@@ -20,7 +21,6 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.keyed import Chunk

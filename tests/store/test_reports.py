@@ -67,7 +67,7 @@ class TestProblems:
         scene.stage()
         scene.plan(1)
         attempt = scene.attempt(1, "db")
-        scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", DECLINED)
+        scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", DECLINED)
         found = scene.checkpoint(1).votes["db"].problem
         assert found is not None and found.at and replace(found, at=0) == DECLINED
         scene.store.vote(PIPELINE, scene.epoch, 1, "db", attempt)
@@ -80,7 +80,7 @@ class TestProblems:
         old = scene.epoch
         scene.take()
         with pytest.raises(FencedError):
-            scene.store.tell_problem(PIPELINE, old, 1, "db", DECLINED)
-        scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", replace(DECLINED, message="x" * 99_999 + "\0"))
+            scene.store.record_problem(PIPELINE, old, 1, "db", DECLINED)
+        scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", replace(DECLINED, message="x" * 99_999 + "\0"))
         found = scene.checkpoint(1).votes["db"].problem
         assert found is not None and len(found.message) == MOST_CHARACTERS

@@ -12,10 +12,10 @@ import pytest
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.timing import Delivered
-from airflow_ft.store.standing import FEW, NEWEST
+from airflow_ft.store.summary import FEW, NEWEST
 from tests.store.flatness import every_operation
 from tests.store.scene import PIPELINE, RUN, Scene
-from tests.store.standing import differences
+from tests.store.summary import differences
 
 S = CheckpointState
 SIZES = StateSizes(120, 4_000, 3)
@@ -75,8 +75,16 @@ class TestStanding:
         watched = _Watched(scene.store)
         every_operation(watched)  # type: ignore[arg-type]
         writers = {name for name, told in watched.told.items() if True in told}
-        assert writers >= {"trigger", "publish", "renew_lease", "tell_lags", "tell_state", "read_all", "enter_turn"}
-        assert not writers & {"overview", "recent", "doing", "timings", "checkpoints", "lags", "standing", "pipeline"}
+        assert writers >= {
+            "trigger",
+            "publish",
+            "renew_lease",
+            "record_lags",
+            "record_state_sizes",
+            "read_all",
+            "enter_turn",
+        }
+        assert not writers & {"overviews", "recent", "doing", "timings", "checkpoints", "lags", "overview", "pipeline"}
 
     def test_a_write_is_seen_whatever_the_clock_says(self, scene: Scene) -> None:
         """A second write within a microsecond, or after the clock was put back."""
@@ -142,17 +150,17 @@ class TestStanding:
         told = []
         for dag in ("m", "z", "b", "k"):
             store.trigger(PIPELINE, scene.epoch, RunKey(dag, "1"))
-            told.append(store.standing(PIPELINE).dags)
+            told.append(store.overview(PIPELINE).dags)
         store.trigger(PIPELINE, scene.epoch, None)
         assert told == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
-        assert store.standing(PIPELINE).dags == ("b", "z")
+        assert store.overview(PIPELINE).dags == ("b", "z")
 
     def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
         """Counted as the table says it, after whatever is done to one of many; and mended when few are left."""
         store, database = scene.store, scene.store._database  # type: ignore[attr-defined]
 
         def kept() -> tuple[int, int, int]:
-            found = store.standing(PIPELINE)
+            found = store.overview(PIPELINE)
             states = [each.state for each in store.open_checkpoints(PIPELINE)]
             counted = found.quarantined, found.committing, found.undelivered
             assert counted == (states.count(S.QUARANTINED), states.count(S.COMMITTING), store.undelivered(PIPELINE))
@@ -174,14 +182,13 @@ class TestStanding:
         assert kept() == (0, 0, FEW + 18)
         scene.carry()
         assert kept() == (0, 0, FEW + 18)
-        with database.write() as tx:  # as a release that does not keep it might leave it
+        with database.write() as tx:  # wrong, for whatever reason
             tx.change("UPDATE pipeline SET quarantined = 7, undelivered = 7")
         scene.trigger()
         scene.abort(numbers[-1], AfterAbort.REWOUND, numbers[4])
         assert kept() == (0, 0, 2)
 
-    def test_an_epoch_mends_what_an_older_release_beside_this_one_has_left(self, scene: Scene) -> None:
-        """It has delivered what was open when the log was upgraded, and nothing new is published since."""
+    def test_an_epoch_corrects_wrong_counts(self, scene: Scene) -> None:
         database = scene.store._database  # type: ignore[attr-defined]
         scene.complete(scene.stage()[0])
         with database.write() as tx:
@@ -190,7 +197,7 @@ class TestStanding:
         scene.take()
         assert differences(database) == []
 
-    def test_dags_that_the_upgrade_has_found_in_another_order_stay_known(self, scene: Scene) -> None:
+    def test_dags_in_another_order_stay_known(self, scene: Scene) -> None:
         """PostgreSQL may have 'a' before 'B' (`tests/integration/test_store_postgres.py`)."""
         scene.take()
         for dag in ("a", "B"):
@@ -198,8 +205,8 @@ class TestStanding:
         with scene.store._database.write() as tx:  # type: ignore[attr-defined]
             tx.change("UPDATE pipeline SET first_dag = 'a', last_dag = 'B'")
         scene.trigger(RunKey("B", "2"))
-        assert scene.store.standing(PIPELINE).dags == ("B", "a")
-        assert [each.name for each in scene.store.overview("a")] == [PIPELINE]
+        assert scene.store.overview(PIPELINE).dags == ("B", "a")
+        assert [each.name for each in scene.store.overviews("a")] == [PIPELINE]
 
     def test_what_the_newest_of_several_pipelines_brought(self, scene: Scene) -> None:
         store, other = scene.store, Scene(scene.store, "other")
@@ -228,17 +235,17 @@ class TestToldByTheDriver:
         store = scene.store
         scene.stage(2)
         before = store.events(PIPELINE)
-        store.tell_state(PIPELINE, scene.epoch, 1, SIZES)
+        store.record_state_sizes(PIPELINE, scene.epoch, 1, SIZES)
         assert [each.state_sizes for each in store.checkpoints(PIPELINE)] == [None, SIZES]
         assert [each.state_sizes for each in store.timings(PIPELINE, 5)] == [None, SIZES]
-        store.tell_state(PIPELINE, scene.epoch, 1, replace(SIZES, replayed=4))
+        store.record_state_sizes(PIPELINE, scene.epoch, 1, replace(SIZES, replayed=4))
         told = scene.checkpoint(1).state_sizes
         assert told is not None and told.replayed == 4, "the last word counts"
         assert store.events(PIPELINE) == before
         old = scene.epoch
         scene.take()
         with pytest.raises(FencedError):
-            store.tell_state(PIPELINE, old, 1, SIZES)
+            store.record_state_sizes(PIPELINE, old, 1, SIZES)
 
     def test_a_checkpoint_keeps_the_application_that_was_to_compute_it(self, scene: Scene) -> None:
         scene.take()

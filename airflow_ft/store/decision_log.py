@@ -1,4 +1,4 @@
-"""The `Store` protocol over a database: all operations, whatever the database."""
+"""The decision log over a database: all operations, whatever the database."""
 
 from __future__ import annotations
 
@@ -6,49 +6,56 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from airflow_ft.protocol.ports import Meter
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.barriers import BarrierOperations
+from airflow_ft.store.completeness import CompletenessOperations
 from airflow_ft.store.counting import CountingOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
-from airflow_ft.store.history import HistoryOperations
-from airflow_ft.store.lag import LagOperations
-from airflow_ft.store.looking import LookingOperations
 from airflow_ft.store.migrations import migrate
+from airflow_ft.store.overviews import OverviewOperations
+from airflow_ft.store.planning import PlanningOperations
 from airflow_ft.store.quarantine import QuarantineOperations
+from airflow_ft.store.reading import ReadingOperations
+from airflow_ft.store.reports import ReportOperations
 from airflow_ft.store.requests import RequestOperations
+from airflow_ft.store.restoring import RestoringOperations
+from airflow_ft.store.retention import RetentionOperations
 from airflow_ft.store.roots import RootOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.sharing import SharingOperations
 from airflow_ft.store.staging import StagingOperations
-from airflow_ft.store.telling import TellingOperations
 
 
-class SqlStore(
+class DecisionLog(
     EpochOperations,
     StagingOperations,
+    PlanningOperations,
     DeliveryOperations,
     AbortingOperations,
     AdoptionOperations,
     QuarantineOperations,
     RequestOperations,
-    HistoryOperations,
+    RestoringOperations,
+    RetentionOperations,
     BarrierOperations,
     SharingOperations,
-    LookingOperations,
+    ReadingOperations,
+    CompletenessOperations,
     CountingOperations,
-    LagOperations,
+    OverviewOperations,
     RootOperations,
-    TellingOperations,
+    ReportOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 
-    What each operation promises is said at `airflow_ft.protocol.ports.Store`. Each write is one transaction that locks
-    the pipeline's row first; nothing is ever retried silently. Writes to a pipeline or number that does not exist
-    raise UnknownPipelineError or UnknownCheckpointError. Usable as a context manager, which closes it.
+    Each base class holds the operations of one area, and a function takes the narrowest class or port that it needs.
+    `airflow_ft.protocol.decision_log` says what every write promises. Each write is one transaction that locks the
+    pipeline's row first; nothing is ever retried silently. Writes to a pipeline or number that does not exist raise
+    UnknownPipelineError or UnknownCheckpointError. Usable as a context manager, which closes it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -67,7 +74,7 @@ class SqlStore(
 
     @property
     def meter(self) -> Meter:
-        """See `Store.meter`."""
+        """See `EpochLog.meter`."""
         return self._database.meter
 
     @meter.setter

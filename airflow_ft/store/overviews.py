@@ -8,13 +8,15 @@ from datetime import datetime
 from operator import itemgetter
 
 from airflow_ft.protocol.model import Event
-from airflow_ft.protocol.overview import Noted, Only, Origin, Overview, Tally
+from airflow_ft.protocol.overview import CheckpointCounts, Noted, Only, Origin, Overview
 from airflow_ft.protocol.timing import Delivered, Timing
 from airflow_ft.protocol.transitions import UNFINISHED
+from airflow_ft.store.checkpoint_rows import to_delivered, to_timing
+from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.reading import ONLY, ReadingOperations
-from airflow_ft.store.rows import from_time, to_delivered, to_event, to_overview, to_timing
-from airflow_ft.store.standing import LISTED, MARK, MARK_OF_ONE, MARKS
+from airflow_ft.store.reading import ONLY, nothing
+from airflow_ft.store.rows import from_time, to_event, to_overview
+from airflow_ft.store.summary import LISTED, MARK, MARK_OF_ONE, MARKS
 
 # Looked up where there are others between first and last. In the order of the index of runs: else PostgreSQL
 # takes a scan of the table for the shortest way to the first one.
@@ -32,7 +34,7 @@ _RECENT = (
     " AND state = 'COMPLETED' ORDER BY number DESC LIMIT ?) AS newest"
 )
 _DOING = "SELECT pipeline, doing FROM lease WHERE pipeline IN ({some}) AND doing <> '' ORDER BY pipeline, holder"
-_TALLY = (
+_COUNTS = (
     "SELECT completed, subsumed, aborted AS failed, (SELECT count(*) FROM checkpoint WHERE pipeline = name"
     " AND is_open = 1 AND state IN ({unfinished})) AS in_progress,"
     " (SELECT count(*) FROM event WHERE pipeline = name AND kind = 'RESTORED') AS restored FROM pipeline WHERE name = ?"
@@ -43,42 +45,47 @@ _AROUND = "SELECT number, triggered_at FROM checkpoint WHERE pipeline = ? AND nu
 _NOTED = "SELECT * FROM event WHERE pipeline = ? AND kind = '{kind}' ORDER BY id DESC LIMIT 1"
 
 
-class LookingOperations(ReadingOperations):
+class OverviewOperations:
     """The part of the store for those who look. UnknownPipelineError (a KeyError) for a pipeline that is not there."""
 
-    def overview(self, dag_id: str = "") -> Sequence[Overview]:
-        """See `Store.overview`."""
+    _database: Database
+
+    def overviews(self, dag_id: str = "") -> Sequence[Overview]:
+        """See `ProblemsLog.overviews`."""
         return self._overview(_OF_DAG, *[dag_id] * 3) if dag_id else self._overview("")
 
-    def standing(self, pipeline: str) -> Overview:
-        """See `Store.standing`."""
+    def overview(self, pipeline: str) -> Overview:
+        """See `OverviewLog.overview`."""
         for found in self._overview(" WHERE name = ?", pipeline):
             return found
         raise UnknownPipelineError(pipeline)
 
     def mark(self, pipeline: str = "") -> str:
-        """See `Store.mark`."""
+        """Return a version token that changes on every write to the pipeline, or to any ("").
+
+        A client compares it to decide whether to query again. Reads one entry at the end of an index.
+        """
         rows = self._database.read(MARK_OF_ONE, pipeline) if pipeline else self._database.read(MARK)
         if pipeline and not rows:
             raise UnknownPipelineError(pipeline)
         return " ".join(f"{row['name']}:{row['changed_at']}" for row in rows)
 
     def marks(self) -> Mapping[str, str]:
-        """See `Versioned.marks`."""
+        """Return the version token of each pipeline, by name; it changes on every write to the pipeline."""
         return {row["name"]: str(row["changed_at"]) for row in self._database.read(MARKS)}
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
-        """See `Store.origins`."""
+        """See `TriggerLog.origins`."""
         rows = self._database.read(_ORIGINS, pipeline, limit)
-        return [Origin(row["dag_id"] or "", row["spec"]) for row in rows] or self._nothing(pipeline)
+        return [Origin(row["dag_id"] or "", row["spec"]) for row in rows] or nothing(self._database, pipeline)
 
     def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
-        """See `Store.timings`."""
+        """Return the timings of the newest checkpoints, newest first, filtered by `only`. Reads no plan and no vote."""
         rows = self._database.read(_TIMINGS.format(only=ONLY[only]), pipeline, limit)
-        return [to_timing(row) for row in rows] or self._nothing(pipeline)
+        return [to_timing(row) for row in rows] or nothing(self._database, pipeline)
 
     def recent(self, pipelines: Collection[str], limit: int) -> Mapping[str, Sequence[Delivered]]:
-        """See `Store.recent`."""
+        """The newest completed checkpoints of each of these pipelines (100 at most), newest first. One statement."""
         found: defaultdict[str, list[Delivered]] = defaultdict(list)
         if pipelines:
             sql = " UNION ALL ".join([_RECENT] * len(pipelines))
@@ -88,22 +95,28 @@ class LookingOperations(ReadingOperations):
         return {name: sorted(each, reverse=True) for name, each in found.items()}
 
     def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """See `Store.doing`."""
+        """Return the progress texts of lease holders on these pipelines, by holder; omits holders without one."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         if pipelines:
             for row in self._database.read(_DOING.format(some=", ".join("?" * len(pipelines))), *pipelines):
                 found[row["pipeline"]].append(row["doing"])
         return found
 
-    def tally(self, pipeline: str) -> Tally:
-        """See `Store.tally`. Events of a whole pipeline, as those of restoring, are never forgotten."""
-        for row in self._database.read(_TALLY, pipeline):
-            return Tally(**row)
+    def checkpoint_counts(self, pipeline: str) -> CheckpointCounts:
+        """Count the ended checkpoints by outcome; the cost does not depend on the length of the history.
+
+        Events of a whole pipeline, as those of restoring, are never forgotten.
+        """
+        for row in self._database.read(_COUNTS, pipeline):
+            return CheckpointCounts(**row)
         raise UnknownPipelineError(pipeline)
 
     def number_at(self, pipeline: str, at: datetime) -> int:
-        """See `Store.number_at`."""
-        time, low, high = from_time(at), 0, self.pipeline(pipeline).next_number - 1
+        """Up to which number all were triggered at that time or before; 0: none was. Some 20 look-ups of a million."""
+        found = self._database.read("SELECT next_number FROM pipeline WHERE name = ?", pipeline)
+        if not found:
+            raise UnknownPipelineError(pipeline)
+        time, low, high = from_time(at), 0, found[0]["next_number"] - 1
         while low < high:
             middle = (low + high + 1) // 2
             rows = self._database.read(_AROUND, pipeline, middle, 1)
@@ -114,10 +127,10 @@ class LookingOperations(ReadingOperations):
         return low
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
-        """See `Store.noted`."""
+        """See `TargetLog.noted`."""
         for row in self._database.read(_NOTED.format(kind=kind), pipeline):
             return to_event(row)
-        self._nothing(pipeline)
+        nothing(self._database, pipeline)
         return None
 
     def _overview(self, where: str, *values: object) -> list[Overview]:

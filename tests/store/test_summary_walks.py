@@ -23,13 +23,13 @@ from airflow_ft.protocol.model import (
     RunKey,
     StateSizes,
 )
-from airflow_ft.protocol.ports import Store
-from airflow_ft.store import standing
+from airflow_ft.store import summary
 from airflow_ft.store.database import Database
-from airflow_ft.store.standing import FEW
+from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.summary import FEW
 from tests.store.races import race
 from tests.store.scene import RUN, Scene, a_position
-from tests.store.standing import differences
+from tests.store.summary import differences
 
 S = CheckpointState
 NAMES = ("orders", "parcels", "returns")
@@ -50,7 +50,7 @@ NEXT = {
 class Walker:
     """Somebody who tries anything at any of the pipelines, with the epoch in force."""
 
-    def __init__(self, store: Store, dice: random.Random) -> None:
+    def __init__(self, store: DecisionLog, dice: random.Random) -> None:
         self._store, self._dice = store, dice
 
     def step(self) -> str:
@@ -101,8 +101,8 @@ class Walker:
             "quarantine": lambda: scene.quarantine(number),
             "release": lambda: scene.release(number),
             "prune": lambda: store.prune(name, number),
-            "sizes": lambda: store.tell_state(name, epoch, number, StateSizes(1, dice.randint(1, 9), 3)),
-            "lags": lambda: store.tell_lags(name, epoch, number, [Lag("orders", Unit.RECORDS, dice.randint(0, 9))]),
+            "sizes": lambda: store.record_state_sizes(name, epoch, number, StateSizes(1, dice.randint(1, 9), 3)),
+            "lags": lambda: store.record_lags(name, epoch, number, [Lag("orders", Unit.RECORDS, dice.randint(0, 9))]),
             "savepoint": lambda: store.note_savepoint(name, number, "a walk", {}),
         }
 
@@ -165,11 +165,11 @@ class TestWalks:
     @pytest.mark.parametrize("few", [FEW, 2])
     @pytest.mark.parametrize("seed", range(4))
     def test_what_is_kept_is_what_the_tables_say_and_the_mark_tells_of_each_write(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch, seed: int, few: int
+        self, store: DecisionLog, monkeypatch: pytest.MonkeyPatch, seed: int, few: int
     ) -> None:
-        counts = standing._COUNTS.replace(f"> {FEW} ", f"> {few} ").replace(f"LIMIT {FEW + 1}", f"LIMIT {few + 1}")
+        counts = summary._COUNTS.replace(f"> {FEW} ", f"> {few} ").replace(f"LIMIT {FEW + 1}", f"LIMIT {few + 1}")
         assert counts.count(f"> {few} ") == 3 and f"LIMIT {few + 1})" in counts
-        monkeypatch.setattr(standing, "_COUNTS", counts)
+        monkeypatch.setattr(summary, "_COUNTS", counts)
         dice = random.Random(seed)
         for name in NAMES:
             store.register(name)
@@ -193,9 +193,9 @@ class TestWalks:
 
 class TestLookingMeanwhile:
     def test_whoever_looks_while_others_write_finds_it_kept_and_an_old_mark_with_old_answers_only(
-        self, store: Store, store_url: str
+        self, store: DecisionLog, store_url: str
     ) -> None:
-        def work(store: Store, index: int) -> list[str]:
+        def work(store: DecisionLog, index: int) -> list[str]:
             database = store._database  # type: ignore[attr-defined]
             if index >= 2:
                 walker = Walker(store, random.Random(index))

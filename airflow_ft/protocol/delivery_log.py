@@ -1,0 +1,225 @@
+"""Ports of the decision log for delivery, retention, recovery and the steps of a run.
+
+`protocol.decision_log` says what every write promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_ft.protocol.confirmed import Confirmed
+from airflow_ft.protocol.decision_log import CountLog, EpochLog, HistoryLog, LeaseLog, QueryLog, RunLog, TargetLog
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.model import (
+    AfterAbort,
+    Checkpoint,
+    HaltReason,
+    Plan,
+    Proof,
+    Reason,
+    RunKey,
+    Segment,
+    SparkPosition,
+)
+
+
+class ProblemLog(Protocol):
+    """The reason why an attempt at a participant failed, for people."""
+
+    def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
+        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
+
+        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
+        """
+
+
+class DeliveryLog(TargetLog, ProblemLog, Protocol):
+    """The delivery of checkpoints (`airflow_ft.protocol.coordinator`)."""
+
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+        """A new number, TRIGGERED. `application`: Spark's id of the one that computes it, for people.
+
+        StateConflictError when this epoch has ended the run's stage: the request of a driver that is gone comes late.
+        """
+
+    def publish(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        predecessor: int,
+        segment: Segment | None,
+        position: SparkPosition | None,
+        positions: Mapping[str, Any],
+        as_of: datetime | None = None,
+        parts: Mapping[str, float] | None = None,
+    ) -> None:
+        """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
+
+        Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a number
+        that only carries earlier segments. `as_of`: everything that the sources held at that time, by the store's
+        clock, is in this or an earlier number (None: unknown). `parts`: for traces, the seconds of its consecutive
+        parts.
+        """
+
+    def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
+        """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
+
+        Where a participant begins (it has no predecessor), the stored one names the pipeline's `former`.
+        In the same transaction the STAGED numbers among its segments become SUBSUMED by it, and it becomes COMMITTING
+        when the plan waits for no votes. Condition: none of its segments is in the plan of another number that is not
+        ABORTED, or delivered, or rewound.
+        """
+
+    def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
+        """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
+
+    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+        """A new attempt number for a participant's step, from the pipeline's counter.
+
+        STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending.
+        """
+
+    def vote(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        participant: str,
+        attempt: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """The participant's newest attempt (else StateConflictError) votes yes; the last vote writes PREPARED.
+
+        `notes` (plain JSON, no secret) are kept with the vote.
+        """
+
+    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+        """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
+
+        Returns at once when it is COMMITTING or COMPLETED already.
+        """
+
+    def record_proof(self, pipeline: str, epoch: int, number: int, proof: Proof) -> Checkpoint:
+        """Stores a participant's proof of COMMITTED (digest equal to the plan's, else StateConflictError).
+
+        COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
+        """
+
+    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
+        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+
+        The last one ends `rollback_pending`.
+        """
+
+    def abort(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        reason: Reason,
+        message: str,
+        after: AfterAbort,
+        rewind_from: int | None = None,
+        rewind_to: SparkPosition | None = None,
+        *,
+        tombstoned: bool = False,
+    ) -> Checkpoint:
+        """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
+
+        A PREPARED one whose commit point is a participant's own transaction is aborted only when its tombstone was
+        read (`tombstoned`), else StateConflictError: that transaction may have committed.
+
+        With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (TRIGGERED and STAGED
+        ones become ABORTED(PREDECESSOR_ABORTED), or USER where `reason` is that; PREPARED or COMMITTING ones raise
+        StateConflictError: abort them first), the
+        base becomes `rewind_to` (None: from the beginning), unclean, and the runs of these numbers are no longer
+        `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
+        """
+
+    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
+
+
+class RetentionLog(HistoryLog, Protocol):
+    """The work after a checkpoint is COMPLETED (`airflow_ft.protocol.retention`)."""
+
+    def finalise(self, pipeline: str, number: int) -> None:
+        """Record that the work after COMPLETED is done (group offsets, retention). Not fenced: any process may repeat
+        it.
+        """
+
+    def prune(self, pipeline: str, number: int) -> None:
+        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+
+    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
+        """Delete the events of some old numbers, from the oldest on; returns how many (0: none left).
+
+        Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
+        Events of the pipeline itself remain, and so do the numbers with their plans, votes and proofs.
+        """
+
+
+class QuarantineLog(QueryLog, LeaseLog, Protocol):
+    """Checkpoints that wait for a person (`airflow_ft.protocol.unresolved`)."""
+
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
+
+        Condition: no earlier planned number is unsettled. Nothing later is planned or decided until `release`.
+        """
+
+
+class ResumeLog(Protocol):
+    """The end of a halt."""
+
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+        """Record that a person settled the reason of the halt.
+
+        A RENAMED pipeline takes its name back: the same write fences the pipeline that continued it and makes that one
+        RENAMED.
+
+        After STORE_BEHIND_SINK the epoch grows by one. Attempts of the old epoch would stay below the sink's head and
+        halt the pipeline again, as many times as the lost log had drawn attempts.
+
+        Raises:
+            StateConflictError: it is HALTED for another reason than `reason` by now; or the pipeline that continues a
+                RENAMED one has published checkpoints, so both would deliver the same rows.
+        """
+
+
+class RecoveryLog(DeliveryLog, EpochLog, Protocol):
+    """Delivery under an epoch of its own (`airflow_ft.protocol.recovery`).
+
+    Handed on as a DeliveryLog to the coordinator, and as an EpochLog to the keeper of the lease.
+    """
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
+
+
+class ResolutionLog(RecoveryLog, QuarantineLog, ResumeLog, Protocol):
+    """Decisions of a person about a checkpoint (`airflow_ft.protocol.resolution`)."""
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
+
+
+class StepLog(RecoveryLog, RunLog, RetentionLog, QuarantineLog, CountLog, Protocol):
+    """The tasks of a run (`airflow_ft.protocol.steps`), which hand it on to recovery, delivery and retention."""
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        """The newest numbers staged in a run, ascending."""
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        """The newest number of a run that has published rows which were not rewound; 0: none."""
+
+    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
+        """Return what the result of a confirmed run counts: numbers of its own, and recovered ones of others.
+
+        Each confirmed number is in the result of at most one run, and in one as soon as a run that is confirmed after
+        it ends its turn (`leave_turn`). A run has the same result whenever it is read.
+        """

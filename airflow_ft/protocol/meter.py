@@ -1,0 +1,83 @@
+"""The port for metrics and traces: counts what becomes of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from airflow_ft.protocol.delivery_progress import Taken
+from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.model import Checkpoint, Event, Reason
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.timing import Timing
+
+MOST_EVENTS = 300
+"""So many of a checkpoint's events are looked at for its trace: one that is tried again for hours has thousands."""
+
+
+class Meter(Protocol):
+    """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
+
+    @property
+    def traces(self) -> bool:
+        """Return whether `ended` needs a call, which costs a read of the decision log."""
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
+
+    def failed(self, pipeline: str, reason: Reason) -> None:
+        """One was aborted."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """Add checkpoints that are proven to be in every sink: a COMPLETED one, and those delivered with it."""
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """A checkpoint is COMPLETED: how long it took, and its own rows."""
+
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """Add rows that were staged for the sink of dead letters."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """Add seconds without a trigger although a checkpoint was due."""
+
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """Report the size of the state, as in `airflow_ft.protocol.model.StateSizes`."""
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """Report the progress of a long delivery."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """Report how much input of a source no published checkpoint contains."""
+
+
+class Unmetered:
+    """Counts nothing."""
+
+    traces = False
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """See `Meter.ended`."""
+
+    def failed(self, pipeline: str, reason: Reason) -> None:
+        """See `Meter.failed`."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """See `Meter.confirmed`."""
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """See `Meter`."""
+
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """See `Meter`."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """See `Meter.waited`."""
+
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """See `Meter.state`."""
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """See `Meter.taken`."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """See `Meter.lag`."""

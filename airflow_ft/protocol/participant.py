@@ -1,0 +1,129 @@
+"""The port to one transactional system: the contract of every sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+
+
+class Participant(Protocol):
+    """One transactional system, opened for the sinks of a participant plan. Not thread-safe; `close` after use.
+
+    It may serve any number of plans with these sinks: the predecessor is the one of the plan that a step is given.
+
+    Every method may raise SinkUnavailableError, SinkAccessError, FencedError (the head is newer than `fence`),
+    StoreBehindSinkError, TokenLostError, ForeignOwnerError.
+    """
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
+
+        Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
+        DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
+        rows or schema cannot be accepted, and UnfitTargetError when changing the target would be enough. A TWO_PHASE
+        participant returns when the rows are durable and invisible;
+        whatever an older attempt of this number had prepared is rolled back.
+        """
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Make the rows visible under this plan's marker, or find that this has happened; repeatable without limit.
+
+        `vote` is the one that the decision counted. A TWO_PHASE participant finishes what that attempt prepared, and
+        delivers lost parts of it from the write-ahead log under the same marker. Returns the proof: COMMITTED, or
+        ABORTED if the sink holds an abort marker.
+
+        With `set_aside` (at a person's request, and only for decided numbers) refused rows go into the plan's dead
+        letters, durably before the commit. All others are delivered, and the proof names the refused ones
+        (`core.set_aside`).
+
+        Raises:
+            DeclinedError: the sink refused the rows and rolled its transaction back. With `set_aside`: the refusal is
+                not about single rows.
+        """
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Write the abort marker (with `detail`), or find the marker that exists already; returns the outcome.
+
+        TWO_PHASE: once ABORTED is decided, rolls back what attempts older than the fence prepared of this number.
+        """
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """Return what the marker or token says now, in a fresh snapshot; None: there is none (which proves nothing)."""
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (R13).
+
+        FencedError when the head's epoch is newer than the fence's; attempts are not compared.
+        """
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """Return what the sink remembers of the pipeline under any owner; None: nothing."""
+
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Make the sink remember `number` as the last delivered one, under `fence`, in place of any other.
+
+        For a person who adopts the pipeline from another installation (`airflow ft adopt`). Afterwards no number at or
+        below `number` can be delivered.
+
+        Raises:
+            StateConflictError: the former owner has delivered a later number.
+            FencedError: another process has adopted it since, under a newer epoch.
+        """
+
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
+        """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
+
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Shut the former owner out, then end what it left prepared. For a person who adopts; repeatable.
+
+        The sink still names that owner until `adopt`. What this installation itself prepared is rolled back, because
+        the store has aborted all planned numbers.
+
+        With `make_way`, in a sink that belongs to this installation, the former owner's marks are removed instead, so
+        that the planned numbers of this decision log can be delivered.
+
+        Raises:
+            StateConflictError: something is prepared, and `ending` is None.
+        """
+
+    def heuristic(self, plan: Plan) -> str:
+        """Return what was committed by hand of this *undecided* number, and how to resolve it; "": nothing.
+
+        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that the number is undecided.
+        """
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Expiring(Protocol):
+    """A participant whose memory expires without writes, as offsets of a consumer group do.
+
+    Any other participant forgets only what a person removes.
+    """
+
+    def remembers(self, pipeline: str) -> bool:
+        """Return whether its memory of a pipeline is complete, as of its last commit; never waits for open
+        transactions.
+
+        The participant has voted, so False means that a part of its memory was lost since.
+        """
+
+    def seed(self, fence: Fence, number: int) -> None:
+        """Make it remember `number` again, after that expired while every number up to it is settled.
+
+        Raises:
+            TokenLostError: it remembers another number, so nothing expired.
+        """
+
+    def renew(self, fence: Fence) -> None:
+        """Writes what it remembers once more, before it goes. FencedError as in `forget`."""
+
+
+class ParticipantFactory(Protocol):
+    """Opens a participant; the edges (Airflow, CLI, tests) bind it to their connections."""
+
+    def __call__(self, plan: ParticipantPlan) -> Participant: ...
