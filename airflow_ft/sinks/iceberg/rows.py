@@ -206,10 +206,9 @@ def is_temporal(kind: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> bool:
-    """Return whether a file of the log has the values as Iceberg's readers want them."""
-    small = pa.types.is_int8(kind) or pa.types.is_int16(kind)
+    """Return whether a file of the log has the values as Iceberg's readers want them, and in years that are known."""
     dated = pa.types.is_nested(kind) and ("date" in str(kind) or "timestamp" in str(kind))
-    return not small and not dated and in_utc(kind) == kind and "int8" not in str(kind) and "int16" not in str(kind)
+    return not dated and in_utc(kind) == kind
 
 
 def _in_years(text: str | None) -> bool:
