@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
@@ -206,7 +206,7 @@ def test_files_of_the_log_become_the_tables_with_their_bounds(world: World) -> N
         for name in without(columns, *NOT_FINITE, *NESTED, "raw", "flag"):
             for value in {each for each in given[name].to_pylist() if each is not None}:
                 wanted = [row["id"] for row in given.to_pylist() if row[name] == value]
-                seen = table.scan(EqualTo(name, _literal(value))).to_arrow()["id"].to_pylist()
+                seen = table.scan(EqualTo(term=Reference(name), value=_literal(value))).to_arrow()["id"].to_pylist()
                 assert seen == wanted, (name, value)
 
 
