@@ -16,14 +16,17 @@ from benchmarks.measuring import Contender, timed
 
 
 class IntoFolder(ABC):
-    """A folder, which each run makes anew, and its contenders. `kind` is the system's, `spark` a worker's module."""
+    """A folder, which each run makes anew, and its contenders.
 
-    def __init__(self, bench: Bench, kind: str, spark: str) -> None:
+    `kind` is the system's, `spark` the module of a worker, if Spark is among them.
+    """
+
+    def __init__(self, bench: Bench, kind: str, spark: str = "") -> None:
         self.bench, self._kind = bench, kind
         self.path = bench.folder / kind / "orders"
         self._segment = segment(bench.folder / "wal", f"{kind}-{next(bench.servers.numbers)}", {"orders": bench.table})
         self._worker = bench.servers.worker("benchmarks.delivering")
-        self._spark_worker = bench.servers.worker(spark)
+        self._spark_worker = bench.servers.worker(spark) if spark else None
 
     @abstractmethod
     def read(self, who: str) -> pa.Table:
@@ -42,9 +45,11 @@ class IntoFolder(ABC):
 
     def spark(self, name: str, command: str, **options: Any) -> Contender:
         """Spark's own writer, in a session that stays warm."""
+        worker = self._spark_worker
+        assert worker is not None
 
         def deliver() -> float:
-            answer = self._spark_worker.ask(command, source=str(self.bench.source), target=str(self.path), **options)
+            answer = worker.ask(command, source=str(self.bench.source), target=str(self.path), **options)
             seconds: float = answer["seconds"]
             return seconds
 

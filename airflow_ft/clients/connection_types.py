@@ -58,6 +58,19 @@ CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "apache-airflow-providers-apache-iceberg",
+        {
+            "connection-type": "iceberg",
+            "hook-class-name": "airflow_ft.hooks.servers.IcebergCatalogHook",
+            "hook-name": "Iceberg",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema"],
+                "relabeling": {"host": "Catalog URI", "login": "Client ID", "password": "Client secret"},
+                "placeholders": {"host": "https://catalog.example.com", "extra": '{"warehouse": "s3://lake"}'},
+            },
+        },
+    ),
+    (
         "apache-airflow-providers-apache-spark",
         {
             "connection-type": "spark",

@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `sqlite`, `postgres`, `redis`, `spark`: their forms in the UI and their Test button.
+"""The connection types `mysql`, `postgres`, `redis` and others: their forms in the UI and their Test button.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
 hooks only test; use those providers for queries in other tasks.
@@ -114,6 +114,21 @@ class RedisServerHook(_TestedHook):
 
         with opened(connection, _SECONDS) as client:
             return f"Redis {client.info('server')['redis_version']}, as {connection.login or 'default'}"
+
+
+class IcebergCatalogHook(_TestedHook):
+    """A catalog of Iceberg tables, for `IcebergSink`."""
+
+    conn_name_attr: ClassVar[str] = "iceberg_conn_id"
+    default_conn_name: ClassVar[str] = "iceberg_default"
+    conn_type: ClassVar[str] = "iceberg"
+    hook_name: ClassVar[str] = "Iceberg"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.iceberg.catalog import Connected
+
+        with closing(Connected(connection, ())) as place, place.told():
+            return f"an Iceberg catalog with {len(place.catalog.list_namespaces())} namespaces"
 
 
 class SparkMasterHook(_TestedHook):

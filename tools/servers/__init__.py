@@ -13,6 +13,7 @@
 from tools.servers.base import Server, ServerError
 from tools.servers.database import Database
 from tools.servers.hdfs import Hdfs
+from tools.servers.iceberg import IcebergRest
 from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
@@ -20,4 +21,16 @@ from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 
-__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError"]
+__all__ = [
+    "S3",
+    "Database",
+    "Hdfs",
+    "IcebergRest",
+    "Kafka",
+    "MariaDb",
+    "MySql",
+    "Postgres",
+    "Redis",
+    "Server",
+    "ServerError",
+]

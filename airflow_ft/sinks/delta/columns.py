@@ -1,7 +1,4 @@
-"""Columns of rows and of a Delta table: do they fit, and how do rows become the table's?
-
-Types are compared by the names that Spark has for them: `array<bigint>`.
-"""
+"""Columns of the rows and of a Delta table: do they fit, and how do rows become the table's?"""
 
 from __future__ import annotations
 
@@ -13,16 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.columns import Misfits, TableColumn
+from airflow_ft.sinks.base.table_columns import Format, declined, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import can_partition
 
 PLACEHOLDER = "_airflow_ft"
 """The only column of a table that had to be made before any columns were known."""
 _ODD = re.compile(r"[ ,;{}()\n\t=]")  # https://docs.delta.io/latest/delta-column-mapping.html
-_WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
+FORMAT = Format("Delta", DeltaSink.__name__, type_of, _ODD, PLACEHOLDER)
 _PLAIN = {
     "byte": "tinyint",
     "short": "smallint",
@@ -32,21 +30,14 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column(TableColumn):
-    """A column of the table. `oddity` says why rows cannot be added beside it; "": they can.
+class Column(table_columns.Column):
+    """A column of the table.
 
     `characters`: how long a text may be, by Spark's mark for varchar(n) and char(n) (0: any); `padded`: it is char(n).
     """
 
-    type: str
-    nullable: bool
-    oddity: str = ""
     characters: int = 0
     padded: bool = False
-
-    @property
-    def must(self) -> bool:
-        return not self.nullable
 
 
 def of_table(schema: Mapping[str, Any]) -> list[Column]:
@@ -123,82 +114,7 @@ def _has_required(kind: Any) -> bool:
     return any(not field["nullable"] or _has_required(field["type"]) for field in kind["fields"])
 
 
-def type_of(kind: pa.DataType) -> str:
-    """Return what Delta calls it; "": it has no such type."""
-    types = pa.types
-    for name, (bits, _) in _WHOLE.items():
-        if types.is_signed_integer(kind) and kind.bit_width == bits:
-            return name
-    for is_one, name in (
-        (types.is_boolean, "boolean"), (types.is_float32, "float"), (types.is_float64, "double"),
-        (types.is_date32, "date"), (types.is_string, "string"), (types.is_large_string, "string"),
-        (types.is_binary, "binary"), (types.is_large_binary, "binary"),
-    ):  # fmt: skip
-        if is_one(kind):
-            return name
-    if types.is_timestamp(kind) and kind.unit != "ns":
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
-        return f"decimal({kind.precision},{kind.scale})"
-    if types.is_list(kind) or types.is_large_list(kind):
-        return f"array<{item}>" if (item := type_of(kind.value_type)) else ""
-    if types.is_map(kind):
-        key, item = type_of(kind.key_type), type_of(kind.item_type)
-        return f"map<{key},{item}>" if key and item else ""
-    if types.is_struct(kind) and kind.num_fields:
-        parts = [(field.name, type_of(field.type)) for field in kind]
-        return "struct<" + ",".join(f"{name}:{part}" for name, part in parts) + ">" if all(p for _, p in parts) else ""
-    return ""
-
-
-def new_schema(schema: pa.Schema) -> pa.Schema:
-    """As a table is made of it: every column may be NULL, since the log does not say more."""
-    return pa.schema([pa.field(field.name, _in_micros(field.type)) for field in schema])
-
-
-def _in_micros(kind: pa.DataType) -> pa.DataType:
-    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
-
-
-def holds(column: Column, kind: pa.DataType) -> bool:
-    """Return whether the column holds all values of a type of the log as they are."""
-    given = type_of(kind)
-    return given == column.type or _wider(given, column.type)
-
-
-def _wider(given: str, wanted: str) -> bool:
-    """Return whether every value of the one is one of the other, and Arrow changes it into that."""
-    if given in _WHOLE and wanted in _WHOLE:
-        return _WHOLE[given][0] < _WHOLE[wanted][0]
-    if (one := re.fullmatch(r"decimal\((\d+),(\d+)\)", given)) and (
-        two := re.fullmatch(r"decimal\((\d+),(\d+)\)", wanted)
-    ):
-        whole, digits = int(two[1]) - int(two[2]), int(two[2])
-        return digits >= int(one[2]) and whole >= int(one[1]) - int(one[2])
-    return (given, wanted) == ("float", "double")
-
-
 # --- do they fit? ----------------------------------------------------------------------------------------------------
-
-
-def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
-    """Yield what no Delta table can hold of such rows."""
-    seen: dict[str, str] = {}
-    for field in schema:
-        if not type_of(field.type):
-            remedy = "Cast it in the job, to a string or a timestamp."
-            yield _declined(f"Delta has no type for {field.type}.", "type_unsupported", remedy, name, field.name)
-        if field.name.lower() in seen:
-            what = Misfits(sink.table).ambiguous(seen[field.name.lower()], field.name)
-            yield _declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
-        if _ODD.search(field.name) or field.name == PLACEHOLDER:
-            what = f"Delta allows no column name {field.name!r}."
-            remedy = "Rename it in the job: use letters, digits and '_'."
-            yield _declined(what, "name_invalid", remedy, name, field.name)
-        seen.setdefault(field.name.lower(), field.name)
-    for column in sink.partition_by:
-        if len(schema) and column not in schema.names:
-            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
 
 
 def schema_problems(
@@ -207,17 +123,20 @@ def schema_problems(
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
     if len(schema) == 0:
         return
-    yield from unholdable(sink, schema, name)
+    yield from FORMAT.unholdable(sink.table, schema, name)
+    for column in sink.partition_by:
+        if column not in schema.names:
+            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
     by = sink.partition_by if columns is None else partitions
     kinds = {field.name.lower(): field.type for field in schema}
     for one in by:
         if one.lower() in kinds and not can_partition(kinds[one.lower()]):
             remedy = "Partition by columns of text, whole numbers, booleans or dates."
             what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
-            yield _declined(what, "partition_unfit", remedy, name, one)
+            yield declined(what, "partition_unfit", remedy, name, one)
     if set(map(str.lower, schema.names)) <= set(map(str.lower, by)):
         what = "all columns are partition columns, so no column is left for the files."
-        yield _declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
+        yield declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
@@ -229,91 +148,10 @@ def schema_problems(
             partitions=list(partitions),
             partition_by=list(sink.partition_by),
         )
-    there = {column.name.lower(): column for column in columns}
-    for field in schema:
-        yield from _schema_problem(sink, field, columns, there.get(field.name.lower()), name)
-    for column in columns:
-        if column.name.lower() not in kinds and column.must:
-            what = f"column {column.name!r} of the table is NOT NULL, and the rows do not have it."
-            yield _declined(what, "column_required", "Return the column in the job.", name, column.name)
-        if column.oddity:
-            yield UnfitTargetError(
-                f"column {column.name!r} of the table {column.oddity}, which this sink does not support.",
-                code="table_unsupported",
-                remedy="Deliver into another table, and copy the rows from there with Spark, which supports this.",
-                sink=name,
-                column=column.name,
-            )
-
-
-def _schema_problem(
-    sink: DeltaSink, field: pa.Field, columns: Sequence[Column], column: Column | None, name: str
-) -> Iterator[AirflowFtError]:
-    kind, misfits = type_of(field.type), Misfits(sink.table, name)
-    if column is None and not sink.schema_evolution:
-        added = f"ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})"
-        remedy = f"Add it in Spark ({added}), drop it in the job, or set DeltaSink(schema_evolution=True)."
-        yield misfits.missing(field.name, field.name, (each.name for each in columns), remedy)
-    if column is not None and kind and not holds(column, field.type):
-        remedy = f"Cast it to {column.type} in the job, or deliver into another table."
-        yield misfits.unfit(field.name, column.type, kind, remedy)
-
-
-def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
-    """The columns of the rows that the table does not have."""
-    there = {column.name.lower() for column in columns}
-    return pa.schema([field for field in schema if field.name.lower() not in there])
-
-
-def _declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
-    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
+    yield from FORMAT.unfit(sink.table, schema, columns, name, evolves=sink.schema_evolution)
 
 
 # --- how rows become the table's -------------------------------------------------------------------------------------
-
-
-def as_it_is(schema: pa.Schema, columns: Sequence[Column]) -> bool:
-    """Return whether a file with these columns can become a file of the table.
-
-    Raises:
-        UnfitTargetError: a column was removed meanwhile.
-    """
-    there = {column.name.lower(): column for column in columns}
-    for field in schema:
-        if field.name.lower() not in there:
-            raise UnfitTargetError(
-                f"the table no longer has the column {field.name!r}.",
-                code="column_missing",
-                remedy=f"Add the column {field.name!r} to the table again. The staged rows wait for it.",
-                column=field.name,
-            )
-    return all(
-        there[field.name.lower()].name == field.name
-        and there[field.name.lower()].type == type_of(field.type)
-        and _in_micros(field.type) == field.type
-        for field in schema
-    )
-
-
-def cast(rows: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
-    """The rows with the table's names and types."""
-    there = {column.name.lower(): column for column in columns}
-    names, arrays = [], []
-    for field, values in zip(rows.schema, rows.columns, strict=True):
-        column = there[field.name.lower()]
-        names.append(column.name)
-        arrays.append(values.cast(_arrow(field.type, column.type)))
-    return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _arrow(kind: pa.DataType, wanted: str) -> pa.DataType:
-    if type_of(kind) == wanted:
-        return _in_micros(kind)
-    if wanted in _WHOLE:
-        return _WHOLE[wanted][1]
-    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", wanted):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    return pa.float64()
 
 
 def too_long(column: Column, values: pa.Array) -> dict[int, str]:

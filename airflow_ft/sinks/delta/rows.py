@@ -29,7 +29,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers
-from airflow_ft.sinks.delta.columns import Column, as_it_is, cast, too_long
+from airflow_ft.sinks.delta.columns import FORMAT, Column, too_long
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.writing import Files, large
@@ -115,7 +115,7 @@ class Rows:
         return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
-        rows = cast(batch, self.snapshot.columns)
+        rows = FORMAT.cast(batch, self.snapshot.columns)
         for name in self.snapshot.partition_by:
             if name not in rows.schema.names:  # NULL, as in any other column that rows lack
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
@@ -143,7 +143,7 @@ class Rows:
     def _fits(self, reader: SegmentReader) -> bool:
         """Return whether its files can be the table's as they are: then no row of them is refused either."""
         try:
-            same = as_it_is(reader.schema(self.sink), self.snapshot.columns)
+            same = FORMAT.as_it_is(reader.schema(self.sink), self.snapshot.columns)
         except AirflowFtError as error:
             raise error.located(sink=self.sink) from error.__cause__
         known = reader.statistics(self.sink)

@@ -37,7 +37,8 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.sinks.base.document import OvertakenError
-from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
+from airflow_ft.sinks.base.table_columns import lacking, new_schema
+from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, of_table
 from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
 from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import LOG, OURS, Place
@@ -232,6 +233,16 @@ class Snapshot:
         self.place.sync_log(range(self.version + 1, now.version + 1))
         ledger.sweep()
         return now
+
+    def evolve(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
+        """Commit the columns that this version lacks; False: it lacks none. OvertakenError as below."""
+        if is_placeholder(self.columns):
+            self.define(schema, partition_by)
+        elif new := lacking(schema, self.columns):
+            self.add_columns(new)
+        else:
+            return False
+        return True
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Adds columns, onto this version. OvertakenError: it is not the newest any more."""

@@ -19,7 +19,7 @@ from tools.servers import Database, Redis
 
 pytestmark = pytest.mark.airflow
 
-TYPES = {"mysql", "postgres", "redis", "spark", "sqlite"}
+TYPES = {"iceberg", "mysql", "postgres", "redis", "spark", "sqlite"}
 ONE_AFTER_THE_OTHER = """
 import json, os, sys, tempfile
 from airflow.__main__ import main
@@ -119,6 +119,15 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
     for values, expected in (({}, "no host"), ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, "deploy mode")):
         found, text = tested(conn_type="spark", **values)
         assert not found and expected in text
+
+
+def test_iceberg_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:
+    extra = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    assert tested(conn_type="iceberg", extra=json.dumps(extra)) == (True, "an Iceberg catalog with 0 namespaces")
+    found, text = tested(conn_type="iceberg", host="http://127.0.0.1", port=1, password="planted-Secret-4", login="a")
+    assert not found and "does not answer" in text and "planted" not in text
+    found, text = tested(conn_type="iceberg")
+    assert not found and "neither a host nor a uri" in text
 
 
 def test_sqlite_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:

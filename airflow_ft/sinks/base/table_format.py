@@ -1,0 +1,281 @@
+"""Shared part of sinks into tables of a table format: rows, marker and head in one commit of the table (ATOMIC).
+
+A step reads the newest version of the table, and with it the head. It commits onto exactly that version, or starts
+over. So the order of commits is the order of ranks (I5), as with a lock. A system defines what a version is, how rows
+become files that no version names yet, and how a commit is made.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
+from airflow_ft.protocol.model import Fence, Plan, Proof
+from airflow_ft.protocol.verify import Sent, SinkReport
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.base.comparison import Row, compare
+from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
+from airflow_ft.sinks.base.table_columns import Column, Format, lacking
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.set_aside import DeliveredLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+V = TypeVar("V")
+
+
+class Staged(Protocol):
+    """Files that one step adds to a version of a table."""
+
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+
+    def try_out(self, readers: Sequence[SegmentReader]) -> None:
+        """DeclinedError for rows that `write` would refuse; writes nothing."""
+
+    def discard(self) -> None:
+        """Remove what was written: no commit names it, and none will."""
+
+
+S = TypeVar("S", bound=Staged)
+
+
+class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
+    """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
+
+    `V` is one version of the table, `S` the files that a step adds to it.
+    """
+
+    others = "other writers of the table"
+
+    sink_name: str
+    creates: bool
+    """Whether the first checkpoint makes the table."""
+
+    # --- what a system says --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+        """Errors of the system as ours, with their place."""
+
+    @abstractmethod
+    def _newest(self) -> V | None:
+        """The newest version; None: there is no table."""
+
+    @abstractmethod
+    def _made(self, schema: pa.Schema | None) -> V:
+        """A new table; None: its columns are not known yet. OvertakenError: another process has just made one."""
+
+    @abstractmethod
+    def _ledger(self, version: V, pipeline: str) -> DocumentLedger:
+        """Return what a version remembers."""
+
+    @abstractmethod
+    def _staged(self, version: V, rank: tuple[int, int]) -> S:
+        """Files that a step adds to a version: none yet."""
+
+    @abstractmethod
+    def _sync(self, version: V, ledger: DocumentLedger) -> None:
+        """Returns when the version survives a power cut: its writer may have died before."""
+
+    @abstractmethod
+    def _commit_onto(
+        self, version: V, ledger: DocumentLedger, staged: S, says: Mapping[str, Any], pipeline: str
+    ) -> None:
+        """Add the files, and make the ledger count. OvertakenError: it is not the newest version any more."""
+
+    @abstractmethod
+    def _schema_problems_of(self, version: V | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
+        """All that speaks against such rows in a version, or in a table that is made of them."""
+
+    def _oddities(self, version: V) -> Iterator[AirflowFtError]:
+        """Yield what speaks against any rows in a version."""
+        yield from ()
+
+    @abstractmethod
+    def _evolve(self, version: V, schema: pa.Schema) -> bool:
+        """Commit the columns that a version lacks; False: it lacks none. OvertakenError as above."""
+
+    @abstractmethod
+    def _lacks_table(self) -> AirflowFtError:
+        """Return the error for a table that is not there, and that the sink does not make."""
+
+    @abstractmethod
+    def _lost(self) -> StoreBehindSinkError:
+        """Return the error for a table that has lost the head."""
+
+    def _require_beginning(self) -> None:
+        """Raise what speaks against a first delivery here."""
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        if not self.creates and self._there(plan) is None:
+            raise self._lacks_table().located(sink=self.sink_name, **self._where(plan))
+        return super()._prepare(plan, fence)
+
+    def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        if plan.participant(self.name).predecessor == 0:  # prepare may have found nothing to make a table of
+            with self._writing(fence, plan, create=True) as (_, ledger):
+                self._begin(ledger, plan, fence)
+                self._raised(ledger, fence)
+        return super()._abort(plan, fence, detail)
+
+    def _schema_problems(
+        self, db: tuple[V, S], readers: Sequence[SegmentReader], make: bool
+    ) -> Iterator[AirflowFtError]:
+        """All that speaks against staged rows. Makes columns that are lacking, where that was asked for."""
+        found = self._judged(db[0], readers)
+        yield from found
+        for schema in self._schemas(readers) if not found else ():
+            if self._evolve(db[0], schema):
+                raise OvertakenError  # by oneself: the rest is judged by the table as it is now
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        if plan.commit_point != self.name and (there := self._there(plan)) is not None:
+            with self._told(plan):
+                self._staged(there, fence.rank).try_out(readers)
+        return {}
+
+    def _insert(
+        self, db: tuple[V, S], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+    ) -> dict[str, int]:
+        has_rows = any(segment.rows.get(self.sink_name) for segment in plan.segments)
+        if has_rows and (problems := self._judged(db[0], readers)):  # the table may have changed since the vote
+            raise together(problems)
+        return {self.sink_name: db[1].write(plan, readers, dead_letters)}
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[tuple[V, S], DocumentLedger]]:
+        """One version of the table, onto which what was written is committed when the block ends without an error."""
+        with self._told(plan):
+            version = self._newest()
+            if version is None and create:
+                version = self._made(self._first_schema(plan))
+            ledger = self._ledger(version, fence.pipeline) if version is not None else None
+            if version is None or ledger is None or (ledger.head() is None and not create):
+                raise self._lost()
+            if ledger.head() is None:
+                self._require_beginning()
+            staged = self._staged(version, fence.rank)
+            try:
+                yield (version, staged), ledger
+            except BaseException:
+                staged.discard()
+                raise
+            if not ledger.has_changed:
+                self._sync(version, ledger)
+            elif keep:
+                try:
+                    self._commit_onto(version, ledger, staged, self._says(fence, plan), fence.pipeline)
+                except OvertakenError as error:
+                    if error.nothing:  # else a commit that was not heard of may name the files
+                        staged.discard()
+                    raise
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
+        """None: there is no table, or it has never seen the pipeline."""
+        with self._told(plan):
+            version = self._newest()
+            ledger = self._ledger(version, pipeline) if version is not None else None
+            if version is not None and ledger is not None:
+                self._sync(version, ledger)
+            yield ledger if ledger is not None and ledger.head() is not None else None
+
+    def _where(self, plan: Plan | None) -> dict[str, Any]:
+        return {**super()._where(plan), "unconnected": True}
+
+    # --- what the steps share ----------------------------------------------------------------------------------------
+
+    def _there(self, plan: Plan) -> V | None:
+        with self._told(plan):
+            return self._newest()
+
+    def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
+        """All that speaks against these rows in this version of the table."""
+        found = list(self._oddities(version))
+        for schema in self._schemas(readers):
+            found += self._schema_problems_of(version, schema)
+        return [problem.located(sink=self.sink_name) for problem in found]
+
+    def _schemas(self, readers: Sequence[SegmentReader]) -> list[pa.Schema]:
+        mine = (reader.schema(self.sink_name) for reader in readers if self.sink_name in reader.sinks())
+        return list(dict.fromkeys(schema for schema in mine if len(schema)))
+
+    def _first_schema(self, plan: Plan | None) -> pa.Schema | None:
+        """Return what the table is made of; None: nothing that it could hold is known."""
+        readers = [self.wal.open(segment) for segment in plan.segments] if plan is not None else []
+        for schema in self._schemas(readers)[:1]:
+            if not list(self._schema_problems_of(None, schema)):
+                return schema
+        return None
+
+    def _says(self, fence: Fence, plan: Plan | None) -> dict[str, Any]:
+        """For people who look at the table's history; nothing rests on it."""
+        epoch, attempt = fence.rank
+        says = {"pipeline": fence.pipeline, "installation": fence.installation, "epoch": epoch, "attempt": attempt}
+        return {**says, "checkpoint": plan.number, "digest": plan.digest} if plan is not None else says
+
+
+def compared(
+    sent: Sequence[Sent],
+    report: SinkReport,
+    log: DeliveredLog,
+    form: Format,
+    columns: Sequence[Column] | None,
+    found: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
+) -> SinkReport:
+    """Compare a table with the log's rows, also after others have compacted its files.
+
+    Args:
+        sent: the deliveries into the table.
+        report: what is known of them.
+        log: their rows.
+        form: the table format.
+        columns: of the table; None: it is not there.
+        found: returns its rows, with these columns.
+    """
+    readers = log.readers(sent)
+    if columns is None:
+        raise SinkUnavailableError(
+            f"the table {report.target} does not exist.",
+            code="table_missing",
+            remedy=f"Restore {report.target}.",
+            table=report.target,
+        )
+    written: set[str] = set()
+    for _, name, reader in readers:
+        schema = reader.schema(name)
+        if gone := lacking(schema, columns).names:
+            return replace(report, error=f"the table has no column {gone[0]!r}")
+        types = {field.name.lower(): field.type for field in schema}
+        for column in columns:  # cast like the table's values, the log's would look the same
+            kind = types.get(column.name.lower())
+            if kind is not None and not form.holds(column, kind):
+                what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
+                return replace(report, error=what)
+        written |= {each.lower() for each in schema.names}
+    names = [column.name for column in columns if column.name.lower() in written]
+
+    def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
+        for batch in reader.batches(name, file):
+            yield _rows(form.cast(batch, columns), names)
+
+    return compare(report, readers, in_log, (_rows(batch, names) for batch in (found(names) if names else ())))
+
+
+def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
+    """In the order of the columns; one that is lacking is NULL."""
+    names = rows.schema.names
+    values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
+    return list(zip(*values, strict=True))

@@ -1,0 +1,166 @@
+"""A catalog through pyiceberg, and what its errors mean.
+
+pyiceberg would repeat a commit onto the new head of the table, and so bring in the rows of a process that has slept.
+Only `Table` and its transactions do that. Commits here call `Catalog.commit_table`, which does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    UnauthorizedError,
+)
+from pyiceberg.table import Table
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.iceberg.connection import name_of, properties, secrets
+
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 60.0
+_CLIENTS = (
+    "pyiceberg",
+    "sqlalchemy",
+    "requests",
+    "urllib3",
+    "sqlite3",
+    "botocore",
+    "aiobotocore",
+    "pyarrow",
+    "pydantic_core",
+)
+"""Modules whose errors come from the catalog or its storage. None is imported for that."""
+
+
+class RestCatalogWithTimeouts(RestCatalog):
+    """A REST catalog whose requests end: pyiceberg's would wait forever."""
+
+    def _create_session(self) -> Any:
+        session = super()._create_session()
+        session.request = partial(session.request, timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS))  # type: ignore[method-assign]
+        return session
+
+
+@dataclass
+class Connected:
+    """A table's name in the catalog of a connection, which is opened at the first use."""
+
+    connection: ConnectionInfo
+    identifier: tuple[str, ...]
+    _catalog: Catalog | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return ".".join((self.connection.conn_id, *self.identifier))
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog. SinkAccessError: the connection names none."""
+        if self._catalog is None:
+            given = properties(self.connection)
+            if given["type"] == "rest":
+                del given["type"]
+                given["py-catalog-impl"] = f"{__name__}.{RestCatalogWithTimeouts.__name__}"
+            try:
+                self._catalog = load_catalog(name_of(self.connection), **given)
+            except (ValueError, KeyError) as error:
+                raise SinkAccessError(
+                    f"the connection's catalog cannot be used: {_words(error, self.connection)}.",
+                    code="connection_invalid",
+                    remedy="Correct host and extra of the connection, in the words of pyiceberg's configuration.",
+                    participant=self.connection.conn_id,
+                    fields=["extra"],
+                ) from None
+        return self._catalog
+
+    def load(self) -> Table | None:
+        """The table as it is now. None: there is none."""
+        try:
+            return self.catalog.load_table(self.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def close(self) -> None:
+        """End the connection. The next use opens another one."""
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            with suppress(Exception):  # nothing is under way in it
+                catalog.close()
+
+    @contextmanager
+    def told(self, **where: Any) -> Iterator[None]:
+        """Errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
+        where = {"unconnected": True, **where}
+        try:
+            yield
+        except OvertakenError:
+            raise
+        except AirflowFtError as error:
+            raise error.located(**where) from error.__cause__
+        except Exception as error:
+            self.close()
+            if (ours := _failure(str(self), error, self.connection)) is None:
+                raise
+            raise ours.located(**where) from None
+
+
+def _failure(place: str, error: Exception, connection: ConnectionInfo) -> AirflowFtError | None:
+    """Return what is raised for an error of the client; None: it is none."""
+    words = _words(error, connection)
+    if isinstance(error, UnauthorizedError | OAuthError):
+        return SinkAccessError(
+            f"the catalog of {place} refuses the login: {words}.",
+            code="login_refused",
+            remedy="Correct login and password of the connection, or the credentials in its extra.",
+            table=place,
+        )
+    if isinstance(error, ForbiddenError):
+        return SinkAccessError(
+            f"the catalog refuses a request for {place}: {words}.",
+            code="privilege_missing",
+            remedy="Grant the connection's user to load, create and commit the table.",
+            table=place,
+        )
+    if isinstance(error, NotInstalledError | ModuleNotFoundError):
+        return SinkAccessError(
+            f"{place} needs a package that is not installed: {words}.",
+            code="package_missing",
+            remedy="Install it where tasks run.",
+            table=place,
+        )
+    if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in (
+        "ConnectionError", "ConnectTimeout", "ReadTimeout", "OperationalError",
+    ):  # fmt: skip
+        return SinkUnavailableError(
+            f"the catalog of {place} does not answer: {words}.",
+            code="server_unreachable",
+            remedy="Check that the catalog runs and that the connection is right. Airflow retries.",
+            table=place,
+        )
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _CLIENTS:
+        return SinkUnavailableError(
+            f"{place}: {type(error).__name__}: {words}.",
+            code="sink_unavailable",
+            remedy="Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage.",
+            table=place,
+        )
+    return None
+
+
+def _words(error: Exception, connection: ConnectionInfo) -> str:
+    """Return the client's words in one line, without secrets."""
+    text = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__).rstrip(".")
+    for secret in secrets(connection):
+        text = text.replace(secret, "***")
+    return text

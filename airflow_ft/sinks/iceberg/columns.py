@@ -1,0 +1,193 @@
+"""Columns of an Iceberg table, and its partitions: do rows fit?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.base import table_columns
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import Column, Format, declined
+from airflow_ft.sinks.iceberg.spec import PARTITION, IcebergSink
+
+_SMALL = re.compile(r"(?<![^:<,])(tinyint|smallint)(?=[,>]|$)")  # a type, and no name of a field
+_PLAIN: dict[type[IcebergType], str] = {
+    BooleanType: "boolean", IntegerType: "int", LongType: "bigint", FloatType: "float", DoubleType: "double",
+    StringType: "string", BinaryType: "binary", DateType: "date", TimeType: "time", TimestampType: "timestamp_ntz",
+    TimestamptzType: "timestamp",
+}  # fmt: skip
+
+
+def type_of(kind: pa.DataType) -> str:
+    """Return what Spark calls the type of Iceberg; "": Iceberg has no such type. Small numbers are `int` to it."""
+    if pa.types.is_time64(kind) and kind.unit == "us":
+        return "time"
+    return _SMALL.sub("int", table_columns.type_of(kind))
+
+
+FORMAT = Format("Iceberg", IcebergSink.__name__, type_of, re.compile(r"[\x00-\x1f.]"))
+
+
+def of_table(schema: Schema) -> list[Column]:
+    """Return the columns of a table."""
+    return [_column(field) for field in schema.fields]
+
+
+def new_schema(schema: pa.Schema) -> Schema:
+    """Return the schema of a table that is made for such rows."""
+    made = table_columns.new_schema(schema)
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(_utc(made)))
+
+
+def partition(schema: Schema, by: Sequence[str]) -> PartitionSpec:
+    """Return the partitions that `partition_by` asks for."""
+    fields = []
+    for index, one in enumerate(by):
+        column, transform = _parsed(one)
+        name = column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"
+        source = schema.find_field(column, case_sensitive=False)
+        fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + index, transform, name))
+    return PartitionSpec(*fields)
+
+
+def _parsed(one: str) -> tuple[str, Transform[object, object]]:
+    found = PARTITION.fullmatch(one)
+    assert found is not None  # the specification was checked
+    if found["counted"]:
+        return found["column"], parse_transform(f"{found['counted']}[{found['count']}]")
+    return found["plain"] or found["source"], parse_transform(found["transform"] or "identity")
+
+
+def sources(schema: Schema, spec: PartitionSpec) -> dict[str, pa.DataType]:
+    """Return the columns that partitions are made of, with their types. A part of a struct is not among them."""
+    types = schema_to_pyarrow(schema, include_field_ids=False)
+    names = {schema.find_column_name(field.source_id) for field in spec.fields}
+    return {field.name: field.type for field in types if field.name in names}
+
+
+def schema_problems(
+    sink: IcebergSink, schema: pa.Schema, there: Schema | None, spec: PartitionSpec | None, name: str
+) -> Iterator[AirflowFtError]:
+    """All that speaks against such rows. `there`: of the table; None, or without columns: it is made of the rows."""
+    if len(schema) == 0:
+        return
+    unholdable = list(FORMAT.unholdable(sink.table, schema, name))
+    yield from unholdable
+    if there is None or not there.fields:
+        if not unholdable:
+            yield from _unpartitionable(sink, schema, name)
+        return
+    yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=sink.schema_evolution)
+    assert spec is not None
+    for field in spec.fields:
+        column = there.find_column_name(field.source_id)
+        kind = there.find_type(field.source_id)
+        if column is None or "." in column or not _divides(field.transform, kind):
+            yield UnfitTargetError(
+                f"the table is partitioned by {field.transform} of {column}, which this sink does not support.",
+                code="partition_unfit",
+                remedy="Deliver into another table.",
+                sink=name,
+                partitions=[each.name for each in spec.fields],
+            )
+    if sink.partition_by:
+        wanted = [_described(*_parsed(one)) for one in sink.partition_by]
+        found = [_described(str(there.find_column_name(each.source_id)), each.transform) for each in spec.fields]
+        if [each.lower() for each in wanted] != [each.lower() for each in found]:
+            yield UnfitTargetError(
+                f"the table is partitioned by {found}, and partition_by is {wanted}.",
+                code="partition_unfit",
+                remedy="Leave partition_by= out, or deliver into another table.",
+                sink=name,
+                partitions=found,
+                partition_by=wanted,
+            )
+
+
+def _unpartitionable(sink: IcebergSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    names = {field.name.lower(): field for field in schema}
+    made = new_schema(schema)
+    for one in sink.partition_by:
+        column, transform = _parsed(one)
+        if column.lower() not in names:
+            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
+            continue
+        if not _divides(transform, made.find_type(column, case_sensitive=False)):
+            what = f"a column of type {names[column.lower()].type} cannot be partitioned by {transform}."
+            yield declined(what, "partition_unfit", "Partition by another column or transform.", name, column)
+
+
+def _divides(transform: Transform[object, object], kind: IcebergType) -> bool:
+    """Return whether rows are divided by values of this type: pyiceberg would lose NaN, which equals nothing."""
+    plain = isinstance(kind, PrimitiveType) and transform.can_transform(kind)
+    return plain and not isinstance(kind, FloatType | DoubleType)
+
+
+def _described(column: str, transform: Transform[object, object]) -> str:
+    if isinstance(transform, IdentityTransform):
+        return column
+    kind, _, count = str(transform).removesuffix("]").partition("[")
+    return f"{kind}({count}, {column})" if count else f"{kind}({column})"
+
+
+def _utc(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, in_utc(field.type)) for field in schema])
+
+
+def in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same instants in UTC, the only zone that pyiceberg takes."""
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
+
+
+def _column(field: NestedField) -> Column:
+    oddity = "has parts that are NOT NULL" if _has_required(field.field_type) else ""
+    return Column(field.name, _name(field.field_type), not field.required, oddity)
+
+
+def _name(kind: IcebergType) -> str:
+    if isinstance(kind, ListType):
+        return f"array<{_name(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_name(kind.key_type)},{_name(kind.value_type)}>"
+    if isinstance(kind, StructType):
+        return "struct<" + ",".join(f"{field.name}:{_name(field.field_type)}" for field in kind.fields) + ">"
+    if isinstance(kind, DecimalType):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _PLAIN.get(type(kind), str(kind))
+
+
+def _has_required(kind: IcebergType) -> bool:
+    if isinstance(kind, ListType):
+        return kind.element_required or _has_required(kind.element_type)
+    if isinstance(kind, MapType):
+        return kind.value_required or _has_required(kind.key_type) or _has_required(kind.value_type)
+    if isinstance(kind, StructType):
+        return any(field.required or _has_required(field.field_type) for field in kind.fields)
+    return False

@@ -1,0 +1,61 @@
+"""What an Airflow connection of type `iceberg` says of a catalog, in the words of pyiceberg. Imports no client."""
+
+from __future__ import annotations
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import SinkAccessError
+
+KINDS = ("rest", "sql")
+_NAME = "catalog_name"
+_SECRET = ("secret", "token", "password", "credential", "key")
+
+
+def properties(connection: ConnectionInfo) -> dict[str, str]:
+    """Return the properties of a catalog: those in the extra; else host, login and password as Airflow's provider.
+
+    SinkAccessError: the connection is another system's, or names no catalog that this sink can use.
+    """
+    require_type(connection, "iceberg")
+    given = {key: str(value) for key, value in connection.extra.items() if key != _NAME and value is not None}
+    if connection.host:
+        host = connection.host if "://" in connection.host else f"http://{connection.host}"
+        given.setdefault("uri", host + (f":{connection.port}" if connection.port else ""))
+    if connection.login and connection.password:
+        given.setdefault("credential", f"{connection.login}:{connection.password}")
+    given.setdefault("type", "rest" if given.get("uri", "http").startswith("http") else "sql")
+    if given["type"] not in KINDS:
+        raise _invalid(
+            connection,
+            "type",
+            f"the catalog is of type {given['type']!r}, which this sink does not know.",
+            "Use a REST or a SQL catalog: type is rest or sql in the connection's extra.",
+        )
+    if "uri" not in given:
+        raise _invalid(
+            connection,
+            "host",
+            "the connection has neither a host nor a uri in its extra.",
+            "Give the URI of the REST catalog as host, or the uri of the SQL catalog's database in the extra.",
+        )
+    return given
+
+
+def name_of(connection: ConnectionInfo) -> str:
+    """Return the catalog's name, by which a SQL catalog finds its tables: extra `catalog_name`, else the connection."""
+    return str(connection.extra.get(_NAME) or connection.conn_id)
+
+
+def secrets(connection: ConnectionInfo) -> list[str]:
+    """Return what no message may show."""
+    given = [str(value) for key, value in connection.extra.items() if any(one in key.lower() for one in _SECRET)]
+    uri = str(connection.extra.get("uri", ""))
+    if "@" in uri:
+        given.append(uri.partition("://")[2].rpartition("@")[0].partition(":")[2])
+    return sorted(filter(None, {connection.password, *given}), key=len, reverse=True)
+
+
+def _invalid(connection: ConnectionInfo, field: str, what: str, remedy: str) -> SinkAccessError:
+    return SinkAccessError(
+        what, code="connection_invalid", remedy=remedy, participant=connection.conn_id, fields=[field]
+    )

@@ -1,0 +1,216 @@
+"""The rows of a number as files in the table's folder, which no reader sees before a commit adds them.
+
+Files of the log become files of the table by a second name if their columns fit; otherwise the rows are written again.
+If the process dies before the commit, files are left that no snapshot names, and `remove_orphan_files` removes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import beyond, numbers
+from airflow_ft.sinks.files.writing import large
+from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
+from airflow_ft.sinks.iceberg.durable import local
+from airflow_ft.sinks.iceberg.table import Version
+from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.wal.filesystem import filesystem, link_file
+
+_AT_ONCE = 64 << 20
+"""Bytes of rows in memory that become a file, or one for each partition."""
+_CHUNK = 1 << 20
+
+Kept = MutableMapping[tuple[int, int], list[DataFile]]
+"""Files that a step has written, by the schema and the partitions that they are made for."""
+
+
+@dataclass
+class Rows:
+    """Files that one step adds to a version of the table. `kept` has those of the step's tries before."""
+
+    version: Version
+    sink: str
+    file_bytes: int
+    kept: Kept = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    _name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _count: Iterator[int] = field(default_factory=itertools.count)
+    _made: list[str] = field(default_factory=list)
+
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """All rows; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+        metadata = self.version.table.metadata
+        made_for = (metadata.current_schema_id, metadata.default_spec_id)
+        if dead_letters is None and made_for in self.kept:  # another writer was faster: the files are still right
+            self.files = self.kept[made_for]
+        else:
+            self.files = list(self._written([each for each in readers if self._has_rows(each)], dead_letters))
+            if dead_letters is None:
+                self.kept[made_for] = self.files
+        return sum(each.record_count for each in self.files)
+
+    def try_out(self, readers: Sequence[SegmentReader]) -> None:
+        """DeclinedError for rows that `write` would refuse; writes nothing."""
+        for reader in readers:
+            if self._has_rows(reader) and not self._fits(reader):
+                for file in reader.files(self.sink):
+                    for _ in self._taken(reader, file, None):
+                        pass
+
+    def discard(self) -> None:
+        """Remove what was written: for rows that no commit was tried with."""
+        self.kept.clear()
+        for location in self._made:  # and no file of a try before, whose commit may have arrived all the same
+            with suppress(Exception):  # `remove_orphan_files` does it too
+                self.version.table.io.delete(location)
+
+    def _has_rows(self, reader: SegmentReader) -> bool:
+        return self.sink in reader.sinks() and bool(reader.schema(self.sink).names) and bool(reader.files(self.sink))
+
+    def _written(self, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> Iterator[DataFile]:
+        for reader in readers:
+            adopted = large(reader.files(self.sink), len(readers), self.file_bytes) if self._fits(reader) else []
+            waiting: list[pa.RecordBatch] = []
+            size = 0
+            for file in reader.files(self.sink):
+                if file in adopted:
+                    yield self._adopted(reader, file)
+                    continue
+                for rows in self._taken(reader, file, dead_letters):
+                    waiting.append(rows)
+                    size += rows.nbytes
+                    if size >= min(self.file_bytes, _AT_ONCE):
+                        yield from self._of(waiting)
+                        waiting, size = [], 0
+            yield from self._of(waiting)
+
+    def _of(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFile]:
+        """Rows as files, one a partition."""
+        given = sum(each.num_rows for each in batches)
+        if not given:
+            return
+        table, written = self.version.table, 0
+        rows = pa.Table.from_batches(batches)
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io, uuid.UUID(self._name), self._count):  # type: ignore[arg-type]
+            self._made.append(file.file_path)
+            written += file.record_count
+            yield file
+        self._require(written, given)
+
+    # --- files of the log --------------------------------------------------------------------------------------------
+
+    def _fits(self, reader: SegmentReader) -> bool:
+        """Return whether its files can be the table's as they are: then no row of them is refused either."""
+        metadata, schema = self.version.table.metadata, reader.schema(self.sink)
+        try:
+            same = FORMAT.as_it_is(schema, self.version.columns)
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
+        mapping = metadata.name_mapping()  # the log's files have no ids
+        mapped = {each.field_id: each for each in mapping} if mapping is not None else {}
+        known = reader.statistics(self.sink)
+        return (
+            same
+            and metadata.spec().is_unpartitioned()
+            and all(mapped.get(each.field_id) == each for each in metadata.schema().name_mapping)
+            and all(_plain(each.type) for each in schema)
+            and all(name in known and not known[name].nulls for name in self._required)
+            and all(
+                each.name in known and _in_years(known[each.name].minimum) and _in_years(known[each.name].maximum)
+                for each in schema
+                if is_temporal(each.type)
+            )
+        )
+
+    def _adopted(self, reader: SegmentReader, file: WalFile) -> DataFile:
+        """A file of the log as it is, under a second name. WalCorruptError: it does not match its checksum."""
+        table = self.version.table
+        source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
+        target = table.location_provider().new_data_location(f"{self._name}-{next(self._count):05}.parquet")
+        self._made.append(target)
+        if (path := local(target)) is not None:
+            link_file(source, path.as_uri())
+        else:
+            with filesystem(source).open(source) as log, table.io.new_output(target).create() as out:
+                shutil.copyfileobj(log, out, _CHUNK)
+        digest = hashlib.sha256()
+        with table.io.new_input(target).open() as copied:  # what became of it, not what the log had
+            while chunk := copied.read(_CHUNK):
+                digest.update(chunk)
+        if digest.hexdigest() != file.sha256:
+            raise WalCorruptError(
+                f"{source} does not match its checksum.",
+                sink=self.sink,
+                remedy=f"Restore {source} from a backup. These rows are not delivered.",
+                path=source,
+            )
+        found = parquet_file_to_data_file(table.io, table.metadata, target)
+        self._require(found.record_count, file.rows)
+        return found
+
+    def _require(self, written: int, given: int) -> None:
+        if written != given:
+            raise UnfitTargetError(
+                f"pyiceberg wrote {written:,} of {given:,} rows into {self.version.place}.",
+                code="row_count_mismatch",
+                remedy="Report this as a bug. Nothing is visible, and the staged rows wait.",
+                sink=self.sink,
+                rows=given,
+                written=written,
+            )
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, as the table has them, without those that are set aside."""
+        return accepted(reader, self.sink, file, dead_letters, self._judged)
+
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
+        rows = FORMAT.cast(batch, self.version.columns)
+        zoned = [pa.field(each.name, in_utc(each.type)) for each in rows.schema]
+        rows = rows.cast(pa.schema(zoned))
+        wrong: dict[int, str] = {}
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            far = f"column {name!r}: outside of the years 1 to 9999"
+            wrong |= dict.fromkeys(beyond(column), far)
+            if name in self._required and column.null_count:
+                empty = numbers(pc.indices_nonzero(column.is_null())).tolist()
+                wrong |= dict.fromkeys(empty, f"column {name!r}: NULL in a required column")
+        for name, kind in sources(self.version.table.schema(), self.version.spec).items():
+            if name not in rows.schema.names:  # NULL, as in any other column that rows lack
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+        return rows, wrong
+
+    @property
+    def _required(self) -> list[str]:
+        return [column.name for column in self.version.columns if column.must]
+
+
+def is_temporal(kind: pa.DataType) -> bool:
+    """Return whether values may be outside of the years that Python, and so pyiceberg, knows."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _plain(kind: pa.DataType) -> bool:
+    """Return whether a file of the log has the values as Iceberg's readers want them, and in years that are known."""
+    dated = pa.types.is_nested(kind) and ("date" in str(kind) or "timestamp" in str(kind))
+    return not dated and in_utc(kind) == kind
+
+
+def _in_years(text: str | None) -> bool:
+    """Return whether a bound of the log's statistics lies in the years 1 to 9999; None: all values are NULL."""
+    return text is None or (text[:4].isdigit() and text[4] == "-" and text[:4] != "0000")

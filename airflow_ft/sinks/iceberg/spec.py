@@ -1,0 +1,126 @@
+"""What a DAG author writes to deliver into an Iceberg table. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
+from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.registry import Strategy
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "commit": Strategy(
+        Promise.ATOMIC, "one commit of the table, with the marker", "all at once, as a snapshot: this decides"
+    )
+}
+PARTITION = re.compile(
+    r"(?P<plain>\w+)|(?P<transform>identity|year|month|day|hour)\((?P<source>\w+)\)"
+    r"|(?P<counted>bucket|truncate)\((?P<count>[1-9]\d{0,8}), ?(?P<column>\w+)\)"
+)
+"""A column, or a transform of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergSink:
+    """Rows of a pipeline into one Iceberg table.
+
+    The rows of a checkpoint and the marker that proves them are one commit of the table (ATOMIC), which can carry the
+    commit point.
+
+    Args:
+        table: "CONNECTION.NAMESPACE.TABLE": the Airflow connection of type `iceberg` that leads to the catalog, one or
+            more levels of namespaces, and the table.
+        partition_by: the columns, or transforms such as "day(at)" and "bucket(16, id)", that a table which is made
+            here is partitioned by. A table that is there has its own.
+        schema_evolution: columns that the table lacks are added to it. Else they are refused.
+        file_bytes: files of the log under an eighth of it are put together.
+        create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+        strategy: "commit", the only one.
+        name: of the participant; tasks are named by it. "": made of the table. To be given where that contains Jinja.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    partition_by: Sequence[str] = ()
+    schema_evolution: bool = False
+    file_bytes: int = 128 << 20
+    create: bool = True
+    shared: bool = False
+    strategy: str = "commit"
+    name: str = ""
+
+    kind: ClassVar[str] = "iceberg"
+    conn_id: ClassVar[str] = ""
+    promise: ClassVar[Promise] = STRATEGIES["commit"].promise
+
+    def __post_init__(self) -> None:
+        for name in ("table", "name", "strategy"):
+            check_text(name, getattr(self, name), of="IcebergSink")
+        for name in ("schema_evolution", "create", "shared"):
+            check_type(name, getattr(self, name), bool, "give True or False.", of="IcebergSink")
+        check_sink(self, "table", "orders")
+        if self.strategy == "upsert":
+            raise _invalid(
+                "strategy", "upsert", "Deliver changes as rows: the client pyiceberg writes no equality deletes."
+            )
+        if self.strategy not in STRATEGIES:
+            raise _invalid("strategy", self.strategy, 'Give strategy="commit", or leave it out.')
+        if not is_late(self.table) and not re.fullmatch(r"[\w-]+(\.[\w-]+){2,}", self.table):
+            raise _invalid("table", self.table, 'Give connection, namespace and table: table="lake.shop.orders".')
+        for one in self.partition_by:
+            if not is_template(one) and not PARTITION.fullmatch(one):
+                raise _invalid("partition_by", one, 'Give a column, or a transform: "day(at)", "bucket(16, id)".')
+
+    @property
+    def catalog(self) -> str:
+        """The Airflow connection that leads to the catalog."""
+        return self.table.partition(".")[0]
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """The table in its catalog: namespaces and name."""
+        return tuple(self.table.split(".")[1:])
+
+    @property
+    def participant(self) -> str:
+        """The name, or one that is made of the table: it stays, whatever is rendered."""
+        return self.name or name_of("iceberg", self.table)
+
+    def at_least_once(self) -> Promise:
+        """The same: marker and rows are in one commit, so its rows come once all the same."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
+        return {name: value for name, value in settings_of(self, self.table).items() if name != "strategy"}
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> Self:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name", "strategy"})
+        return cls(name=name, **settings)
+
+
+def catalog_of(plan: ParticipantPlan) -> str:
+    """Return the Airflow connection of a plan."""
+    [settings] = plan.sinks.values()
+    return str(settings["table"]).partition(".")[0]
+
+
+def _invalid(argument: str, value: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{argument} of IcebergSink is {value!r}.",
+        code="argument_invalid",
+        remedy=remedy,
+        argument=argument,
+        value=value,
+    )

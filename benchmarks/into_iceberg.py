@@ -1,0 +1,81 @@
+"""WAL -> Iceberg: the sink against pyiceberg's own writer from the same Parquet files, in a SQL catalog on disk."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.bench import Bench
+from benchmarks.into_folder import IntoFolder
+from benchmarks.measuring import Claim, Comparison
+
+PLAIN = "pyiceberg append"
+
+
+def iceberg(bench: Bench) -> list[Comparison]:
+    """All contenders; each run makes a catalog of its own."""
+    return [IntoIceberg(bench).comparison()]
+
+
+class IntoIceberg(IntoFolder):
+    """A table and its contenders."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench, "iceberg")
+
+    @property
+    def _extra(self) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{self.path}/catalog.db", "warehouse": self.path.as_uri()}
+
+    def comparison(self) -> Comparison:
+        """Files of the log as they are, rows written again, and a plain append of what is in Parquet files."""
+        from airflow_ft.sinks.iceberg.spec import IcebergSink
+
+        contenders = [
+            self.ours("adopted", IcebergSink(table="lake.shop.orders"), self._made),
+            self.ours("written again", IcebergSink(table="lake.shop.orders", create=False), self._with_another_name),
+            self._contender(PLAIN, self._append),
+        ]
+        claims = [
+            Claim("WAL -> Iceberg, `adopted` against pyiceberg's append", "adopted", (PLAIN,), 3),
+            Claim("WAL -> Iceberg, `written again` against pyiceberg's append", "written again", (PLAIN,), 0.9),
+        ]
+        title = "WAL -> Iceberg, committed (prepare and commit), against pyiceberg from Parquet"
+        return Comparison("iceberg", title, contenders, claims, rows=self.bench.rows)
+
+    def _made(self, schema: pa.Schema | None = None) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with closing(self._catalog()) as catalog:
+            catalog.create_namespace("shop")
+            if schema is not None:
+                catalog.create_table("shop.orders", schema)
+
+    def _with_another_name(self) -> None:
+        """Rows are written again where a column of the table has another name: here the other case of letters."""
+        schema = self.bench.table.schema
+        self._made(schema.set(1, schema.field(1).with_name(schema.names[1].upper())))
+
+    def _append(self) -> float:
+        self._made(self.bench.table.schema)
+        began = time.monotonic()
+        with closing(self._catalog()) as catalog:
+            catalog.load_table("shop.orders").append(pq.read_table(self.bench.source))
+        return time.monotonic() - began
+
+    def _catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("lake", **self._extra)
+
+    def _job(self, sink: Any) -> dict[str, Any]:
+        connection = {"conn_id": "lake", "conn_type": "iceberg", "extra": self._extra}
+        return {**super()._job(sink), "connection": connection}
+
+    def read(self, who: str) -> pa.Table:
+        with closing(self._catalog()) as catalog:
+            found: pa.Table = catalog.load_table("shop.orders").scan().to_arrow()
+            return found

@@ -1,0 +1,339 @@
+"""Beside other writers of the table, over its life: commits in between, expiry, evolution, partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import EqualTo, Reference
+from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
+
+from airflow_ft import IcebergSink
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import (
+    DeclinedError,
+    FencedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.lineage import dataset, place
+from airflow_ft.sinks.iceberg.requirements import schema_problems
+from airflow_ft.sinks.iceberg.verify import verify
+from airflow_ft.testing.values import Values, plain, same
+from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal import open_wal
+from tests.conformance.values import CLOCK, FINITE, NESTED, NOT_FINITE, without
+from tests.raising import raises
+from tests.sinks.iceberg.world import Table, in_file
+
+NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(world_of(tmp_path)) as made:
+        yield made
+
+
+def world_of(folder: Path, **settings: Any) -> World:
+    folder.mkdir(exist_ok=True)
+    return World(Table(in_file(folder), **settings), folder)
+
+
+def table_of(world: World) -> Table:
+    assert isinstance(world.target, Table)
+    return world.target
+
+
+@contextmanager
+def opened(world: World) -> Iterator[IcebergTable]:
+    with table_of(world).opened() as table:
+        assert table is not None
+        yield table
+
+
+@contextmanager
+def before_the_next_commit(act: Callable[[], object]) -> Iterator[None]:
+    """Something happens when the next commit is on its way to the catalog."""
+    call, done = SqlCatalog.commit_table, list[bool]()
+
+    def commit_table(*of: Any) -> Any:
+        if not done:
+            done.append(True)
+            act()
+        return call(*of)
+
+    with mock.patch.object(SqlCatalog, "commit_table", commit_table):
+        yield
+    assert done
+
+
+def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
+    """The successor has raised the fence, and not moved main, when the commit of the rows arrives."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(lambda: world.prepare(plan, epoch=2)), raises(FencedError, "fenced"):
+        world.commit(plan, vote)
+    world.shows(world.ids_of(1))
+    head = world.participant(plan).head(world.pipeline)
+    assert head is not None and head.epoch == 2
+    world.commit(plan, vote, epoch=2)
+    world.shows(world.ids_of(1, 2))
+
+
+def rows_of_others_stay(world: World) -> None:
+    """Others append, and the step is repeated with the files that it has written."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(lambda: append(world, -1)):
+        world.commit(plan, vote)
+    world.shows([-1, *world.ids_of(1, 2)])
+
+
+def others_beside(world: World) -> None:
+    """Another pipeline changes its memory, and so neither main nor our branch."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    other = World(world.target, world.folder)
+    with before_the_next_commit(lambda: other.prepare(other.plan())):
+        world.commit(plan, vote)
+    world.predecessor = plan.number
+    with before_the_next_commit(lambda: world.prepare(world.plan())):
+        other.deliver(other.plan(other.table(900, 2)))
+    world.shows([*world.ids_of(1, 2), 900, 901])
+    other.close()
+
+
+def append(world: World, id: int) -> None:
+    with opened(world) as table:
+        table.append(pa.table({"id": [id], "text": ["theirs"]}))
+
+
+def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
+    a_raised_fence_refuses_what_is_on_its_way(world)
+
+
+def test_rows_of_others_stay(world: World) -> None:
+    rows_of_others_stay(world)
+
+
+def test_two_pipelines_do_not_meet(world: World) -> None:
+    others_beside(world)
+
+
+def test_files_are_written_once_however_often_a_step_is_repeated(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, partition_by=["bucket(2, id)"])) as world:
+        world.deliver(world.plan())
+        plan = world.plan()
+        vote = world.prepare(plan)
+        written: list[str] = []
+        create = PyArrowFile.create
+
+        def counted(self: PyArrowFile, *of: Any, **more: Any) -> Any:
+            written.append(self.location)
+            return create(self, *of, **more)
+
+        with before_the_next_commit(lambda: append(world, -1)), mock.patch.object(PyArrowFile, "create", counted):
+            world.commit(plan, vote)
+        data = [each for each in written if each.endswith(".parquet") and "theirs" not in each]
+        assert len(data) == 2 + 1, "two of ours, one of theirs"
+        world.shows([-1, *world.ids_of(1, 2)])
+
+
+def test_there_is_one_memory_and_expiry_keeps_it(world: World) -> None:
+    for _ in range(3):
+        world.deliver(world.plan())
+    with opened(world) as table:
+        main = {each.snapshot_id for each in table.history()}
+        assert len(table.snapshots()) == len(main) + 1 and len(table.refs()) == 2
+        kept = {ref.snapshot_id for ref in table.refs().values()}
+        old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id not in kept]
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+    world.deliver(world.plan())
+    world.shows(world.ids_of(1, 2, 3, 4))
+
+
+def test_a_lost_memory_halts(world: World) -> None:
+    world.deliver(world.plan())
+    with opened(world) as table:
+        [ours] = [name for name in table.refs() if name != "main"]
+        table.catalog.commit_table(table, (), (RemoveSnapshotRefUpdate.model_validate({"ref-name": ours}),))
+    plan = world.plan()
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.prepare(plan)
+    world.shows(world.ids_of(1))
+
+
+def test_a_compacted_table_is_verified(world: World) -> None:
+    plan = world.plan()
+    proof = world.deliver(plan)
+    with opened(world) as table:
+        table.overwrite(table.scan().to_arrow())
+    [planned] = plan.participants
+    [report] = verify([Delivered(plan, proof, None)], planned, world.target.connection, open_wal())
+    assert (report.missing, report.repeated, report.other, report.error) == (0, 0, 0, "")
+
+
+def test_files_of_the_log_become_the_tables_with_their_bounds(world: World) -> None:
+    columns = {**FINITE, **NOT_FINITE, **CLOCK, **NESTED}
+    given = Values(table_of(world).sink, columns, list).table().drop_columns(["id"])
+    given = given.add_column(0, "id", pa.array(range(given.num_rows), pa.int64()))
+    world.deliver(world.plan(given))
+    with opened(world) as table:
+        [file] = [Path(task.file.file_path.removeprefix("file://")) for task in table.scan().plan_files()]
+        assert file.stat().st_nlink == 2, "it is the log's"
+        found = {row["id"]: row for row in plain(table.scan().to_arrow())}
+        for row in plain(given):
+            assert all(same(found[row["id"]][name], row[name]) for name in columns), row["id"]
+        for name in without(columns, *NOT_FINITE, *NESTED, "raw", "flag"):
+            for value in {each for each in given[name].to_pylist() if each is not None}:
+                wanted = [row["id"] for row in given.to_pylist() if row[name] == value]
+                seen = table.scan(EqualTo(term=Reference(name), value=_literal(value))).to_arrow()["id"].to_pylist()
+                assert seen == wanted, (name, value)
+
+
+def _literal(value: Any) -> Any:
+    """As pyiceberg takes it in a filter."""
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def test_columns_are_added_on_request(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan())
+        more = world.table(900, 3).append_column("note", pa.array(["a", None, "c"]))
+        world.deliver(world.plan(more))
+        rows = {row["id"]: row["note"] for row in table_of(world).read().to_pylist()}
+        assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
+
+
+def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
+    """The log's files in the table have the former name alone."""
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        with opened(world) as table, table.update_schema() as update:
+            update.rename_column("text", "label")
+        for id in (900, 901):
+            world.deliver(world.plan(pa.table({"id": [id], "label": ["new"], "note": ["n"]})))
+        rows = {row["id"]: (row["label"], row["note"]) for row in table_of(world).read().to_pylist()}
+        assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
+
+
+@pytest.mark.parametrize("first", ["rows", "nothing"])
+def test_partitions_are_made(tmp_path: Path, first: str) -> None:
+    """Also of a table that had to be made before any columns were known."""
+    by = ["day(at)", "bucket(4, id)", "truncate(2, text)", "country"]
+    with closing(world_of(tmp_path, partition_by=by)) as world:
+        if first == "nothing":
+            world.deliver(world.plan_of(1, world.nothing(1)))
+            world.number = 1
+        ids = [1, 2, 3]
+        at = pa.array([NOON, None, NOON.replace(year=1969)], pa.timestamp("us", "UTC"))
+        columns = {"id": ids, "at": at, "text": ["abc", "", None], "country": ["DE", None, "\N{SNOWMAN}/="]}
+        given = pa.table(columns)
+        world.deliver(world.plan(given))
+        assert sorted(table_of(world).read().to_pylist(), key=lambda row: row["id"]) == given.to_pylist()
+        with opened(world) as table:
+            assert [field.name for field in table.spec().fields] == ["at_day", "id_bucket", "text_truncate", "country"]
+            assert len(list(table.scan().plan_files())) == 3
+
+
+@pytest.mark.parametrize(
+    ("by", "column", "code"),
+    [
+        ("ratio", pa.array([0.5]), "partition_unfit"),
+        ("day(ratio)", pa.array(["a"]), "partition_unfit"),
+        ("other", pa.array([1]), "job_column_missing"),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused(tmp_path: Path, by: str, column: pa.Array, code: str) -> None:
+    with closing(world_of(tmp_path, partition_by=[by])) as world:
+        plan = world.plan(pa.table({"id": [1], "ratio": column}))
+        with raises(DeclinedError, code, sink=SINK):
+            world.prepare(plan)
+        assert [each.code for each in problems(world, plan)] == [code]
+
+
+def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None:
+    world.deliver(world.plan())
+    sink = table_of(world).sink
+    table_of(world).sink = replace(sink, partition_by=["id"])
+    with raises(UnfitTargetError, "partition_unfit", sink=SINK):
+        world.prepare(world.plan())
+    table_of(world).sink = sink
+    with opened(world) as table, table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "orc"})
+    with raises(UnfitTargetError, "table_unsupported", setting="write.format.default"):
+        world.prepare(world.plan())
+    with opened(world) as table, table.transaction() as transaction:
+        transaction.remove_properties("write.format.default")
+    world.deliver(world.plan())
+
+
+def test_an_error_shows_no_secret(world: World) -> None:
+    secret = "planted-Secret-7"
+    extra = {"uri": f"postgresql+psycopg2://user:{secret}@127.0.0.1:1/db", "s3.secret-access-key": secret}
+    table_of(world).connection = replace(world.target.connection, extra={"type": "sql", **extra})
+    with pytest.raises((SinkUnavailableError, SinkAccessError)) as told:
+        world.prepare(world.plan())
+    assert secret not in f"{told.value} {vars(told.value)}"
+    named = dataset(table_of(world).sink.settings(), world.target.connection)
+    assert named.uri == "iceberg://127.0.0.1:1/db/lake/shop/orders"
+
+
+def test_one_table_has_one_place() -> None:
+    sink = IcebergSink(table="lake.shop.orders").settings()
+    rest = ConnectionInfo("lake", "iceberg", host="https://c", port=8181, extra={"warehouse": "a"})
+    assert place(sink, replace(rest, conn_id="other")) == place(sink, rest)
+    assert place(sink, replace(rest, extra={"warehouse": "b"})) != place(sink, rest)
+    sql = ConnectionInfo("lake", "iceberg", extra={"uri": "sqlite:////data/catalog.db"})
+    assert place(sink, replace(sql, conn_id="other")) != place(sink, sql)
+    assert dataset(sink, sql).uri == "iceberg:////data/catalog.db/lake/shop/orders"
+
+
+@pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}])
+def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict[str, str]) -> None:
+    with raises(SinkAccessError, "connection_invalid"):
+        properties(replace(world.target.connection, extra=extra))
+
+
+def problems(world: World, plan: Plan) -> list[Any]:
+    [planned] = plan.participants
+    schema = open_wal().open(plan.segments[0]).schema(SINK)
+    return list(schema_problems(planned, world.target.connection, {SINK: schema}))
+
+
+def test_a_sink_that_cannot_work_is_refused_at_once() -> None:
+    for argument, value in (
+        ("strategy", "upsert"),
+        ("table", "shop.orders"),
+        ("table", "lake.shop.or ders"),
+        ("partition_by", ["bucket(id)"]),
+    ):
+        with pytest.raises(Exception) as told:
+            IcebergSink(**{"table": "lake.shop.orders", argument: value})  # type: ignore[arg-type]
+        assert getattr(told.value, "code", "") == "argument_invalid", argument
+    sink = IcebergSink(table="lake.a.b.orders", partition_by=["day(at)"], shared=True)
+    assert (sink.catalog, sink.identifier, sink.participant) == (
+        "lake",
+        ("a", "b", "orders"),
+        "iceberg-lake-a-b-orders",
+    )
+    assert replace(IcebergSink.from_settings("", sink.settings()), name="") == sink
