@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,19 +19,23 @@ import pytest
 from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values
-from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NOT_FINITE, REFUSED_BY_JSON
+from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, NOT_FINITE, REFUSED_BY_JSON
 from tools.servers import HBase
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
 TABLES = {"orders": {"f": {"max_versions": 1}}, "kinds": {"f": {}, "g": {}}}
 LATER = 10**15
 """A timestamp (milliseconds) in a future that no delivery reaches."""
+JSON: dict[str, Callable[[str | bytes], Any]] = dict.fromkeys(("listed", "parts", "ratios"), json.loads)
 TEXTS: dict[str, Callable[[str], Any]] = {
     "flag": lambda text: {"true": True, "false": False}[text],
     **dict.fromkeys(("tiny", "small", "whole", "big"), int),
     **dict.fromkeys(("single", "double"), float),
+    **JSON,
 }
 EPOCH = datetime(1970, 1, 1)
+RATIOS = pa.array([[0.5], None], pa.list_(pa.float64()))
+NESTED_NAN = {"nested NaN": ("ratios", pa.array([[NAN]]))}
 
 
 def _number(form: str) -> Callable[[bytes], Any]:
@@ -57,6 +62,7 @@ BYTES: dict[str, Callable[[bytes], Any]] = {
     "local": _moment,
     "clock": lambda data: clock.fromisoformat(f"{_moment(data):%H:%M:%S.%f}"),
     "raw": bytes,
+    **JSON,
 }
 
 
@@ -127,7 +133,8 @@ class Rows(Target):
 
     def values(self) -> Values | None:
         is_text = self.sink.encoding == "text"
-        columns = {**FINITE, **CLOCK} if is_text else {**FINITE, **CLOCK, **NOT_FINITE}
+        columns = {**FINITE, **CLOCK, "listed": NESTED["listed"], "parts": NESTED["parts"], "ratios": RATIOS}
+        columns |= {} if is_text else NOT_FINITE
         run = f"{self.run}v"
 
         def read() -> list[dict[str, Any]]:
@@ -147,8 +154,8 @@ class Rows(Target):
         seen = {**AS_JSON, "raw": bytes}
         sink = replace(self.sink, table="kinds", row_key=f"{run}:{{id}}", columns={"text": "g:text", "big": "g:big"})
         if is_text:
-            return Values(sink, columns, read, seen=seen, refused=REFUSED_BY_JSON)
-        return Values(sink, columns, read)
+            return Values(sink, columns, read, seen=seen, refused={**REFUSED_BY_JSON, **NESTED_NAN})
+        return Values(sink, columns, read, refused=NESTED_NAN)
 
 
 @pytest.mark.parametrize(("encoding", "salt"), [("text", 0), ("bytes", 16)], ids=["text", "bytes, salted"])

@@ -57,22 +57,22 @@ class HBase(Server):
 
     def start(self) -> Self:
         super().start()
-        self.start_gateway()
+        self.restart_gateway()
+        return self
+
+    def restart_gateway(self) -> None:
+        """Start the gateway where none runs, and wait until it serves tables."""
+        if self.gateway is None or self.gateway.poll() is not None:
+            self.gateway = self._spawn(self._java(self.gateway_heap, _GATEWAY, "start"), self.folder / "gateway.log")
         deadline = time.monotonic() + self.start_seconds
         while not self._serves():
             if time.monotonic() > deadline or not self.running:
                 self.kill()
                 raise self._error("served no tables")
             time.sleep(0.1)
-        return self
-
-    def start_gateway(self) -> None:
-        """Start one where none runs."""
-        if self.gateway is None or self.gateway.poll() is not None:
-            self.gateway = self._spawn(self._java(self.gateway_heap, _GATEWAY, "start"), self.folder / "gateway.log")
 
     def kill_gateway(self) -> None:
-        """Kill the gateway; `start_gateway` brings it back."""
+        """Kill the gateway; `restart_gateway` brings it back."""
         if self.gateway is not None:
             self.gateway.kill()
             self.gateway.wait()
@@ -91,7 +91,7 @@ class HBase(Server):
     def _java(self, heap: str, *arguments: str) -> list[str]:
         conf = self.folder / "conf"
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        temporary = f"-Djava.io.tmpdir={self.folder}/tmp"
+        temporary = f"-Djava.io.tmpdir={self.folder / 'tmp'}"
         return java("hbase", heap, f"{conf}:{self._programs()}/*", *opens, temporary, *arguments)
 
     def _initialise(self, data: Path) -> None:
@@ -134,7 +134,7 @@ class HBase(Server):
             try:
                 if b"airflow_ft" not in connection.tables():
                     connection.create_table("airflow_ft", {"f": {"max_versions": 1}})
-                return connection.is_table_enabled("airflow_ft")
+                return bool(connection.is_table_enabled("airflow_ft"))
             finally:
                 connection.close()
         except Exception:

@@ -26,7 +26,7 @@ def columns_of(parts: Parts) -> Sequence[str]:
 
 
 def check_parts(parts: Parts, invalid: Callable[[str], Exception]) -> None:
-    """Raise the error that `invalid` makes, unless the template gives each row a key that can be told from others."""
+    """Raise the error that `invalid` makes, unless the template can give each row a key of its own."""
     if not any(column for _, column in parts):
         raise invalid('Name at least one column in braces, such as "orders:{id}".')
     columns = [column for _, column in parts if column is not None]

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from Hbase_thrift import BatchMutation, Mutation
 from thriftpy2.thrift import TClient
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
@@ -38,6 +37,8 @@ from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.hbase.rows import encoded, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
+    BatchMutation,
+    Mutation,
     address,
     create_ledger,
     ledger_table,
@@ -137,7 +138,8 @@ class HBaseParticipant(KeyedParticipant[Changes]):
         return ledger_table(self.connection)
 
     def _preflight(self) -> dict[str, Any]:
-        server, expiring = address(self.connection), {}
+        server = address(self.connection)
+        expiring: dict[str, int] = {}
         with opened(self.connection, participant=self.name) as client:
             if not require_ledger(client, server, self._ledger):
                 create_ledger(client, self._ledger)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import Any
 
-import happybase  # noqa: F401  it loads Hbase_thrift
-from Hbase_thrift import AlreadyExists, ColumnDescriptor, Hbase, IllegalArgument
-from Hbase_thrift import IOError as HBaseError
+import thriftpy2
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
@@ -17,6 +16,10 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.hbase.spec import LEDGER
+
+_API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
+Mutation, BatchMutation = _API.Mutation, _API.BatchMutation
+HBaseError, _IllegalArgument = _API.IOError, _API.IllegalArgument
 
 PORT = 9090
 FAMILY = "f"
@@ -56,17 +59,18 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
     transport = _choice(connection, "transport", _TRANSPORTS)
     protocol = _choice(connection, "protocol", _PROTOCOLS)
     answer, connect = int(seconds * 1000), int(min(seconds, _CONNECT_SECONDS) * 1000)
-    place = TSocket(
+    make: Any = TSocket  # it has no types
+    place = make(
         connection.host or "localhost", connection.port or PORT, socket_timeout=answer, connect_timeout=connect
     )
     wire = transport(place)
     try:
         wire.open()
         try:
-            yield TClient(Hbase, protocol(wire, decode_response=False))
+            yield TClient(_API.Hbase, protocol(wire, decode_response=False))
         finally:
             wire.close()
-    except (HBaseError, IllegalArgument, TApplicationException, TTransportException, OSError, EOFError) as error:
+    except (HBaseError, _IllegalArgument, TApplicationException, TTransportException, OSError, EOFError) as error:
         raise failure(error, address(connection)).located(**where) from None
 
 
@@ -191,8 +195,8 @@ def require_ledger(client: TClient, server: str, table: str) -> bool:
 def create_ledger(client: TClient, table: str) -> None:
     """Create the sink's own table, unless another process is faster."""
     try:
-        client.createTable(table.encode(), [ColumnDescriptor(name=FAMILY.encode(), maxVersions=1)])
-    except AlreadyExists:
+        client.createTable(table.encode(), [_API.ColumnDescriptor(name=FAMILY.encode(), maxVersions=1)])
+    except _API.AlreadyExists:
         return
     except HBaseError as error:
         if "TableExistsException" not in _text(error.message):

@@ -10,7 +10,7 @@ SYSTEM = System(
     strategies=STRATEGIES,
     place="table",
     shares=True,
-    clients=("happybase",),
+    clients=("happybase", "thriftpy2"),
     extra="hbase",
     preload=("airflow_ft.sinks.hbase.participant",),
 )
