@@ -19,6 +19,7 @@ import pytest
 from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing.world import World
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, NOT_FINITE, REFUSED_BY_JSON
 from tools.servers import HBase
 
@@ -165,3 +166,7 @@ class TestHBase(ParticipantConformance):
         rows = Rows(hbase, encoding, salt)
         yield rows
         rows.db.close()
+
+    @pytest.mark.release
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        super().test_memory_does_not_grow_with_rows(world)

@@ -38,9 +38,11 @@ from airflow_ft.sinks.hbase.rows import encoded, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
     BatchMutation,
+    HBaseError,
     Mutation,
     address,
     create_ledger,
+    is_no_table,
     ledger_table,
     opened,
     require_ledger,
@@ -67,7 +69,12 @@ def read_document(
     Milliseconds since 1970; 0: there is none.
     """
     row = memory_row(pipeline, participant)
-    found = client.get(table.encode(), row, _COLUMN, {})
+    try:
+        found = client.get(table.encode(), row, _COLUMN, {})
+    except HBaseError as error:
+        if not is_no_table(error):
+            raise
+        found = []
     text, at = (found[0].value, found[0].timestamp) if found else (None, 0)
     return DocumentLedger(text, f"row {row.decode()!r} of table {table}", stamps=dict(NONE_GIVEN)), text, at
 
@@ -171,9 +178,6 @@ class HBaseParticipant(KeyedParticipant[Changes]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
         with opened(self.connection, **self._where(plan)) as client:
-            if not require_ledger(client, address(self.connection), self._ledger):
-                yield None
-                return
             ledger, _, _ = read_document(client, self._ledger, pipeline, self.name)
             yield ledger if ledger.head() is not None else None
 

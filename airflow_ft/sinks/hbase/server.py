@@ -9,7 +9,9 @@ from typing import Any
 
 import thriftpy2
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
-from thriftpy2.thrift import TApplicationException, TClient
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
+from thriftpy2.protocol.exc import TProtocolException
+from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
 
 from airflow_ft.clients.foreign_connections import require_type
@@ -19,7 +21,7 @@ from airflow_ft.sinks.hbase.spec import LEDGER
 
 _API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
 Mutation, BatchMutation = _API.Mutation, _API.BatchMutation
-HBaseError, _IllegalArgument = _API.IOError, _API.IllegalArgument
+HBaseError = _API.IOError
 
 PORT = 9090
 FAMILY = "f"
@@ -70,7 +72,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
             yield TClient(_API.Hbase, protocol(wire, decode_response=False))
         finally:
             wire.close()
-    except (HBaseError, _IllegalArgument, TApplicationException, TTransportException, OSError, EOFError) as error:
+    except (TException, ProtocolError, OSError, EOFError) as error:
         raise failure(error, address(connection)).located(**where) from None
 
 
@@ -98,7 +100,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             remedy="Grant it; `airflow ft setup --print` shows the commands.",
             server=server,
         )
-    if "TableNotFoundException" in trace:
+    if is_no_table(error):
         return UnfitTargetError(
             f"HBase at {server} lacks a table: {words}.",
             code="table_missing",
@@ -112,11 +114,19 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             remedy="Add the family; `airflow ft setup --print` shows the commands.",
             server=server,
         )
+    if isinstance(error, TProtocolException | ProtocolError):
+        return SinkAccessError(
+            f"the server at {server} does not speak the Thrift protocol of the connection: {words}.",
+            code="connection_invalid",
+            remedy="Name HBase's Thrift gateway (version 1), with its transport and protocol in the extra.",
+            server=server,
+        )
     if isinstance(error, TTransportException | OSError | EOFError):
         return SinkUnavailableError(
             f"the Thrift gateway of HBase at {server} does not answer: {words}.",
             code="server_unreachable",
-            remedy="Check that the gateway runs and that host and port of the connection are right. Airflow retries.",
+            remedy="Check that the gateway runs. Correct host and port of the connection, or transport and protocol in"
+            " its extra. Airflow retries.",
             server=server,
         )
     return SinkUnavailableError(
@@ -131,15 +141,18 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
+def is_no_table(error: BaseException) -> bool:
+    """Return whether an error of the gateway says that there is no such table."""
+    return "TableNotFoundException" in _text(getattr(error, "message", None))
+
+
 def families(client: TClient, table: str) -> Mapping[str, Any] | None:
     """Return the families of a table with their settings; None: there is no such table."""
     try:
         found = client.getColumnDescriptors(table.encode())
     except HBaseError as error:
-        if "TableNotFoundException" in _text(error.message):
-            return None
-        raise
-    if not found:  # older gateways
+        if not is_no_table(error):
+            raise
         return None
     return {name.decode().rstrip(":"): each for name, each in found.items()}
 

@@ -9,29 +9,23 @@ from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.hbase.server import FAMILY, address, create_ledger, ledger_table, opened, require_ledger
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
-_DELETES_SECONDS = 3_600
+_DELETES = "hbase.hstore.time.to.purge.deletes"
+_DELETES_MILLISECONDS = 3_600_000
 
 
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """Commands that create what is missing, and let the gateway's user deliver and verify. Asks nothing of HBase."""
     ledger = ledger_table(connection)
     tables: dict[str, set[str]] = {}
-    deleting = set()
     for sink in HBaseSink.all_of(plan).values():
         tables.setdefault(sink.table, set()).update(sink.families)
-        if sink.change_column is not None:
-            deleting.add(sink.table)
     yield f"# Connection {plan.name}: run this in the HBase shell, as a user who may create tables."
     yield f"create '{ledger}', {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
     for table, families in sorted(tables.items()):
-        named = ", ".join(f"{{NAME => '{family}', VERSIONS => 1}}" for family in sorted(families))
+        settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"
+        named = ", ".join(f"{{NAME => '{family}', {settings}}}" for family in sorted(families))
+        yield "# If the table exists, `alter` instead of `create`; docs/hbase.md says why."
         yield f"create '{table}', {named}"
-    milliseconds = _DELETES_SECONDS * 1000
-    for table in sorted(deleting):
-        yield f"# Keeps deletes of {table} for an hour, beyond the next major compaction: see docs/hbase.md."
-        setting = f"CONFIGURATION => {{'hbase.hstore.time.to.purge.deletes' => '{milliseconds}'}}"
-        for family in sorted(tables[table]):
-            yield f"alter '{table}', {{NAME => '{family}', {setting}}}"
     yield "# Where HBase checks permissions, put the gateway's user for USER:"
     for table in (ledger, *sorted(tables)):
         yield f"grant 'USER', 'RW', '{table}'"

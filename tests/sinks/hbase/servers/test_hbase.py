@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import happybase
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
@@ -102,6 +110,8 @@ def test_the_ledger_is_created_once(world: World) -> None:
         ({"port": 1}, SinkUnavailableError, "server_unreachable"),
         ({"extra": {"protocol": "json"}}, SinkAccessError, "connection_invalid"),
         ({"conn_type": "redis"}, SinkAccessError, "connection_invalid"),
+        ({"extra": {"transport": "framed"}}, SinkUnavailableError, "server_unreachable"),
+        ({"extra": {"protocol": "compact"}}, SinkUnavailableError, "server_unreachable"),
     ],
     ids=str,
 )
@@ -116,8 +126,8 @@ def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
     )
     lines = list(setup.describe("p", world.participant_plan(), replace(world.target.connection, schema="shop")))
     assert "create 'shop:airflow_ft', {NAME => 'f', VERSIONS => 1, TTL => 'FOREVER'}" in lines
-    assert "create 'shop:orders', {NAME => 'd', VERSIONS => 1}, {NAME => 'e', VERSIONS => 1}" in lines
-    assert sum("time.to.purge.deletes" in line for line in lines) == 2
+    kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '3600000'}"
+    assert f"create 'shop:orders', {{NAME => 'd', {kept}}}, {{NAME => 'e', {kept}}}" in lines
     assert "grant 'USER', 'RW', 'shop:orders'" in lines
 
 
@@ -189,11 +199,29 @@ def _changes(*texts: str | None) -> pa.Table:
     return pa.table({"op": kinds, "id": [1] * len(texts), "text": pa.array(texts, pa.string())})
 
 
-def test_a_framed_gateway_with_large_rows_is_served(world: World) -> None:
-    """Requests end at a megabyte; here through a buffered gateway, whose rows are as large."""
+def test_large_rows_go_in_several_requests(world: World) -> None:
     big = pa.table({"id": range(40), "text": ["x" * 300_000] * 40})
     world.deliver(world.plan(big))
     world.shows(list(range(40)))
+
+
+def test_another_server_is_told(world: World) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert lacking(world, port=server.server_port)[0].code in ("connection_invalid", "server_unreachable")
+
+
+def test_a_lost_ledger_halts(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target.db.delete_table("airflow_ft", disable=True)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.commit(plan, vote)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.prepare(plan)
+    world.shows(world.ids_of(1))
 
 
 def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
