@@ -81,11 +81,15 @@ class Rows(Target):
         )
         self.refused = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"], "parts": [[0.5], [NAN], None]})
         self.taken = (1, 3)
-        self.db = happybase.Connection(server.host, server.port, timeout=60_000)
         there = self.db.tables()
         for name, families in TABLES.items():
             if name.encode() not in there:
                 self.db.create_table(name, families)
+
+    @property
+    def db(self) -> happybase.Connection:
+        """Connect anew: the gateway closes connections that rest for a minute."""
+        return happybase.Connection(self.server.host, self.server.port, timeout=60_000)
 
     def rows(self, table: str, run: str) -> dict[int, dict[str, bytes]]:
         """By id, whatever bucket they lie in."""
@@ -163,9 +167,7 @@ class Rows(Target):
 class TestHBase(ParticipantConformance):
     @pytest.fixture
     def target(self, hbase: HBase, encoding: str, salt: int) -> Iterator[Target]:
-        rows = Rows(hbase, encoding, salt)
-        yield rows
-        rows.db.close()
+        yield Rows(hbase, encoding, salt)
 
     @pytest.mark.release
     def test_memory_does_not_grow_with_rows(self, world: World) -> None:

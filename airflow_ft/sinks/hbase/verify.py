@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from thriftpy2.thrift import TClient
-
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
@@ -37,24 +35,25 @@ def verify(
     """
     log = DeliveredLog.of(wal, delivered)
     with opened(connection, participant=plan.name) as client:
-        ledger = read_document(client, ledger_table(connection), delivered[-1].plan.pipeline, plan.name)[0]
-        head = ledger.head()
-        stamps = Stamps.of(delivered)
-        reports = []
-        for target, sent in by_target(delivered, plan.name, _target).items():
-            into = list({each.plan.number: each for each, _ in sent}.values())
-            begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
-            newest, newest_name = sent[-1]
-            sink = HBaseSink.all_of(newest.plan.participant(plan.name))[newest_name]
-            if require_table(client, address(connection), sink.table, sink.families):
-                reports.append(replace(begun, error="its cells expire, so missing ones prove nothing"))
-                continue
-            readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
-            names = _common([cells(sink, reader.schema(name)) for _, name, reader in readers])
-            changes = [(number, _changes(sink, name, reader, names)) for number, name, reader in readers]
-            look = partial(_look, client, sink, stamps, names)
-            reports.append(compare_keys(begun, into, head.last_delivered if head else None, changes, look))
-        return reports
+        pipeline = delivered[-1].plan.pipeline
+        head = read_document(client, ledger_table(connection), pipeline, plan.name)[0].head()
+    last, stamps = head.last_delivered if head else None, Stamps.of(delivered)
+    reports = []
+    for target, sent in by_target(delivered, plan.name, _target).items():
+        into = list({each.plan.number: each for each, _ in sent}.values())
+        begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
+        newest, newest_name = sent[-1]
+        sink = HBaseSink.all_of(newest.plan.participant(plan.name))[newest_name]
+        with opened(connection, participant=plan.name) as client:
+            expiring = require_table(client, address(connection), sink.table, sink.families)
+        if expiring:
+            reports.append(replace(begun, error="its cells expire, so missing ones prove nothing"))
+            continue
+        readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
+        names = _common([cells(sink, reader.schema(name)) for _, name, reader in readers])
+        changes = [(number, _changes(sink, name, reader, names)) for number, name, reader in readers]
+        reports.append(compare_keys(begun, into, last, changes, partial(_look, connection, sink, stamps, names)))
+    return reports
 
 
 def _target(settings: Mapping[str, Any]) -> str:
@@ -100,11 +99,15 @@ def _changes(sink: HBaseSink, name: str, reader: SegmentReader, names: Sequence[
 
 
 def _look(
-    client: TClient, sink: HBaseSink, stamps: Stamps, names: Sequence[str], keys: Sequence[str]
+    connection: ConnectionInfo, sink: HBaseSink, stamps: Stamps, names: Sequence[str], keys: Sequence[str]
 ) -> Mapping[str, Found]:
-    asked = [cell.encode() for cell in names]
+    """Look keys up. It connects each time: the gateway closes connections that rest while the log is read."""
+    if not names:
+        return {}
+    with opened(connection) as client:
+        asked = [key.encode() for key in keys], [cell.encode() for cell in names]
+        rows = client.getRowsWithColumns(sink.table.encode(), *asked, {})
     found = {}
-    rows = client.getRowsWithColumns(sink.table.encode(), [key.encode() for key in keys], asked, {}) if asked else []
     for row in rows:
         values = {cell: each.value for cell, each in row.columns.items()}
         if values:

@@ -39,8 +39,7 @@ pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
 
 @pytest.fixture
 def world(hbase: HBase, tmp_path: Path) -> Iterator[World]:
-    rows = Rows(hbase, "text", 0)
-    with closing(World(rows, tmp_path)) as found, closing(rows.db):
+    with closing(World(Rows(hbase, "text", 0), tmp_path)) as found:
         yield found
 
 
@@ -233,7 +232,6 @@ def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
         world.prepare(plan)
     target.server.start()
     world.deliver(plan)
-    target.db = happybase.Connection(target.server.host, target.server.port, timeout=60_000)
     world.shows(world.ids_of(1, 2))
 
 
@@ -246,5 +244,4 @@ def test_a_gateway_that_is_restarted_in_the_middle_is_no_loss(world: World) -> N
         world.commit(plan, vote)
     target.server.restart_gateway()
     world.commit(plan, vote)
-    target.db = happybase.Connection(target.server.host, target.server.port, timeout=60_000)
     world.shows(world.ids_of(1))
