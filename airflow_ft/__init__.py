@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
+    from airflow_ft.sinks.hbase.spec import HBaseSink as HBaseSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
@@ -74,6 +75,7 @@ _WHERE = {
     "FixedDelay": "airflow_ft.protocol.restart",
     "FromSavepoint": "airflow_ft.protocol.from_savepoint",
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
+    "HBaseSink": "airflow_ft.sinks.hbase.spec",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MaintenanceOperator": "airflow_ft.operators.maintenance",

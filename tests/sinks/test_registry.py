@@ -104,6 +104,7 @@ def test_ours_have_every_part() -> None:
     assert [(each.kind, each.title) for each in registry.own_systems()] == [
         ("delta", "Delta Lake"),
         ("files", "files"),
+        ("hbase", "HBase"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
         ("postgres", "PostgreSQL"),

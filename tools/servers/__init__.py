@@ -12,6 +12,7 @@
 
 from tools.servers.base import Server, ServerError
 from tools.servers.database import Database
+from tools.servers.hbase import HBase
 from tools.servers.hdfs import Hdfs
 from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
@@ -20,4 +21,4 @@ from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 
-__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError"]
+__all__ = ["S3", "Database", "HBase", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError"]
