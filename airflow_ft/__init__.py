@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
+    from airflow_ft.sinks.hbase.spec import HBaseSink as HBaseSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
@@ -76,6 +77,7 @@ _WHERE = {
     "FromSavepoint": "airflow_ft.protocol.from_savepoint",
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "IcebergSink": "airflow_ft.sinks.iceberg.spec",
+    "HBaseSink": "airflow_ft.sinks.hbase.spec",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MaintenanceOperator": "airflow_ft.operators.maintenance",

@@ -4,7 +4,7 @@ A server that cannot be started fails the test; nothing is skipped.
 
 | fixture | scope | gives |
 | --- | --- | --- |
-| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `s3` | session | the shared server (see `tools.servers`) |
+| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `hbase`, `s3` | session | the shared server (see `tools.servers`) |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -26,7 +26,7 @@ import pytest
 
 from tests import units
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Database, Hdfs, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers import S3, Database, HBase, Hdfs, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -180,6 +180,12 @@ def redis_server(servers_folder: Path) -> Iterator[Redis]:
 @pytest.fixture(scope="session")
 def iceberg_rest(servers_folder: Path) -> Iterator[IcebergRest]:
     with IcebergRest(servers_folder / "iceberg") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hbase(servers_folder: Path) -> Iterator[HBase]:
+    with HBase(servers_folder / "hbase") as server:
         yield server
 
 

@@ -71,6 +71,19 @@ CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "apache-airflow-providers-apache-hbase",
+        {
+            "connection-type": "hbase",
+            "hook-class-name": "airflow_ft.hooks.servers.HBaseGatewayHook",
+            "hook-name": "HBase",
+            "ui-field-behaviour": {
+                "hidden-fields": ["login", "password"],
+                "relabeling": {"host": "Thrift gateway", "schema": "Namespace"},
+                "placeholders": {"port": "9090", "extra": '{"transport": "buffered", "protocol": "binary"}'},
+            },
+        },
+    ),
+    (
         "apache-airflow-providers-apache-spark",
         {
             "connection-type": "spark",

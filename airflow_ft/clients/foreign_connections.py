@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 _LEAD_TO = {
     "aws": "S3",
     "iceberg": "Iceberg",
+    "hbase": "HBase",
     "kafka": "Kafka",
     "mysql": "MySQL",
     "postgres": "PostgreSQL",

@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `postgres`, `redis` and others: their forms in the UI and their Test button.
+"""The connection types of databases and Spark: their forms in the UI and their Test button.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
 hooks only test; use those providers for queries in other tasks.
@@ -129,6 +129,23 @@ class IcebergCatalogHook(_TestedHook):
 
         with closing(Connected(connection, ())) as place, place.told():
             return f"an Iceberg catalog with {len(place.catalog.list_namespaces())} namespaces"
+
+
+class HBaseGatewayHook(_TestedHook):
+    """A Thrift gateway of HBase, for `HBaseSink`."""
+
+    conn_name_attr: ClassVar[str] = "hbase_conn_id"
+    default_conn_name: ClassVar[str] = "hbase_default"
+    conn_type: ClassVar[str] = "hbase"
+    hook_name: ClassVar[str] = "HBase"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.hbase.server import families, ledger_table, opened
+
+        table = ledger_table(connection)
+        with opened(connection, _SECONDS) as client:
+            found = "exists" if families(client, table) is not None else "does not exist yet"
+        return f"the gateway answers; table {table} {found}"
 
 
 class SparkMasterHook(_TestedHook):

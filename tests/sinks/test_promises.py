@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import DeltaSink, FilesSink, IcebergSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
+from airflow_ft import DeltaSink, FilesSink, IcebergSink, HBaseSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
 from airflow_ft.admin.commands.sinks import sinks
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems
@@ -20,6 +20,7 @@ EXAMPLES: list[SinkSpec] = [
     FilesSink(folder="/data/orders"),
     FilesSink(folder="s3://bucket/orders"),
     IcebergSink(table="lake.shop.orders"),
+    HBaseSink(table="orders", row_key="{id}", family="f"),
     KafkaSink(topic="orders"),
     KafkaSink(topic="orders", strategy="held"),
     MySqlSink(table="orders"),

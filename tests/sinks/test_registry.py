@@ -105,6 +105,7 @@ def test_ours_have_every_part() -> None:
         ("delta", "Delta Lake"),
         ("files", "files"),
         ("iceberg", "Iceberg"),
+        ("hbase", "HBase"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
         ("postgres", "PostgreSQL"),

@@ -12,6 +12,7 @@
 
 from tools.servers.base import Server, ServerError
 from tools.servers.database import Database
+from tools.servers.hbase import HBase
 from tools.servers.hdfs import Hdfs
 from tools.servers.iceberg import IcebergRest
 from tools.servers.kafka import Kafka
@@ -23,7 +24,7 @@ from tools.servers.s3 import S3
 
 __all__ = [
     "S3",
-    "Database",
+    "Database", "HBase",
     "Hdfs",
     "IcebergRest",
     "Kafka",

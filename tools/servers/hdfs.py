@@ -3,18 +3,17 @@
 import json
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
-from xml.sax.saxutils import escape  # nosec B406 # it writes XML
 
 from tools.servers import processes
-from tools.servers.base import Options, Server, ServerError, installed
+from tools.servers.base import Options, Server, installed
+from tools.servers.hadoop import java, xml
 from tools.servers.processes import free_port
 
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -105,11 +104,7 @@ class Hdfs(Server):
         return installed("hdfs", _CLASSES)
 
     def _java(self, *arguments: str) -> list[str]:
-        java = shutil.which("java")
-        if java is None:
-            raise ServerError("there is no java: run tools/bootstrap.sh hdfs")
-        options = [f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
-        return [java, *options, "-cp", f"{self.configuration}:{self._programs()}/*", *arguments]
+        return java("hdfs", self.heap, f"{self.configuration}:{self._programs()}/*", *arguments)
 
     def _site(self, data: Path) -> dict[str, str | int]:
         return {
@@ -128,7 +123,7 @@ class Hdfs(Server):
         self._make(self.configuration)
         sites: dict[str, dict[str, str | int]] = {"core": {"fs.defaultFS": self.url}, "hdfs": self._site(data)}
         for name, values in sites.items():
-            self._write(self.configuration / f"{name}-site.xml", _xml(values)).chmod(0o644)
+            self._write(self.configuration / f"{name}-site.xml", xml(values)).chmod(0o644)
         self.configuration.chmod(0o755)
 
     def _initialise(self, data: Path) -> None:
@@ -155,10 +150,3 @@ class Hdfs(Server):
         except (OSError, ValueError):
             return False
         return bool(state["NumLiveDataNodes"] and state["FSState"] == "Operational")
-
-
-def _xml(values: Mapping[str, str | int]) -> str:
-    rows = [
-        f"<property><name>{key}</name><value>{escape(str(value))}</value></property>" for key, value in values.items()
-    ]
-    return "\n".join(["<configuration>", *rows, "</configuration>\n"])

@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import booleans, flags, is_binary
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.json_columns import beyond_years, has_floats, not_finite, objects, plain, unsupported
+from airflow_ft.sinks.base.key_texts import ambiguous, can_be_key, keys, where
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
@@ -29,7 +30,7 @@ def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[A
     for column in sink.key_columns:
         if column not in schema.names:
             yield missing_in_rows(column, "key", schema.names).located(sink=name)
-        elif pa.types.is_nested(schema.field(column).type) or has_floats(schema.field(column).type):
+        elif not can_be_key(schema.field(column).type):
             yield _unsupported(name, schema.field(column), "part of a key")
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_in_rows(sink.change_column, "change_column", schema.names).located(sink=name)
@@ -80,47 +81,14 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
     for name in written(sink, rows.schema):
         column = rows.column(name)
         if sink.value == "string":
-            found |= _where(booleans(column.is_null()) & ~deletes, f"column {name} is NULL, which a string cannot be")
+            found |= where(booleans(column.is_null()) & ~deletes, f"column {name} is NULL, which a string cannot be")
         if has_floats(column.type):
-            found |= _where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
-        found |= _where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
-    for column, text, behind in _parts(sink, rows):
-        if behind and _varies(rows.column(column).type):
-            whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
-            early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
-            found |= _where(booleans(pc.fill_null(early, False)), f"column {column} of the key contains {behind!r}")
+            found |= where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
+        found |= where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
+    found |= ambiguous(sink.parts, rows)
     if not sink.parts[0][0]:  # it begins with a column
-        found |= _where(booleans(pc.starts_with(_keys(sink, rows), OURS)), f"the key begins with {OURS!r}")
+        found |= where(booleans(pc.starts_with(keys(sink.parts, rows), OURS)), f"the key begins with {OURS!r}")
     return found
-
-
-def _where(mask: npt.NDArray[np.bool_], why: str) -> dict[int, str]:
-    return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
-
-
-def _large(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
-
-
-def _varies(kind: pa.DataType) -> bool:
-    """Return whether a value's text may contain the text that follows it in the key."""
-    return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
-
-
-def _parts(sink: RedisSink, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, str]]:
-    """Yield each column of the key, its texts, and the text behind it in the template."""
-    parts = sink.parts
-    for index, (_, column) in enumerate(parts):
-        if column:
-            behind = parts[index + 1][0] if index + 1 < len(parts) else ""
-            yield column, pc.fill_null(plain(rows.column(column), binary="hex"), _large("")), behind
-
-
-def _keys(sink: RedisSink, rows: pa.RecordBatch) -> pa.Array:
-    pieces: list[Any] = [_large(sink.parts[0][0])] if sink.parts[0][0] else []
-    for _, text, behind in _parts(sink, rows):
-        pieces += [text, _large(behind)] if behind else [text]
-    return pc.binary_join_element_wise(*pieces, _large(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +115,15 @@ def entries(sink: RedisSink, chunk: Chunk, number: int) -> Entries:
     rows = chunk.rows
     kinds = np.where(chunk.deletes, _DELETE, _PUT)
     kinds[list(chunk.refused)] = _LEAVE
-    keys = _keys(sink, rows).to_pylist()
+    texts = keys(sink.parts, rows).to_pylist()
     names = written(sink, rows.schema)
     live = flags(kinds == _PUT)  # others may hold values that have no text
     columns = [_masked(rows.column(name), live) for name in names]
     if sink.value != "json":
-        return Entries(keys, kinds.tolist(), names, [_values(column) for column in columns])
+        return Entries(texts, kinds.tolist(), names, [_values(column) for column in columns])
     numbers = pa.array(np.full(rows.num_rows, number, np.int64))
     text = objects([sink.version_field, *names], [numbers, *columns], rows.num_rows)
-    return Entries(keys, kinds.tolist(), ["json"], [text.to_pylist()])
+    return Entries(texts, kinds.tolist(), ["json"], [text.to_pylist()])
 
 
 def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Self
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
 
@@ -79,15 +79,12 @@ class RedisSink:
 
     def _check_key(self) -> None:
         parts = self.parts
-        if not any(column for _, column in parts):
-            raise _invalid("key", self.key, 'Name at least one column in braces, such as "orders:{id}".')
         if self.key.startswith(OURS):
-            raise _invalid("key", self.key, f"Choose another beginning: the sink keeps its own keys below {OURS!r}.")
-        columns = [column for _, column in parts if column]
-        if "" in columns or len(set(columns)) < len(columns):
-            raise _invalid("key", self.key, "Name each column once. A key contains no braces but those around columns.")
-        if any(not text and index and column for index, (text, column) in enumerate(parts)):
-            raise _invalid("key", self.key, 'Put a text such as ":" between columns. Else two keys could be equal.')
+            raise self._key_invalid(f"Choose another beginning: the sink keeps its own keys below {OURS!r}.")
+        check_parts(parts, self._key_invalid)
+
+    def _key_invalid(self, remedy: str) -> ConfigurationError:
+        return _invalid("key", self.key, remedy)
 
     @property
     def promise(self) -> Promise:
@@ -95,20 +92,14 @@ class RedisSink:
         return STRATEGIES[self.strategy].promise
 
     @property
-    def parts(self) -> Sequence[tuple[str, str | None]]:
+    def parts(self) -> Parts:
         """Return the texts of the key's template, each with the column behind it; None: there is none."""
-        try:
-            found = list(string.Formatter().parse(self.key))
-        except ValueError as error:
-            raise _invalid("key", self.key, f"Use braces around columns only ({error}).") from None
-        if any(spec or conversion for _, _, spec, conversion in found):
-            raise _invalid("key", self.key, "Name columns only, without a format: {id}.")
-        return [(text, column) for text, column, _, _ in found]
+        return parts_of(self.key, self._key_invalid)
 
     @property
     def key_columns(self) -> Sequence[str]:
         """Return the columns that make the key."""
-        return [column for _, column in self.parts if column]
+        return columns_of(self.parts)
 
     def at_least_once(self) -> Promise:
         """Return the same promise: a repeated delivery runs under its marker."""

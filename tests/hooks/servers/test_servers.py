@@ -15,11 +15,11 @@ import certifi
 import pytest
 
 from airflow_ft.provider_info import get_provider_info
-from tools.servers import Database, Redis
+from tools.servers import Database, HBase, Redis
 
 pytestmark = pytest.mark.airflow
 
-TYPES = {"iceberg", "mysql", "postgres", "redis", "spark", "sqlite"}
+TYPES = {"iceberg", "hbase", "mysql", "postgres", "redis", "spark", "sqlite"}
 ONE_AFTER_THE_OTHER = """
 import json, os, sys, tempfile
 from airflow.__main__ import main
@@ -102,6 +102,14 @@ def test_redis_is_tested_as_a_sink_opens_it(redis_server: Redis, tested: Any) ->
     assert found and text.startswith("Redis ") and text.endswith("as default"), text
     found, text = tested(**given, password="planted-Secret-4")
     assert not found and "refuses the login" in text and "planted" not in text
+
+
+@pytest.mark.sampled(among="HBase")
+def test_hbase_is_tested_as_a_sink_opens_it(hbase: HBase, tested: Any) -> None:
+    found, text = tested(conn_type="hbase", host=hbase.host, port=hbase.port)
+    assert found and "airflow_ft exists" in text, text
+    found, text = tested(conn_type="hbase", host=hbase.host, port=1)
+    assert not found and "does not answer" in text
 
 
 def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:

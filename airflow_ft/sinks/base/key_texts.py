@@ -1,0 +1,61 @@
+"""Keys of rows by a template (`airflow_ft.sinks.base.key_template`), as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.sinks.arrow import booleans
+from airflow_ft.sinks.base.json_columns import has_floats, plain
+from airflow_ft.sinks.base.key_template import Parts
+
+
+def can_be_key(kind: pa.DataType) -> bool:
+    """Return whether values of this type have exactly one text each."""
+    return not (pa.types.is_nested(kind) or has_floats(kind))
+
+
+def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:
+    """Return the key of each row, as large_string. NULL counts as an empty text."""
+    pieces: list[Any] = [_large(parts[0][0])] if parts[0][0] else []
+    for _, text, behind in _texts(parts, rows):
+        pieces += [text, _large(behind)] if behind else [text]
+    return pc.binary_join_element_wise(*pieces, _large(""))
+
+
+def ambiguous(parts: Parts, rows: pa.RecordBatch) -> dict[int, str]:
+    """Return the rows whose key another row could have, too, by their place, with the reason."""
+    found: dict[int, str] = {}
+    for column, text, behind in _texts(parts, rows):
+        if behind and _varies(rows.column(column).type):
+            whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
+            early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
+            found |= where(booleans(pc.fill_null(early, False)), f"column {column} of the key contains {behind!r}")
+    return found
+
+
+def where(mask: npt.NDArray[np.bool_], why: str) -> dict[int, str]:
+    """Return the places where the mask is set, each with the reason."""
+    return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
+
+
+def _large(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
+def _varies(kind: pa.DataType) -> bool:
+    """Return whether a value's text may contain the text that follows it in the key."""
+    return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
+
+
+def _texts(parts: Parts, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, str]]:
+    """Yield each column of the key, its texts, and the text behind it in the template."""
+    for index, (_, column) in enumerate(parts):
+        if column:
+            behind = parts[index + 1][0] if index + 1 < len(parts) else ""
+            yield column, pc.fill_null(plain(rows.column(column), binary="hex"), _large("")), behind

@@ -1,0 +1,58 @@
+"""What the Thrift gateway, its tables and families must be, and the columns that row keys and cells can hold.
+
+See `airflow_ft.sinks.base.requirements` for who reads it. Judging columns asks nothing of the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
+from airflow_ft.sinks.hbase import rows
+from airflow_ft.sinks.hbase.participant import read_document
+from airflow_ft.sinks.hbase.server import address, ledger_table, opened, require_ledger, require_table
+from airflow_ft.sinks.hbase.spec import HBaseSink
+
+
+def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
+    """Yield what must be there before `prepare`: the sink's own table, or its place; and the tables of the sinks."""
+    yield Requirement("ledger", partial(_ledger, pipeline, plan, connection))
+    for name, sink in HBaseSink.all_of(plan).items():
+        yield Requirement(f"table {sink.table}", partial(_table, sink, connection), name)
+
+
+def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    table = ledger_table(connection)
+    with opened(connection, ASK_SECONDS, participant=plan.name) as client:
+        if not require_ledger(client, address(connection), table):
+            return Finding(f"missing; the first `prepare` creates table {table}", owner="")
+        head = read_document(client, table, pipeline, plan.name)[0].head()
+    return Finding(f"exists as table {table}", owner="" if head is None else head.installation)
+
+
+def _table(sink: HBaseSink, connection: ConnectionInfo) -> Finding:
+    with opened(connection, ASK_SECONDS) as client:
+        expiring = require_table(client, address(connection), sink.table, sink.families)
+    warnings = [
+        (
+            f"cells of family {family} expire after {seconds} s, so delivered rows disappear",
+            f"Nothing, if that is meant. Else run in the HBase shell: alter '{sink.table}', {{NAME => '{family}',"
+            " TTL => 'FOREVER'}.",
+        )
+        for family, seconds in expiring.items()
+    ]
+    return Finding(f"exists, with the families {', '.join(sink.families)}", warnings=warnings)
+
+
+def schema_problems(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
+    """Return why rows with these columns do not fit."""
+    sinks = HBaseSink.all_of(plan)
+    return [each for name, schema in schemas.items() for each in rows.schema_problems(sinks[name], schema, name)]

@@ -1,0 +1,202 @@
+"""Rows of the log as HBase holds them: row keys, and cells of bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.arrow import booleans, flags, is_binary, is_text, numbers, scalar
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.json_columns import (
+    beyond_years,
+    decimal_text,
+    has_floats,
+    not_finite,
+    plain,
+    unsupported,
+)
+from airflow_ft.sinks.base.key_texts import ambiguous, can_be_key, keys, where
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase.spec import HBaseSink
+
+_LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGTH
+_LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
+
+
+def cells(sink: HBaseSink, schema: pa.Schema) -> dict[str, str]:
+    """Return the columns that are written, each with its family and qualifier."""
+    found = {}
+    for name in schema.names:
+        if name in sink.columns:
+            found[name] = sink.columns[name]
+        elif sink.family is not None and name != sink.change_column:
+            found[name] = f"{sink.family}:{name}"
+    return found
+
+
+def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    """Yield why rows with these columns do not fit."""
+    if not schema.names:
+        return
+    for argument, columns in (
+        ("row_key", sink.key_columns),
+        ("change_column", [sink.change_column] if sink.change_column else []),
+        ("columns", sink.columns),
+    ):
+        for column in columns:
+            if column not in schema.names:
+                yield missing_in_rows(column, argument, schema.names).located(sink=name)
+            elif argument == "row_key" and not can_be_key(schema.field(column).type):
+                yield _unsupported(name, schema.field(column), "part of a row key")
+    written, taken = cells(sink, schema), dict[str, str]()
+    for column in schema.names:
+        if column not in written and column not in (*sink.key_columns, sink.change_column):
+            yield UnfitTargetError(
+                f"the rows have a column {column!r}, for which the sink names no cell.",
+                code="column_missing",
+                remedy='Add it to columns=, give family="f" for all others, or drop it in the job.',
+                sink=name,
+                column=column,
+            )
+    for column, cell in written.items():
+        if (other := taken.setdefault(cell, column)) != column:
+            yield UnfitTargetError(
+                f"the columns {other!r} and {column!r} both go into {cell}.",
+                code="column_ambiguous",
+                remedy="Rename one in the job, or give it another cell by columns=.",
+                sink=name,
+                column=column,
+            )
+        if unsupported(schema.field(column).type) or (sink.encoding == "bytes" and _no_bytes(schema.field(column))):
+            yield _unsupported(name, schema.field(column), f"value of encoding={sink.encoding!r}")
+
+
+def _unsupported(sink: str, field: pa.Field, what: str) -> UnfitTargetError:
+    return UnfitTargetError(
+        f"column {field.name} has the type {field.type}, which cannot be a {what} in HBase.",
+        code="type_unsupported",
+        remedy="Cast it in the job, to STRING for example.",
+        sink=sink,
+        column=field.name,
+        type=str(field.type),
+    )
+
+
+def _no_bytes(field: pa.Field) -> bool:
+    """Return whether Java has no number for values of this type: without a sign, of 16 bits, of nanoseconds."""
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    in_nanoseconds = (pa.types.is_timestamp(kind) or pa.types.is_time(kind)) and kind.unit == "ns"
+    return bool(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) or in_nanoseconds)
+
+
+def unfit(sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> dict[int, str]:
+    """Return the rows that HBase cannot hold exactly, by their place, with the reason."""
+    found: dict[int, str] = {}
+    for name in cells(sink, rows.schema):
+        column = rows.column(name)
+        if sink.encoding == "text" or pa.types.is_nested(column.type):
+            if has_floats(column.type):
+                found |= where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
+            found |= where(
+                booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999"
+            )
+        if is_text(column.type) or is_binary(column.type):
+            large = pc.greater(pc.binary_length(column), scalar(_LARGEST_CELL, pa.int64()))
+            large = pc.fill_null(large, scalar(0, pa.bool_()))
+            found |= where(booleans(large) & ~deletes, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
+    found |= ambiguous(sink.parts, rows)
+    length = numbers(pc.binary_length(keys(sink.parts, rows)))
+    longest = _LONGEST_KEY - len(_prefix(sink, b""))
+    found |= where(length > longest, f"the row key is longer than {longest:,} bytes")
+    return found | where(length == 0, "the row key is empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Rows as row keys, and columns of values; None: no cell. Of rows that are not written the values mean nothing."""
+
+    keys: list[bytes]
+    names: list[bytes]  # family and qualifier
+    columns: list[list[bytes | None]]
+
+    def values(self, row: int) -> dict[bytes, bytes]:
+        """Return the cells of a row."""
+        pairs = ((name, column[row]) for name, column in zip(self.names, self.columns, strict=True))
+        return {name: value for name, value in pairs if value is not None}
+
+
+def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
+    """Return the rows of a chunk as HBase holds them."""
+    rows = chunk.rows
+    live = ~chunk.deletes
+    live[list(chunk.refused)] = False
+    written = cells(sink, rows.schema)
+    keep = flags(live)  # others may hold values that have no text
+    encode = _texts if sink.encoding == "text" else _big_endian
+    columns = [encode(_masked(rows.column(name), keep)) for name in written]
+    return Cells(row_keys(sink, rows), [cell.encode() for cell in written.values()], columns)
+
+
+def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
+    """Return the key of each row, with the prefix of its bucket."""
+    found = keys(sink.parts, rows).cast(pa.large_binary()).to_pylist()
+    return [_prefix(sink, key) + key for key in found] if sink.salt else found
+
+
+def _prefix(sink: HBaseSink, key: bytes) -> bytes:
+    if not sink.salt:
+        return b""
+    return b"%0*d:" % (len(str(sink.salt - 1)), zlib.crc32(key) % sink.salt)
+
+
+def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return pc.if_else(keep, column, scalar(None, column.type))
+
+
+def _texts(column: pa.Array) -> list[bytes | None]:
+    if not is_binary(column.type):
+        column = plain(column).cast(pa.large_binary())
+    return list(column.to_pylist())
+
+
+def _big_endian(column: pa.Array) -> list[bytes | None]:
+    """Return values as HBase's `Bytes.toBytes` writes them in Java; dates and times as whole numbers."""
+    kind, types = column.type, pa.types
+    if types.is_boolean(kind):
+        return [None if value is None else b"\xff" if value else b"\0" for value in column.to_pylist()]
+    if types.is_decimal(kind):
+        return _decimals(column)
+    if types.is_date(kind):
+        column = column.cast(pa.date32()).cast(pa.int32())
+    elif types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif types.is_time(kind):
+        column = column.cast(pa.time64("us")).cast(pa.int64())
+    elif not (types.is_integer(kind) or types.is_floating(kind)):
+        return _texts(column)
+    values = numbers(column)
+    size, valid = values.dtype.itemsize, booleans(column.is_valid()).tolist()
+    data = values.astype(values.dtype.newbyteorder(">")).tobytes()
+    return [data[at * size : (at + 1) * size] if there else None for at, there in enumerate(valid)]
+
+
+def _decimals(column: pa.Array) -> list[bytes | None]:
+    """Four bytes of scale, then the digits as the shortest number in two's complement (Java's `BigInteger`)."""
+    scale = max(column.type.scale, 0).to_bytes(4, "big")
+    found: Sequence[str | None] = decimal_text(column).to_pylist()
+    whole = (None if text is None else int(text.replace(".", "")) for text in found)
+    return [
+        None if n is None else scale + n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True)
+        for n in whole
+    ]

@@ -1,0 +1,216 @@
+"""A connection to HBase's Thrift gateway, what its errors mean, and what it says of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any
+
+import thriftpy2
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
+from thriftpy2.protocol.exc import TProtocolException
+from thriftpy2.thrift import TClient, TException
+from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.sinks.hbase.spec import LEDGER
+
+_API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
+Mutation, BatchMutation = _API.Mutation, _API.BatchMutation
+HBaseError = _API.IOError
+
+PORT = 9090
+FAMILY = "f"
+"""The family of the sink's own table."""
+FOREVER = (-1, 2_147_483_647)
+"""How HBase writes a TTL of cells that never expire."""
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 60.0
+_TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
+_PROTOCOLS = {"binary": TCyBinaryProtocol, "compact": TCompactProtocol}
+_LONGEST = 200  # characters of an error of the gateway, which is a stack trace
+
+
+def address(connection: ConnectionInfo) -> str:
+    """Return host and port of the gateway, for errors and lineage."""
+    return f"{connection.host or 'localhost'}:{connection.port or PORT}"
+
+
+def ledger_table(connection: ConnectionInfo) -> str:
+    """Return the name of the sink's own table: in the namespace that the connection's schema names."""
+    return f"{connection.schema}:{LEDGER}" if connection.schema else LEDGER
+
+
+@contextmanager
+def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[TClient]:
+    """Connect for the block; `seconds` may pass until an answer.
+
+    This client repeats nothing and never connects again. The gateway repeats requests to region servers, which changes
+    nothing: a cell of the same timestamp is the same cell, and the document is compared.
+
+    Raises:
+        SinkUnavailableError: the gateway or a region server does not answer, or cannot now.
+        SinkAccessError: the connection is wrong, or a privilege is missing.
+        UnfitTargetError: a table or family is missing.
+    """
+    require_type(connection, "hbase")
+    transport = _choice(connection, "transport", _TRANSPORTS)
+    protocol = _choice(connection, "protocol", _PROTOCOLS)
+    answer, connect = int(seconds * 1000), int(min(seconds, _CONNECT_SECONDS) * 1000)
+    make: Any = TSocket  # it has no types
+    place = make(
+        connection.host or "localhost", connection.port or PORT, socket_timeout=answer, connect_timeout=connect
+    )
+    wire = transport(place)
+    try:
+        wire.open()
+        try:
+            yield TClient(_API.Hbase, protocol(wire, decode_response=False))
+        finally:
+            wire.close()
+    except (TException, ProtocolError, OSError, EOFError) as error:
+        raise failure(error, address(connection)).located(**where) from None
+
+
+def _choice(connection: ConnectionInfo, name: str, known: Mapping[str, Any]) -> Any:
+    given = connection.extra.get(name) or next(iter(known))
+    if given not in known:
+        raise SinkAccessError(
+            f"the connection's {name} is {given!r}, and HBase's gateway has {' and '.join(known)}.",
+            code="connection_invalid",
+            remedy=f"Correct {name} in the extra of the connection.",
+            participant=connection.conn_id,
+            fields=[name],
+        )
+    return known[given]
+
+
+def failure(error: BaseException, server: str) -> AirflowFtError:
+    """Return what is raised for an error of the gateway, whose messages quote no values."""
+    trace = _text(getattr(error, "message", None)) or f"{error}"
+    words = trace.strip().partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__
+    if "AccessDeniedException" in trace:
+        return SinkAccessError(
+            f"HBase at {server} refuses a request: {words}.",
+            code="privilege_missing",
+            remedy="Grant it; `airflow ft setup --print` shows the commands.",
+            server=server,
+        )
+    if is_no_table(error):
+        return UnfitTargetError(
+            f"HBase at {server} lacks a table: {words}.",
+            code="table_missing",
+            remedy="Create it; `airflow ft setup --print` shows the commands.",
+            server=server,
+        )
+    if "NoSuchColumnFamilyException" in trace:
+        return UnfitTargetError(
+            f"a table of HBase at {server} lacks a family: {words}.",
+            code="column_missing",
+            remedy="Add the family; `airflow ft setup --print` shows the commands.",
+            server=server,
+        )
+    if isinstance(error, TProtocolException | ProtocolError):
+        return SinkAccessError(
+            f"the server at {server} does not speak the Thrift protocol of the connection: {words}.",
+            code="connection_invalid",
+            remedy="Name HBase's Thrift gateway (version 1), with its transport and protocol in the extra.",
+            server=server,
+        )
+    if isinstance(error, TTransportException | OSError | EOFError):
+        return SinkUnavailableError(
+            f"the Thrift gateway of HBase at {server} does not answer: {words}.",
+            code="server_unreachable",
+            remedy="Check that the gateway runs. Correct host and port of the connection, or transport and protocol in"
+            " its extra. Airflow retries.",
+            server=server,
+        )
+    return SinkUnavailableError(
+        f"HBase at {server} failed: {words}.",
+        code="sink_unavailable",
+        remedy="Wait for the retry. If it fails too, look at the logs of gateway and region servers.",
+        server=server,
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def is_no_table(error: BaseException) -> bool:
+    """Return whether an error of the gateway says that there is no such table."""
+    return "TableNotFoundException" in _text(getattr(error, "message", None))
+
+
+def families(client: TClient, table: str) -> Mapping[str, Any] | None:
+    """Return the families of a table with their settings; None: there is no such table."""
+    try:
+        found = client.getColumnDescriptors(table.encode())
+    except HBaseError as error:
+        if not is_no_table(error):
+            raise
+        return None
+    return {name.decode().rstrip(":"): each for name, each in found.items()}
+
+
+def require_table(client: TClient, server: str, table: str, wanted: Sequence[str]) -> Mapping[str, int]:
+    """Return the families among `wanted` whose cells expire, with their seconds.
+
+    Raises:
+        UnfitTargetError: the table or a family is missing, or the table is disabled.
+    """
+    found = families(client, table)
+    if found is None:
+        raise UnfitTargetError(
+            f"HBase at {server} has no table {table}.",
+            code="table_missing",
+            remedy="Create it; `airflow ft setup --print` shows the commands.",
+            table=table,
+        )
+    if missing := [name for name in wanted if name not in found]:
+        raise UnfitTargetError(
+            f"table {table} has no column family {', '.join(missing)}. It has: {', '.join(sorted(found))}.",
+            code="column_missing",
+            remedy=f"Add the family in the HBase shell: alter '{table}', '{missing[0]}'. Or correct the sink.",
+            table=table,
+            families=missing,
+        )
+    if not client.isTableEnabled(table.encode()):
+        raise UnfitTargetError(
+            f"table {table} is disabled.",
+            code="table_unsupported",
+            remedy=f"Enable it in the HBase shell: enable '{table}'.",
+            table=table,
+        )
+    return {name: found[name].timeToLive for name in wanted if found[name].timeToLive not in FOREVER}
+
+
+def require_ledger(client: TClient, server: str, table: str) -> bool:
+    """Return whether the sink's own table is there. UnfitTargetError: it would forget what it holds."""
+    if families(client, table) is None:
+        return False
+    if expiring := require_table(client, server, table, [FAMILY]):
+        raise UnfitTargetError(
+            f"table {table} of HBase at {server} forgets its cells after {expiring[FAMILY]} s. It holds heads and"
+            " markers.",
+            code="server_setting_unsafe",
+            remedy=f"Run in the HBase shell: alter '{table}', {{NAME => '{FAMILY}', TTL => 'FOREVER'}}.",
+            table=table,
+            settings={"TTL": expiring[FAMILY]},
+        )
+    return True
+
+
+def create_ledger(client: TClient, table: str) -> None:
+    """Create the sink's own table, unless another process is faster."""
+    try:
+        client.createTable(table.encode(), [_API.ColumnDescriptor(name=FAMILY.encode(), maxVersions=1)])
+    except _API.AlreadyExists:
+        return
+    except HBaseError as error:
+        if "TableExistsException" not in _text(error.message):
+            raise

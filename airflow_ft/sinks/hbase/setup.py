@@ -1,0 +1,41 @@
+"""What HBase needs before the first delivery: tables, families and grants, for an administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.hbase.server import FAMILY, address, create_ledger, ledger_table, opened, require_ledger
+from airflow_ft.sinks.hbase.spec import HBaseSink
+
+_DELETES = "hbase.hstore.time.to.purge.deletes"
+_DELETES_MILLISECONDS = 3_600_000
+
+
+def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
+    """Commands that create what is missing, and let the gateway's user deliver and verify. Asks nothing of HBase."""
+    ledger = ledger_table(connection)
+    tables: dict[str, set[str]] = {}
+    for sink in HBaseSink.all_of(plan).values():
+        tables.setdefault(sink.table, set()).update(sink.families)
+    yield f"# Connection {plan.name}: run this in the HBase shell, as a user who may create tables."
+    yield f"create '{ledger}', {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
+    for table, families in sorted(tables.items()):
+        settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"
+        named = ", ".join(f"{{NAME => '{family}', {settings}}}" for family in sorted(families))
+        yield "# If the table exists, `alter` instead of `create`; docs/hbase.md says why."
+        yield f"create '{table}', {named}"
+    yield "# Where HBase checks permissions, put the gateway's user for USER:"
+    for table in (ledger, *sorted(tables)):
+        yield f"grant 'USER', 'RW', '{table}'"
+
+
+def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
+    """Create the sink's own table where it is missing. Return its name; "": it was there."""
+    table = ledger_table(connection)
+    with opened(connection, participant=plan.name) as client:
+        if require_ledger(client, address(connection), table):
+            return ""
+        create_ledger(client, table)
+    return f"table {table}"

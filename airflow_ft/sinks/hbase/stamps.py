@@ -1,0 +1,86 @@
+"""Cell timestamps, which take the place of a fence for rows: the higher one counts, whenever it is written.
+
+A delete hides every put of the same or a lower timestamp, also one that is written later (HBASE-2256, HBASE-8626). So
+the rows of a checkpoint are divided into batches of 1,000 rows, the same in each attempt. A batch has one timestamp
+and one sink, all its rows have the same columns, and only the last change of a key in it is sent. Batches follow each
+other by one millisecond.
+
+The document holds the stamps of one number, given out once: above those of every earlier number, and not below
+HBase's own clock. Cells that other programs wrote before are older, those that they write later are newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_ft.protocol.errors import StoreBehindSinkError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.sinks.base.document import DocumentLedger
+from airflow_ft.sinks.base.keyed import Chunk
+
+_ROWS = 1_000
+NONE_GIVEN: Mapping[str, Any] = {"number": 0, "digest": "", "first": 0, "last": 0}
+
+
+def give(ledger: DocumentLedger, plan: Plan, now: int) -> dict[str, Any]:
+    """Give out stamps for a plan, unless it has them. Return what its marker keeps of them; `now` is HBase's time."""
+    stamps = ledger.others["stamps"]
+    if (stamps["number"], stamps["digest"]) != (plan.number, plan.digest):
+        first = max(stamps["last"] + 1, now)
+        rows = sum(count for segment in plan.segments for count in segment.rows.values())
+        sinks = sum(len(participant.sinks) for participant in plan.participants)
+        last = first + rows // _ROWS + sinks * len(plan.segments) + 1
+        stamps = {"number": plan.number, "digest": plan.digest, "first": first, "last": last}
+        ledger.others["stamps"] = stamps
+    return {"stamps": [stamps["first"], stamps["last"]]}
+
+
+def given(ledger: DocumentLedger, plan: Plan) -> int:
+    """Return the first stamp of a plan. StoreBehindSinkError: it has none, though they were given out before."""
+    stamps = ledger.others["stamps"]
+    if (stamps["number"], stamps["digest"]) != (plan.number, plan.digest):
+        raise StoreBehindSinkError(
+            f"the sink has lost the timestamps of checkpoint {plan.number}, which it had given out. HBase was restored"
+            " from a backup.",
+            code="ledger_lost",
+            remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+            number=plan.number,
+        )
+    return int(stamps["first"])
+
+
+def batches(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, list[Chunk]]]:
+    """Yield the rows of batch after batch: its stamp, from 0 on; its sink; and its chunks, in the order of the log."""
+    changes, before, batch, offset = 0, None, list[Chunk](), 0
+    for chunk in chunks:
+        kind = (chunk.sink, chunk.rows.schema)
+        if before is not None and kind != before:
+            changes += 1
+        before = kind
+        for piece in _pieces(chunk):
+            following = piece.first // _ROWS + changes
+            if batch and following != offset:
+                yield offset, batch[0].sink, batch
+                batch = []
+            offset = following
+            batch.append(piece)
+    if batch:
+        yield offset, batch[0].sink, batch
+
+
+def _pieces(chunk: Chunk) -> Iterator[Chunk]:
+    """Cut a chunk where a batch ends."""
+    start, end = 0, chunk.rows.num_rows
+    while start < end:
+        stop = min(end, start + _ROWS - (chunk.first + start) % _ROWS)
+        refused = {row - start: why for row, why in chunk.refused.items() if start <= row < stop}
+        yield replace(
+            chunk,
+            first=chunk.first + start,
+            rows=chunk.rows.slice(start, stop - start),
+            deletes=chunk.deletes[start:stop],
+            refused=refused,
+        )
+        start = stop

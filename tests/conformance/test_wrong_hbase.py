@@ -1,0 +1,177 @@
+"""The conformance kit notices mistakes that a sink can make whose rows are guarded by timestamps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol.model import Outcome, Proof
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase import participant as participant_module
+from airflow_ft.sinks.hbase import stamps
+from airflow_ft.testing import ParticipantConformance
+from airflow_ft.testing.world import World
+from tests.conformance.test_hbase import Rows
+from tools.servers import HBase
+
+pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
+participant: Any = participant_module
+FEW = 10
+"""Rows of a batch here, so that the cases of the kit have many of them."""
+Changes, Participant = participant.Changes, participant.HBaseParticipant
+PATCHED = ((Changes, "replace"), (Changes, "_mutate"), (Participant, "_deliver"), (Participant, "_send"))
+
+
+def right() -> None:
+    """Make batches small, as all defects do."""
+    stamps._ROWS = FEW
+
+
+def no_stamps() -> None:
+    """Cells have the time at which they are written, and nobody looks at the head."""
+    right()
+
+    def mutate(self: Any, table: str, rows: Any, stamp: int) -> None:
+        self.client.mutateRows(table.encode(), rows, {})
+
+    Changes._mutate = mutate
+
+
+def stamps_of_each_attempt() -> None:
+    """A successor gives out stamps of its own, above those of the process that died."""
+    right()
+
+    def give(ledger: Any, plan: Any, now: int) -> dict[str, Any]:
+        first = max(ledger.others["stamps"]["last"] + 1, now)
+        ledger.others["stamps"] = {
+            "number": plan.number, "digest": plan.digest, "first": first, "last": first + 1_000_000
+        }  # fmt: skip
+        return {}
+
+    participant.give = give
+
+
+def one_stamp() -> None:
+    """All batches have the stamp of the first one."""
+    right()
+    batches = stamps.batches
+
+    def same(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, list[Chunk]]]:
+        return ((0, sink, some) for _, sink, some in batches(chunks))
+
+    participant.batches = same
+
+
+def every_change() -> None:
+    """All changes of a key are sent, with one stamp."""
+    right()
+
+    def send(self: Any, db: Any, chunks: Any) -> None:
+        first = stamps.given(db.ledger, db.plan)
+        for offset, name, some in stamps.batches(chunks):
+            for chunk in some:
+                for row in range(chunk.rows.num_rows):
+                    one = Chunk(0, name, chunk.rows.slice(row, 1), chunk.deletes[row : row + 1], {})
+                    db.send(self.sinks[name].table, participant.mutations(self.sinks[name], one), first + offset)
+
+    Participant._send = send
+
+
+def first_change_counts() -> None:
+    right()
+    make = participant.mutations
+
+    def reversed_(sink: Any, chunk: Chunk) -> Any:
+        found: dict[bytes, Any] = {}
+        for row in range(chunk.rows.num_rows):
+            one = Chunk(0, chunk.sink, chunk.rows.slice(row, 1), chunk.deletes[row : row + 1], {})
+            found = {**make(sink, one), **found}
+        return found
+
+    participant.mutations = reversed_
+
+
+def no_deletes() -> None:
+    right()
+    make = participant.mutations
+    participant.mutations = lambda sink, chunk: {
+        key: cells for key, cells in make(sink, chunk).items() if b":" in cells[0].column
+    }
+
+
+def document_without_comparison() -> None:
+    right()
+
+    def replace(self: Any) -> None:
+        document = participant.Mutation(column=participant._COLUMN, value=self.ledger.text.encode())
+        row = participant.memory_row(self.fence.pipeline, self.participant)
+        self.client.mutateRow(self.table.encode(), row, [document], {})
+
+    Changes.replace = replace
+
+
+def marker_before_rows() -> None:
+    """The rows follow the marker, so a process that dies between them loses rows."""
+    right()
+
+    def deliver(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Proof:
+        counts = {name: sum(segment.rows.get(name, 0) for segment in plan.segments) for name in self.sinks}
+        with self._writing(fence, plan) as (changes, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=True):
+                standing: Proof = self._current_proof(ledger, plan)
+                return standing
+            stamps.give(ledger, plan, changes.at)
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
+            ledger.deliver_head(plan.number)
+        with self._writing(fence, plan) as (db, _):
+            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
+        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, {})
+
+    Participant._deliver = deliver
+
+
+CASES = [
+    (no_stamps, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
+    (stamps_of_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
+    (one_stamp, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
+    (every_change, "test_a_delete_deletes", {}),
+    (first_change_counts, "test_the_last_change_of_a_key_counts", {}),
+    (no_deletes, "test_a_delete_deletes", {}),
+    (document_without_comparison, "test_it_meets_later_numbers_when_it_wakes_up", {"step": "commit"}),
+    (marker_before_rows, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
+]
+
+
+@pytest.mark.parametrize(("defect", "case", "given"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_the_kit_notices(
+    hbase: HBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    defect: Callable[[], None],
+    case: str,
+    given: dict[str, Any],
+) -> None:
+    play = partial(getattr(ParticipantConformance(), case), **given)
+    for module, name in (
+        (stamps, "_ROWS"), (participant, "give"), (participant, "batches"), (participant, "mutations"), *PATCHED
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, getattr(module, name))  # all are put back
+    right()
+    with closing(_world(hbase, tmp_path / "right")) as world:
+        world.target.flaw = f"{__name__}:right"
+        play(world)
+    defect()
+    with closing(_world(hbase, tmp_path / "wrong")) as world, pytest.raises(AssertionError):
+        world.target.flaw = f"{__name__}:{defect.__name__}"
+        play(world)
+
+
+def _world(server: HBase, folder: Path) -> World:
+    folder.mkdir()
+    return World(Rows(server, "text", 0), folder)

@@ -1,0 +1,247 @@
+"""A real HBase: what is required of it, what is refused, and what `verify` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import happybase
+import pyarrow as pa
+import pytest
+
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.hbase import requirements, setup
+from airflow_ft.sinks.hbase.server import create_ledger, opened, require_ledger
+from airflow_ft.sinks.hbase.spec import HBaseSink
+from airflow_ft.sinks.hbase.verify import verify
+from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal import open_wal
+from tests.conformance.test_hbase import Rows
+from tests.raising import raises
+from tools.servers import HBase
+
+pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
+
+
+@pytest.fixture
+def world(hbase: HBase, tmp_path: Path) -> Iterator[World]:
+    with closing(World(Rows(hbase, "text", 0), tmp_path)) as found:
+        yield found
+
+
+def lacking(world: World, **change: Any) -> list[AirflowFtError]:
+    plan = world.plan()
+    return lacks(requirements.required(plan.pipeline, plan.participants[0], replace(world.target.connection, **change)))
+
+
+@pytest.fixture
+def short(world: World) -> Iterator[str]:
+    """A table whose family `f` has a TTL."""
+    db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
+    db.create_table("short", {"f": {"time_to_live": 1_000}})
+    yield "short"
+    db.delete_table("short", disable=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"), [({"table": "nothing"}, "table_missing"), ({"family": "none"}, "column_missing")], ids=str
+)
+def test_what_is_missing_is_told_before_anything_is_visible(world: World, change: dict[str, str], code: str) -> None:
+    world.target.sink = replace(world.target.sink, **change)  # type: ignore[type-var]
+    [problem] = lacking(world)
+    assert (problem.code, problem.sink) == (code, SINK)
+    with raises(UnfitTargetError, code, sink=SINK):
+        world.prepare(world.plan())
+
+
+def test_a_disabled_table_is_refused(world: World, short: str) -> None:
+    db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
+    world.target.sink = replace(world.target.sink, table=short)  # type: ignore[type-var]
+    db.disable_table(short)
+    try:
+        [problem] = lacking(world)
+        assert problem.code == "table_unsupported"
+    finally:
+        db.enable_table(short)
+
+
+def test_cells_that_expire_are_warned_of_and_not_compared(world: World, short: str) -> None:
+    target: Any = world.target
+    target.sink = replace(target.sink, table=short)
+    plan = world.plan()
+    proof = world.deliver(plan)
+    found = doctor.examine(plan.pipeline, plan.participants[0], target.connection, [])
+    assert [each.verdict.name for each in found] == ["OK", "OK", "WARNING"]
+    [report] = verify([Delivered(plan, proof, None)], plan.participants[0], target.connection, open_wal())
+    assert report.error and SINK in report.sink
+    with opened(target.connection) as client, raises(UnfitTargetError, "server_setting_unsafe", table=short):
+        require_ledger(client, "here", short)
+
+
+def test_the_ledger_is_created_once(world: World) -> None:
+    db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
+    with opened(world.target.connection) as client:
+        assert not require_ledger(client, "here", "ledger")
+        for _ in range(2):  # another process may be faster
+            create_ledger(client, "ledger")
+        assert require_ledger(client, "here", "ledger")
+    db.delete_table("ledger", disable=True)
+    assert setup.create("p", world.participant_plan(), world.target.connection) == "", "it is there"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({"port": 1}, SinkUnavailableError, "server_unreachable"),
+        ({"extra": {"protocol": "json"}}, SinkAccessError, "connection_invalid"),
+        ({"conn_type": "redis"}, SinkAccessError, "connection_invalid"),
+        ({"extra": {"transport": "framed"}}, SinkUnavailableError, "server_unreachable"),
+        ({"extra": {"protocol": "compact"}}, SinkUnavailableError, "server_unreachable"),
+    ],
+    ids=str,
+)
+def test_a_wrong_connection_is_told(world: World, change: dict[str, Any], kind: type[Exception], code: str) -> None:
+    problem = lacking(world, **change)[0]
+    assert type(problem) is kind and problem.code == code and problem.remedy
+
+
+def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
+    world.target.sink = HBaseSink(
+        table="shop:orders", row_key="{id}", family="d", columns={"note": "e:n"}, change_column="op", conn_id="rows"
+    )
+    lines = list(setup.describe("p", world.participant_plan(), replace(world.target.connection, schema="shop")))
+    assert "create 'shop:airflow_ft', {NAME => 'f', VERSIONS => 1, TTL => 'FOREVER'}" in lines
+    kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '3600000'}"
+    assert f"create 'shop:orders', {{NAME => 'd', {kept}}}, {{NAME => 'e', {kept}}}" in lines
+    assert "grant 'USER', 'RW', 'shop:orders'" in lines
+
+
+def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
+    target: Any = world.target
+    run = f"{target.run}k"
+    target.sink = replace(target.sink, row_key=f"{run}:{{id}}", change_column="op")
+    delivered, before = [], None
+    for number, changes in enumerate(
+        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
+    ):
+        kinds, ids, texts = zip(*changes, strict=True)
+        table = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
+        plan = world.plan_of(number, world.segment_of(number, table))
+        proof = world.deliver(plan)
+        delivered.append(Delivered(plan, proof, before))
+        before = proof
+
+    def report(given: list[Delivered]) -> Any:
+        plan = given[-1].plan.participants[0]
+        [found] = verify(given, plan, target.connection, open_wal())
+        return found
+
+    assert report(delivered).is_exact and report(delivered).expected == 5
+    first = report(delivered[:1])  # keys 1 and 2 were changed since
+    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
+    table = target.db.table("orders")
+    table.put(f"{run}:3".encode(), {b"f:text": b"changed"})
+    table.delete(f"{run}:4".encode())
+    table.put(f"{run}:2".encode(), {b"f:text": b"back"})
+    found = report(delivered)
+    assert found.missing == 3 and not found.is_complete
+    assert sorted(each.file for each in found.differences) == [
+        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
+    ]  # fmt: skip
+
+
+def test_null_deletes_a_cell_and_others_stay(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan(pa.table({"id": [1], "text": ["a"], "note": ["b"]})))
+    target.db.table("orders").put(f"{target.run}:1".encode(), {b"f:theirs": b"c"})
+    world.deliver(world.plan(pa.table({"id": [1], "text": ["d"], "note": pa.array([None], pa.string())})))
+    assert target.rows("orders", target.run) == {1: {"id": b"1", "text": b"d", "theirs": b"c"}}
+
+
+def test_two_sinks_of_one_table_keep_each_others_cells(world: World) -> None:
+    """The last rows of one and the first of the other have other stamps. A delete is of one sink's family."""
+    target: Any = world.target
+    key = f"{target.run}v:{{id}}"
+    one = HBaseSink(table="kinds", row_key=key, family="f", change_column="op", conn_id="rows")
+    plan = world.plan_of(1, world.segment_with(1, {"one": _changes("a", "b"), "two": _changes("c", "d")}))
+    sinks = {"one": one.settings(), "two": replace(one, family="g").settings()}
+    plan = replace(plan, participants=(replace(plan.participants[0], sinks=sinks),))
+    world.deliver(plan)
+    table = target.db.table("kinds")
+
+    def read() -> dict[bytes, bytes]:
+        return dict(table.row(f"{target.run}v:1".encode(), columns=[b"f:text", b"g:text"]))
+
+    assert read() == {b"f:text": b"b", b"g:text": b"d"}
+    gone = world.plan_of(2, world.segment_with(2, {"one": _changes(None), "two": _changes("e")}))
+    world.deliver(replace(gone, participants=(replace(gone.participants[0], sinks=sinks),)))
+    assert read() == {b"g:text": b"e"}
+
+
+def _changes(*texts: str | None) -> pa.Table:
+    """Changes of the row 1."""
+    kinds = ["delete" if text is None else "update" for text in texts]
+    return pa.table({"op": kinds, "id": [1] * len(texts), "text": pa.array(texts, pa.string())})
+
+
+def test_large_rows_go_in_several_requests(world: World) -> None:
+    big = pa.table({"id": range(40), "text": ["x" * 300_000] * 40})
+    world.deliver(world.plan(big))
+    world.shows(list(range(40)))
+
+
+def test_another_server_is_told(world: World) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert lacking(world, port=server.server_port)[0].code in ("connection_invalid", "server_unreachable")
+
+
+def test_a_lost_ledger_halts(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target.db.delete_table("airflow_ft", disable=True)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.commit(plan, vote)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.prepare(plan)
+    world.shows(world.ids_of(1))
+
+
+def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())
+    target.server.kill()
+    plan = world.plan()
+    with raises(SinkUnavailableError, "server_unreachable"):
+        world.prepare(plan)
+    target.server.start()
+    world.deliver(plan)
+    world.shows(world.ids_of(1, 2))
+
+
+def test_a_gateway_that_is_restarted_in_the_middle_is_no_loss(world: World) -> None:
+    target: Any = world.target
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target.server.kill_gateway()
+    with raises(SinkUnavailableError, "server_unreachable"):
+        world.commit(plan, vote)
+    target.server.restart_gateway()
+    world.commit(plan, vote)
+    world.shows(world.ids_of(1))

@@ -1,0 +1,131 @@
+"""What a DAG author writes for HBase, which rows it refuses, and the bytes of cells."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_ft import HBaseSink
+from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
+from airflow_ft.sinks.hbase.stamps import batches
+from tests.raising import raises
+
+SINK: dict[str, Any] = {"table": "orders", "row_key": "{id}", "family": "f"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"table": "a b"},
+        {"table": "shop:airflow_ft"},
+        {"row_key": "orders"},
+        {"row_key": "{x}{y}"},
+        {"family": "f:"},
+        {"family": None},
+        {"columns": {"name": "f"}},
+        {"columns": {"name": ":n"}},
+        {"columns": {"name": "f:n", "other": "f:n"}},
+        {"columns": {"op": "f:o"}, "change_column": "op"},
+        {"encoding": "avro"},
+        {"salt": 1},
+        {"salt": 1001},
+        {"strategy": "atomic"},
+        {"conn_id": " "},
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument=next(iter(given))):
+        HBaseSink(**{**SINK, **given})
+
+
+def test_a_plan_keeps_its_settings() -> None:
+    more = {"columns": {"name": "g:n"}, "encoding": "bytes", "salt": 8, "change_column": "op", "shared": True}
+    sink = HBaseSink(**{**SINK, **more})
+    assert HBaseSink.from_settings("hbase_default", "upsert", sink.settings()) == sink
+    assert sink.families == ["f", "g"]
+    assert HBaseSink(**{**SINK, "table": "default:orders"}).settings() == HBaseSink(**SINK).settings()
+    with raises(ConfigurationError, "template_not_rendered"):
+        HBaseSink(**{**SINK, "table": "t_{{ ds_nodash }}"}).settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"row_key": "{no}"}, "job_column_missing"),
+        ({"row_key": "{ratio}"}, "type_unsupported"),
+        ({"change_column": "no"}, "job_column_missing"),
+        ({"columns": {"no": "f:n"}}, "job_column_missing"),
+        ({"columns": {"n": "f:ratio"}}, "column_ambiguous"),
+        ({"family": None, "columns": {"n": "f:n"}}, "column_missing"),
+        ({"encoding": "bytes"}, "type_unsupported"),
+    ],
+    ids=str,
+)
+def test_columns_that_do_not_fit_are_named(given: dict[str, Any], code: str) -> None:
+    odd = {"word": pa.uint32()} if "encoding" in given else {}
+    schema = pa.schema({"id": pa.string(), "n": pa.int64(), "ratio": pa.float64(), **odd})
+    [problem] = schema_problems(HBaseSink(**{**SINK, **given}), schema, "rows")
+    assert problem.code == code and problem.sink == "rows" and problem.remedy
+    assert isinstance(problem, UnfitTargetError) or code == "job_column_missing"
+
+
+def test_keys_that_hbase_cannot_hold_or_tell_apart_are_refused() -> None:
+    rows = pa.record_batch({"x": ["a", "a:b", "", "k" * 32_767], "n": [1, 2, 3, 4]})
+    assert set(unfit(HBaseSink(**{**SINK, "row_key": "{x}:{n}"}), rows, np.zeros(4, np.bool_))) == {1, 3}
+    assert set(unfit(HBaseSink(**{**SINK, "row_key": "{x}"}), rows, np.zeros(4, np.bool_))) == {2}
+    assert 3 in unfit(HBaseSink(**{**SINK, "row_key": "{x}", "salt": 2}), rows, np.zeros(4, np.bool_))
+
+
+def test_a_salt_is_the_same_in_every_release() -> None:
+    rows = pa.record_batch({"id": ["1", "2", "order-77"]})
+    assert row_keys(HBaseSink(**{**SINK, "salt": 16}), rows) == [b"07:1", b"13:2", b"02:order-77"]
+
+
+def test_bytes_are_those_of_java() -> None:
+    """As `org.apache.hadoop.hbase.util.Bytes.toBytes` writes them."""
+    columns = {
+        "id": ["1", "2"],
+        "flag": [True, False],
+        "whole": pa.array([-2, None], pa.int32()),
+        "big": pa.array([258, -1], pa.int64()),
+        "ratio": [1.0, None],
+        "price": pa.array([Decimal("1.28"), Decimal("-1.29")], pa.decimal128(10, 2)),
+    }
+    rows = pa.record_batch(columns)
+    found = encoded(HBaseSink(**SINK, encoding="bytes"), Chunk(0, "rows", rows, np.zeros(2, np.bool_), {}))
+    assert dict(zip(found.names, found.columns, strict=True)) == {
+        b"f:id": [b"1", b"2"],
+        b"f:flag": [b"\xff", b"\x00"],
+        b"f:whole": [b"\xff\xff\xff\xfe", None],
+        b"f:big": [b"\0\0\0\0\0\0\1\2", b"\xff" * 8],
+        b"f:ratio": [b"\x3f\xf0\0\0\0\0\0\0", None],
+        b"f:price": [b"\0\0\0\2\0\x80", b"\0\0\0\2\xff\x7f"],
+    }
+
+
+def test_batches_are_the_same_however_the_log_hands_out_rows() -> None:
+    """One sink, equal columns, and 1,000 rows at most; each with a higher stamp."""
+    old, new = pa.record_batch({"id": range(2_500)}), pa.record_batch({"id": range(300), "more": range(300)})
+
+    def chunks(size: int) -> Any:
+        first = 0
+        for sink, rows in (("a", old), ("a", new), ("b", new)):
+            for start in range(0, rows.num_rows, size):
+                part = rows.slice(start, size)
+                yield Chunk(first + start, sink, part, np.zeros(part.num_rows, np.bool_), {})
+            first += rows.num_rows
+
+    def seen(size: int) -> list[tuple[int, str, int, int]]:
+        made = [(stamp, sink, some) for stamp, sink, some in batches(chunks(size))]
+        return [(stamp, sink, some[0].first, sum(each.rows.num_rows for each in some)) for stamp, sink, some in made]
+
+    expected = [(0, "a", 0, 1_000), (1, "a", 1_000, 1_000), (2, "a", 2_000, 500), (3, "a", 2_500, 300)]
+    expected += [(4, "b", 2_800, 200), (5, "b", 3_000, 100)]
+    assert seen(1_000) == expected == seen(7) == seen(333)
