@@ -165,12 +165,12 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         SinkAccessError: there is no such keyspace.
     """
     wrong: dict[str, str] = {}
-    versions = set()
+    versions: set[str] = set()
     for host in session.cluster.metadata.all_hosts():
-        version = str(host.release_version or "0")
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+        version = str(host.release_version or "")  # "": it is not known yet
+        if version and tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
             raise _too_old(f"the Cassandra node {host.address} has version {version}", server)
-        versions.add(version)
+        versions |= {version} - {""}
         if (found := _commitlog_sync(session, host)) not in ("", *_SAFE_SYNC):
             wrong["commitlog_sync"] = found
     for keyspace in dict.fromkeys(keyspaces):
