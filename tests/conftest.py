@@ -26,7 +26,7 @@ import pytest
 
 from tests import units
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers import S3, Cassandra, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -174,6 +174,12 @@ def postgres(servers_folder: Path) -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def redis_server(servers_folder: Path) -> Iterator[Redis]:
     with Redis(servers_folder / "redis", options={"appendfsync": "always"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cassandra_server(servers_folder: Path) -> Iterator[Cassandra]:
+    with Cassandra(servers_folder / "cassandra") as server:
         yield server
 
 

@@ -10,6 +10,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 # Others, such as `generic` and those that a cloud's provider brings, may lead anywhere.
 _LEAD_TO = {
     "aws": "S3",
+    "cassandra": "Cassandra",
     "kafka": "Kafka",
     "mysql": "MySQL",
     "postgres": "PostgreSQL",

@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `sqlite`, `postgres`, `redis`, `spark`: their forms in the UI and their Test button.
+"""The connection types `mysql`, `sqlite`, `postgres`, `redis`, `cassandra`, `spark`: their forms and Test buttons.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
 hooks only test; use those providers for queries in other tasks.
@@ -114,6 +114,22 @@ class RedisServerHook(_TestedHook):
 
         with opened(connection, _SECONDS) as client:
             return f"Redis {client.info('server')['redis_version']}, as {connection.login or 'default'}"
+
+
+class CassandraServerHook(_TestedHook):
+    """A Cassandra cluster, for `CassandraSink`."""
+
+    conn_name_attr: ClassVar[str] = "cassandra_conn_id"
+    default_conn_name: ClassVar[str] = "cassandra_default"
+    conn_type: ClassVar[str] = "cassandra"
+    hook_name: ClassVar[str] = "Cassandra"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.cassandra.server import opened
+
+        with opened(connection, _SECONDS) as session:
+            row = session.execute("SELECT release_version, cluster_name FROM system.local").one()
+            return f"Cassandra {row.release_version}, cluster {row.cluster_name}, as {connection.login or 'nobody'}"
 
 
 class SparkMasterHook(_TestedHook):

@@ -17,6 +17,7 @@ from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.sinks.cassandra.server import opened as cassandra
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session
@@ -32,6 +33,7 @@ READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
     "postgres": ("PostgreSQL", lambda info: Session(info, Limits())),  # type: ignore[arg-type]
     "sqlite": ("SQLite", SqliteFile.of),
     "redis": ("Redis", lambda info: opened(info).__enter__()),
+    "cassandra": ("Cassandra", lambda info: cassandra(info).__enter__()),
     "kafka": ("Kafka", KafkaSettings.from_connection),
     "kafka as a source": ("Kafka", kafka_options),
 }
@@ -42,7 +44,9 @@ def of_type(conn_type: str) -> ConnectionInfo:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "Spark "])
+@pytest.mark.parametrize(
+    "conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "cassandra", "Spark "]
+)
 def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
     there, read = READERS[reader]
     if conn_type.startswith(reader.partition(" ")[0]):
@@ -55,7 +59,7 @@ def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> Non
     assert "planted" not in f"{caught.error} {vars(caught.error)}"
 
 
-@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"postgres"}))  # that one connects
+@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"cassandra", "postgres"}))  # these connect
 @pytest.mark.parametrize("conn_type", ["own", "", "generic", "gcpcloudsql"])
 def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: str) -> None:
     _, read = READERS[reader]

@@ -11,6 +11,7 @@
 """
 
 from tools.servers.base import Server, ServerError
+from tools.servers.cassandra import Cassandra
 from tools.servers.database import Database
 from tools.servers.hdfs import Hdfs
 from tools.servers.kafka import Kafka
@@ -20,4 +21,6 @@ from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 
-__all__ = ["S3", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError"]
+__all__ = [
+    "S3", "Cassandra", "Database", "Hdfs", "Kafka", "MariaDb", "MySql", "Postgres", "Redis", "Server", "ServerError",
+]  # fmt: skip
