@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.restart import RestartStrategy as RestartStrategy
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
+    from airflow_ft.sinks.cassandra.spec import CassandraSink as CassandraSink
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "BarrierSensor": "airflow_ft.sensors.barrier",
+    "CassandraSink": "airflow_ft.sinks.cassandra.spec",
     "CheckpointConfig": "airflow_ft.protocol.config",
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
@@ -105,6 +107,7 @@ _WHERE = {
 
 __all__ = [
     "BarrierSensor",
+    "CassandraSink",
     "CheckpointConfig",
     "CheckpointSensor",
     "CheckpointedPipeline",

@@ -26,7 +26,7 @@ import pytest
 
 from tests import units
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Database, HBase, Hdfs, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers import S3, Cassandra, Database, HBase, Hdfs, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -186,6 +186,12 @@ def iceberg_rest(servers_folder: Path) -> Iterator[IcebergRest]:
 @pytest.fixture(scope="session")
 def hbase(servers_folder: Path) -> Iterator[HBase]:
     with HBase(servers_folder / "hbase") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cassandra_server(servers_folder: Path) -> Iterator[Cassandra]:
+    with Cassandra(servers_folder / "cassandra") as server:
         yield server
 
 

@@ -34,7 +34,9 @@ ELSEWHERE = {
 """Name of a folder -> its tests, which are no unit tests."""
 MARKS = ("slow", "release")
 """Tests in other folders with one of these marks are no unit tests either."""
-SERVERS = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "hbase", "s3", "iceberg_rest", "any_mysql", "own_server"})
+SERVERS = frozenset(
+    {"mariadb", "mysql", "postgres", "kafka", "hdfs", "hbase", "s3", "iceberg_rest", "any_mysql", "cassandra_server", "own_server"}
+)
 """Fixtures that start a server."""
 NEEDS = SERVERS | {"servers_folder", "spark", "chromium"}
 """Fixtures that no unit test uses."""

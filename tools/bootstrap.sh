@@ -16,6 +16,7 @@
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
 #   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
+#   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
@@ -145,6 +146,8 @@ install_iceberg() { copy_jars iceberg; }
 
 install_hbase() { copy_jars hbase; }
 
+install_cassandra() { copy_jars cassandra; }
+
 install_delta_jars() { copy_jars delta; }
 
 install_jdbc_jars() { copy_jars jdbc; } # for benchmarks alone
@@ -248,13 +251,13 @@ install_chromium() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hbase) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hbase mariadb mysql postgres redis s3 spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hbase cassandra mariadb mysql postgres redis s3 spin chromium js)" ;;
   esac
 }
 
@@ -280,7 +283,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hbase mariadb mysql postgres redis s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hbase cassandra mariadb mysql postgres redis s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

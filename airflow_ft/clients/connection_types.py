@@ -84,6 +84,23 @@ CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "apache-airflow-providers-apache-cassandra",
+        {
+            "connection-type": "cassandra",
+            "hook-class-name": "airflow_ft.hooks.servers.CassandraServerHook",
+            "hook-name": "Cassandra",
+            "ui-field-behaviour": {
+                "hidden-fields": [],
+                "relabeling": {"host": "Hosts", "schema": "Keyspace"},
+                "placeholders": {
+                    "host": "node1,node2",
+                    "port": "9042",
+                    "extra": '{"datacenter": "dc1", "ssl_options": {"ca_certs": "/path/ca.pem"}}',
+                },
+            },
+        },
+    ),
+    (
         "apache-airflow-providers-apache-spark",
         {
             "connection-type": "spark",

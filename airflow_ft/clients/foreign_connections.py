@@ -12,6 +12,7 @@ _LEAD_TO = {
     "aws": "S3",
     "iceberg": "Iceberg",
     "hbase": "HBase",
+    "cassandra": "Cassandra",
     "kafka": "Kafka",
     "mysql": "MySQL",
     "postgres": "PostgreSQL",

@@ -148,6 +148,22 @@ class HBaseGatewayHook(_TestedHook):
         return f"the gateway answers; table {table} {found}"
 
 
+class CassandraServerHook(_TestedHook):
+    """A Cassandra cluster, for `CassandraSink`."""
+
+    conn_name_attr: ClassVar[str] = "cassandra_conn_id"
+    default_conn_name: ClassVar[str] = "cassandra_default"
+    conn_type: ClassVar[str] = "cassandra"
+    hook_name: ClassVar[str] = "Cassandra"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.cassandra.server import opened
+
+        with opened(connection, _SECONDS) as session:
+            row = session.execute("SELECT release_version, cluster_name FROM system.local").one()
+            return f"Cassandra {row.release_version}, cluster {row.cluster_name}, as {connection.login or 'nobody'}"
+
+
 class SparkMasterHook(_TestedHook):
     """Master for Spark's executors, for `[airflow_ft] spark_master = conn:<id>`."""
 

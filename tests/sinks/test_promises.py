@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import DeltaSink, FilesSink, IcebergSink, HBaseSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
+from airflow_ft import CassandraSink, DeltaSink, FilesSink, IcebergSink, HBaseSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
 from airflow_ft.admin.commands.sinks import sinks
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems
@@ -16,6 +16,7 @@ from airflow_ft.sinks.registry import own_systems
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sinks.md"
 UPSERT = {"key_columns": ["id"], "version_column": "version"}
 EXAMPLES: list[SinkSpec] = [
+    CassandraSink(table="orders"),
     DeltaSink(table="/data/orders"),
     FilesSink(folder="/data/orders"),
     FilesSink(folder="s3://bucket/orders"),

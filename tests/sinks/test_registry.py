@@ -102,6 +102,7 @@ def spec(**more: Any) -> PipelineSpec:
 def test_ours_have_every_part() -> None:
     assert {each.kind for each in registry.systems()} >= {each.kind for each in registry.own_systems()}
     assert [(each.kind, each.title) for each in registry.own_systems()] == [
+        ("cassandra", "Cassandra"),
         ("delta", "Delta Lake"),
         ("files", "files"),
         ("iceberg", "Iceberg"),

@@ -34,6 +34,7 @@ for found in pkgutil.walk_packages(airflow_ft.__path__, "airflow_ft."):
             raise SystemExit(f"{found.name} cannot be imported: {type(error).__name__}: {error}")
 """
 _MODULES = {
+    "cassandra": "cassandra",
     "delta": "deltalake",
     "hdfs": "hdfs_native",
     "held": "kafka",

@@ -11,6 +11,7 @@
 """
 
 from tools.servers.base import Server, ServerError
+from tools.servers.cassandra import Cassandra
 from tools.servers.database import Database
 from tools.servers.hbase import HBase
 from tools.servers.hdfs import Hdfs
@@ -23,7 +24,7 @@ from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 
 __all__ = [
-    "S3",
+    "S3", "Cassandra",
     "Database", "HBase",
     "Hdfs",
     "IcebergRest",
@@ -34,4 +35,4 @@ __all__ = [
     "Redis",
     "Server",
     "ServerError",
-]
+]  # fmt: skip

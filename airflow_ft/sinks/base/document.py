@@ -104,6 +104,9 @@ class DocumentLedger:
     def newest(self) -> int:
         return max(self._markers, default=0)
 
+    def markers(self) -> list[tuple[int, Marker]]:
+        return sorted(self._markers.items())
+
     def write_marker(
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
     ) -> None:

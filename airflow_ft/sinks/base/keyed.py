@@ -28,7 +28,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import deletes_and_known
 from airflow_ft.sinks.base.document import DocumentParticipant
-from airflow_ft.sinks.base.one_transaction import Db
+from airflow_ft.sinks.base.one_transaction import Db, TransactionLedger
 from airflow_ft.sinks.refused import Refused
 
 _CHUNK_ROWS = 1000
@@ -120,7 +120,16 @@ class KeyedParticipant(DocumentParticipant[Db]):
         if self.promise is not Promise.ATOMIC:  # rows become visible before the marker
             with self._writing(fence, plan) as (_, ledger):
                 self._raised(ledger, fence)
+                more = {**more, **self._before_rows(ledger, plan)}
         return super()._deliver(plan, fence, set_aside, more)
+
+    def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
+        """Note in the document what the rows need, together with the raised head. Return what the marker keeps."""
+        return {}
+
+    def _key_columns(self, sink: str) -> Sequence[str]:
+        """Return the columns that make the key of a sink."""
+        return self.sinks[sink].key_columns
 
     def _insert(
         self, db: Db, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
@@ -145,7 +154,7 @@ class KeyedParticipant(DocumentParticipant[Db]):
             for reader in readers:
                 for file, first, rows in pieces(reader, name):
                     deletes, refused = kinds_of(rows, sink.change_column)
-                    refused |= null_keys(rows, sink.key_columns)
+                    refused |= null_keys(rows, self._key_columns(name))
                     refused = {**self._unfit(name, rows, deletes), **refused}
                     for row, why in sorted(refused.items()):
                         if dead_letters is None:

@@ -1,0 +1,268 @@
+"""Deliver rows by primary key into Cassandra.
+
+The memory of a pipeline and a participant is one row of the table `airflow_ft`: a JSON document and its version. A
+step replaces the document by a lightweight transaction, on condition that the version is as it was read.
+
+The document gives out a stamp (microseconds) for each checkpoint, once, before its first row. A row is written with the
+stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in whatever order changes
+arrive, a delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the stamp is given out: nothing has happened. The sleeper finds another version of the document, and starts over.
+- some rows: the successor has the same stamp, and writes all rows again. No key goes back, because a change that was
+  there already has the same timestamp. The sleeper looks at the version each second, and its late rows change nothing.
+- the marker: the successor writes all rows again, and the marker.
+
+WriteTimeout is no answer. Rows are written again with the same timestamp; a step whose document was not acknowledged
+starts over, and reads the document at SERIAL, which settles it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from cassandra import ConsistencyLevel, Unavailable, WriteTimeout
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent
+from cassandra.protocol import OverloadedErrorMessage
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, Statement
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
+from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
+from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.one_transaction import TransactionLedger
+from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
+from airflow_ft.sinks.cassandra.server import (
+    address,
+    check_nodes,
+    create_documents,
+    documents_exist,
+    keyspace_of,
+    opened,
+)
+from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
+from airflow_ft.sinks.cassandra.table import Table, read_table, schema_problems
+
+T = TypeVar("T")
+_IN_FLIGHT = 64  # batches
+_TRIES = 6
+_BATCH_ROWS, _BATCH_BYTES = 10, 4_000
+"""Of a batch, at most: from 10 partitions and 5 KiB on, Cassandra warns of each by default."""
+_VALUE_BYTES = 16
+_CAS_UNKNOWN = 0x1700
+"""Code of an error that the driver has no class for: the outcome of a lightweight transaction is not known."""
+_LOOK_SECONDS = 1.0
+
+
+def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
+    """The participant of a plan; it connects at each step."""
+    return CassandraParticipant(plan.name, CassandraSink.all_of(plan), plan.promise, connection, wal)
+
+
+@dataclass
+class Documents:
+    """The documents of a participant, in its connection's keyspace."""
+
+    session: Session
+    keyspace: str
+    participant: str
+
+    def read(self, pipeline: str) -> tuple[DocumentLedger, int]:
+        """Return the document and its version; 0: there is none."""
+        query = self._statement("SELECT version, document FROM {} WHERE pipeline = %s AND participant = %s")
+        query.consistency_level = ConsistencyLevel.SERIAL
+        row = self.session.execute(query, (pipeline, self.participant)).one()
+        where = f"the document of {pipeline}, {self.participant} in {self.keyspace}.{DOCUMENTS}"
+        return DocumentLedger(row and row.document, where, plan="", stamp=0, free=0), row.version if row else 0
+
+    def replace(self, pipeline: str, version: int, text: str) -> None:
+        """Replace the document. OvertakenError: another process was faster, or may have been."""
+        if version:
+            query = "UPDATE {} SET version = %s, document = %s WHERE pipeline = %s AND participant = %s IF version = %s"
+            given: tuple[Any, ...] = (version + 1, text, pipeline, self.participant, version)
+        else:
+            query = "INSERT INTO {} (version, document, pipeline, participant) VALUES (%s, %s, %s, %s) IF NOT EXISTS"
+            given = (1, text, pipeline, self.participant)
+        try:
+            applied = self.session.execute(self._statement(query), given).was_applied
+        except Exception as error:
+            if isinstance(error, WriteTimeout) or getattr(error, "code", None) == _CAS_UNKNOWN:
+                raise OvertakenError(nothing=False) from error
+            raise
+        if not applied:
+            raise OvertakenError()
+
+    def _statement(self, query: str) -> SimpleStatement:
+        return SimpleStatement(query.format(f'"{self.keyspace}".{DOCUMENTS}'))
+
+
+@dataclass
+class Changes:
+    """One writing part of a step: the document as it was read, and statements for rows."""
+
+    documents: Documents
+    fence: Fence
+    ledger: DocumentLedger
+    version: int
+    prepared: dict[tuple[str, str], PreparedStatement] = field(default_factory=dict)
+    looked: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """OvertakenError: another process has replaced the document since it was read. Looks once a second."""
+        if time.monotonic() - self.looked >= _LOOK_SECONDS:
+            _, version = self.documents.read(self.fence.pipeline)
+            if version != self.version:
+                raise OvertakenError()
+            self.looked = time.monotonic()
+
+    def statement(self, query: str, consistency: str) -> PreparedStatement:
+        """Return a statement, prepared once."""
+        if (query, consistency) not in self.prepared:
+            statement = self.documents.session.prepare(query)
+            statement.consistency_level = ConsistencyLevel.name_to_value[consistency]
+            self.prepared[query, consistency] = statement
+        return self.prepared[query, consistency]
+
+    def write(self, statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> None:
+        """Write rows side by side. Writes without an answer are repeated: each has its own timestamp."""
+        left = list(_batches(statement, rows))
+        for tried in range(_TRIES):
+            sent = [(each, ()) for each in left]
+            done = execute_concurrent(self.documents.session, sent, concurrency=_IN_FLIGHT, raise_on_first_error=False)
+            failed = [(each, error) for each, (success, error) in zip(left, done, strict=True) if not success]
+            for _, error in failed:
+                if tried == _TRIES - 1 or not isinstance(error, WriteTimeout | Unavailable | OverloadedErrorMessage):
+                    raise error
+            if not failed:
+                return
+            left = [each for each, _ in failed]
+            time.sleep(random.uniform(0, 0.1 * 2**tried))
+
+
+def _batches(statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> Iterator[Statement]:
+    """Yield small batches, as few requests cost less; they promise nothing. A large row goes alone."""
+    batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
+    for row in rows:
+        bytes_ = sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in row)
+        if bytes_ > _BATCH_BYTES:
+            yield statement.bind(row)
+            continue
+        if len(batch) == _BATCH_ROWS or size + bytes_ > _BATCH_BYTES:
+            yield batch
+            batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
+        batch.add(statement, row)
+        size += bytes_
+    if len(batch):
+        yield batch
+
+
+@dataclass
+class CassandraParticipant(KeyedParticipant[Changes]):
+    """One cluster, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
+
+    others = "other processes of the pipeline"
+
+    name: str
+    sinks: Mapping[str, CassandraSink]
+    promise: Promise
+    connection: ConnectionInfo
+    wal: WalReader
+
+    def __post_init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+
+    def _place(self) -> str:
+        return f"Cassandra at {address(self.connection)}"
+
+    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
+        """Connect once for a step, which reads the tables' schemas itself."""
+        with opened(self.connection, **self._where(plan)) as self._session:
+            self._documents = Documents(self._session, keyspace_of(self.connection), self.name)
+            self._tables.clear()
+            return super()._persist(doing, step, fence, plan)
+
+    def _preflight(self) -> dict[str, Any]:
+        own = self._documents.keyspace
+        unsafe = any(sink.allow_unsafe_durability for sink in self.sinks.values())
+        keyspaces = [own, *(sink.place(own)[0] for sink in self.sinks.values())]
+        return check_nodes(self._session, address(self.connection), keyspaces, unsafe=unsafe)
+
+    # --- the document ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[Changes, DocumentLedger]]:
+        documents = self._documents
+        if not documents_exist(self._session, documents.keyspace):
+            if not create:
+                check_owner(None, fence)
+            create_documents(self._session, documents.keyspace)
+        ledger, version = documents.read(fence.pipeline)
+        if ledger.head() is None and not create:
+            check_owner(None, fence)
+        yield Changes(documents, fence, ledger, version), ledger
+        if keep and ledger.has_changed:
+            documents.replace(fence.pipeline, version, ledger.text)
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
+        if not documents_exist(self._session, self._documents.keyspace):
+            yield None
+            return
+        ledger, _ = self._documents.read(pipeline)
+        yield ledger if ledger.head() is not None else None
+
+    def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
+        """Give out the plan's stamp, once: later than all before, and no earlier than now."""
+        assert isinstance(ledger, DocumentLedger)
+        given = ledger.others
+        if ledger.marker(plan.number) is None and given["plan"] != plan.digest:
+            rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
+            stamp = max(given["free"], time.time_ns() // 1000)
+            given.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
+        return {"stamp": given["stamp"]}
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _table(self, sink: str) -> Table:
+        if sink not in self._tables:
+            self._tables[sink] = read_table(self._session, *self.sinks[sink].place(self._documents.keyspace))
+        return self._tables[sink]
+
+    def _key_columns(self, sink: str) -> Sequence[str]:
+        return self._table(sink).key
+
+    def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
+        return schema_problems(self.sinks[sink], self._table(sink), schema, sink)
+
+    def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
+        return unfit(self.sinks[sink], self._table(sink), rows, deletes)
+
+    def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
+        first = db.ledger.others["stamp"]
+        for chunk in chunks:
+            db.look()
+            sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
+            seconds = table.seconds_to_live(sink)
+            if seconds:  # from the stamp on, so that a retry prolongs no life
+                seconds = max(1, seconds - max(0, int(time.time() - first / 1e6)))
+            names, rows = inserts(sink, table, chunk, first, seconds)
+            if rows:
+                db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
+            if rows := deletes(table, chunk, first):
+                db.write(db.statement(table.delete(), sink.consistency), rows)

@@ -1,0 +1,58 @@
+"""What a Cassandra cluster and a table must be, and the columns that fit.
+
+See `airflow_ft.sinks.base.requirements` for who reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
+from airflow_ft.sinks.cassandra import table as tables
+from airflow_ft.sinks.cassandra.server import address, check_nodes, documents_exist, keyspace_of, opened
+from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
+
+
+def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
+    """Yield what must be there before `prepare`: nodes that forget nothing, and the tables."""
+    yield Requirement("server", partial(_server, plan, connection))
+    for name, sink in CassandraSink.all_of(plan).items():
+        yield Requirement(f"table {sink.table}", partial(_table, sink, plan, connection), name)
+
+
+def _server(plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    own, sinks = keyspace_of(connection), CassandraSink.all_of(plan).values()
+    unsafe = any(sink.allow_unsafe_durability for sink in sinks)
+    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
+        found = check_nodes(session, address(connection), [own, *(sink.place(own)[0] for sink in sinks)], unsafe=unsafe)
+        there = documents_exist(session, own)
+    risks = ", ".join(f"{name} {value}" for name, value in found["unsafe"].items())
+    ledger = "" if there else f"; the first `prepare` creates {own}.{DOCUMENTS}"
+    text = f"Cassandra {found['cassandra']} at {address(connection)}" + (f", although {risks}" if risks else "")
+    return Finding(text + ledger)
+
+
+def _table(sink: CassandraSink, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
+        table = tables.read_table(session, *sink.place(keyspace_of(connection)))
+    text = f"exists, with the primary key {', '.join(table.key)}"
+    return Finding(text, warnings=list(tables.warnings(table, sink)))
+
+
+def schema_problems(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
+    """Return why rows with these columns do not fit."""
+    sinks = CassandraSink.all_of(plan)
+    problems: list[AirflowFtError] = []
+    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
+        for name, schema in schemas.items():
+            table = tables.read_table(session, *sinks[name].place(keyspace_of(connection)))
+            problems += tables.schema_problems(sinks[name], table, schema, name)
+    return problems

@@ -1,0 +1,76 @@
+"""Rows of a chunk as parameters of statements, and the rows that a table cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_ft.sinks.arrow import booleans, flags
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.cassandra import columns
+from airflow_ft.sinks.cassandra.columns import LARGEST_ROW, LONGEST_KEY, lengths, values
+from airflow_ft.sinks.cassandra.spec import CassandraSink
+from airflow_ft.sinks.cassandra.table import Table, written
+
+Mask = npt.NDArray[np.bool_]
+
+
+def unfit(sink: CassandraSink, table: Table, rows: pa.RecordBatch, deleted: Mask) -> dict[int, str]:
+    """Return the rows that the table cannot hold exactly, by their place, with the reason."""
+    found: dict[int, str] = {}
+    size = np.zeros(rows.num_rows, np.int64)
+    for name in written(sink, rows.schema.names):
+        column, is_key = rows.column(name), name in table.key
+        for wrong, why in columns.unfit(column, table.types[name]):
+            found |= _where(wrong if is_key else wrong & ~deleted, f"column {name} {why}")
+        length = lengths(column)
+        size += length if is_key else length * ~deleted
+        if is_key:
+            found |= _where(length > LONGEST_KEY, f"column {name} of the key is longer than {LONGEST_KEY} bytes")
+    found |= _where(size > LARGEST_ROW, f"its texts and blobs are longer than {LARGEST_ROW} bytes")
+    if len(table.partition) == 1 and table.types[name := table.partition[0]] in ("ascii", "text", "blob"):
+        column = rows.column(name)
+        empty = (lengths(column) == 0) & booleans(column.is_valid())
+        found |= _where(empty, f"column {name}, the partition key, is empty")
+    return found
+
+
+def _where(mask: Mask, why: str) -> dict[int, str]:
+    return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
+
+
+def inserts(
+    sink: CassandraSink, table: Table, chunk: Chunk, first: int, seconds: int
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the written columns, and of each row its values, write timestamp and, if any, seconds to live.
+
+    NULL is written, which deletes the cell: a value that is left out would leave the older one.
+    """
+    names = written(sink, chunk.rows.schema.names)
+    rows, stamps = _picked(chunk, ~chunk.deletes, first)
+    living = [[seconds] * len(stamps)] if seconds else []
+    found = [values(rows.column(name), table.types[name]) for name in names]
+    return names, list(zip(*found, stamps, *living, strict=True))
+
+
+def deletes(table: Table, chunk: Chunk, first: int) -> list[tuple[Any, ...]]:
+    """Return the write timestamp and the key of each delete."""
+    rows, stamps = _picked(chunk, chunk.deletes, first)
+    return list(zip(stamps, *keys(table, rows), strict=True))
+
+
+def keys(table: Table, rows: pa.RecordBatch) -> list[list[Any]]:
+    """Return the columns of the key."""
+    return [values(rows.column(name), table.types[name]) for name in table.key]
+
+
+def _picked(chunk: Chunk, wanted: Mask, first: int) -> tuple[pa.RecordBatch, Sequence[int]]:
+    """Return the rows that are not refused, with their write timestamps."""
+    wanted = wanted.copy()
+    wanted[list(chunk.refused)] = False
+    stamps = (first + chunk.first + np.flatnonzero(wanted)).tolist()
+    return chunk.rows.filter(flags(wanted)), stamps

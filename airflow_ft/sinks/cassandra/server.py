@@ -1,0 +1,242 @@
+"""A connection to Cassandra, what its errors mean, and what is required of the nodes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    InvalidRequest,
+    ProtocolVersion,
+    Unauthorized,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    QueryExhausted,
+    Session,
+)
+from cassandra.connection import ConnectionBusy, ConnectionException
+from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
+from cassandra.protocol import ErrorMessage
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.sinks.cassandra.lineage import PORT, hosts
+from airflow_ft.sinks.cassandra.spec import DOCUMENTS
+
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
+_OLDEST = (4, 0)
+_SAFE_SYNC = ("batch", "group")
+ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
+"""All that the driver raises."""
+
+
+def address(connection: ConnectionInfo) -> str:
+    """Return nodes, port and keyspace, for errors."""
+    return f"{','.join(hosts(connection))}:{connection.port or PORT}/{connection.schema}"
+
+
+def keyspace_of(connection: ConnectionInfo) -> str:
+    """Return the connection's keyspace, where the sink has its own table. SinkAccessError: it names none."""
+    if not connection.schema:
+        raise _invalid(connection, "schema", "names no keyspace", "Set the keyspace in the connection's Schema.")
+    return connection.schema
+
+
+def _invalid(connection: ConnectionInfo, field: str, what: str, remedy: str) -> SinkAccessError:
+    return SinkAccessError(
+        f"the connection {what}.",
+        code="connection_invalid",
+        remedy=remedy,
+        participant=connection.conn_id,
+        fields=[field],
+    )
+
+
+def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
+    given = connection.extra.get("ssl_options")
+    if not given:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=given.get("ca_certs"))
+        context.check_hostname = bool(given.get("check_hostname", True))
+        if given.get("certfile"):
+            context.load_cert_chain(given["certfile"], given.get("keyfile"))
+    except (OSError, AttributeError, TypeError) as error:
+        what = f"has ssl_options that cannot be used: {error}"
+        raise _invalid(connection, "ssl_options", what, "Name PEM files in ca_certs, certfile and keyfile.") from None
+    return context
+
+
+@contextmanager
+def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Session]:
+    """Connect for the block; `seconds` may pass until an answer.
+
+    The driver repeats no request.
+
+    Raises:
+        SinkUnavailableError: no node answers, or can now.
+        SinkAccessError: it refuses this login, or a statement of it.
+        UnfitTargetError: it refuses a statement.
+    """
+    require_type(connection, "cassandra")
+    keyspace_of(connection)
+    profile = ExecutionProfile(
+        TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=str(connection.extra.get("datacenter") or ""))),
+        FallthroughRetryPolicy(),
+        ConsistencyLevel.QUORUM,
+        ConsistencyLevel.SERIAL,
+        seconds,
+    )
+    login = PlainTextAuthProvider(connection.login, connection.password) if connection.login else None
+    try:
+        cluster = Cluster(
+            hosts(connection),
+            connection.port or PORT,
+            auth_provider=login,
+            ssl_context=_tls(connection),
+            protocol_version=ProtocolVersion.V5,  # of 4.0 and newer; the driver would try others first
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=min(seconds, _CONNECT_SECONDS),
+            control_connection_timeout=min(seconds, _CONNECT_SECONDS),
+            schema_metadata_enabled=False,  # a server may have thousands of tables
+            monitor_reporting_enabled=False,
+        )
+        try:
+            yield cluster.connect()
+        finally:
+            cluster.shutdown()
+    except ERRORS as error:
+        raise failure(error, address(connection)).located(**where) from None
+
+
+def failure(error: BaseException, server: str) -> AirflowFtError:
+    """Return what is raised for an error of the driver, whose messages quote neither passwords nor rows."""
+    found = error.errors if isinstance(error, NoHostAvailable) else None  # errors by host, or a list of hosts
+    reasons = [*found.values()] if isinstance(found, dict) and found else [error]
+    words = "; ".join(dict.fromkeys(f"{type(each).__name__} {each}".strip().rstrip(".") for each in reasons))
+    if any(isinstance(each, AuthenticationFailed) for each in reasons):
+        return SinkAccessError(
+            f"Cassandra at {server} refuses the login: {words}.",
+            code="login_refused",
+            remedy="Correct login and password of the connection.",
+            server=server,
+        )
+    if "protocol_version" in words:
+        return _too_old(f"Cassandra at {server}: {words}", server)
+    if isinstance(error, Unauthorized):
+        return SinkAccessError(
+            f"Cassandra at {server} refuses a statement: {words}.",
+            code="privilege_missing",
+            remedy="Grant it; `airflow ft setup --print` shows the statements.",
+            server=server,
+        )
+    if isinstance(error, InvalidRequest):
+        return UnfitTargetError(
+            f"Cassandra at {server} refuses a statement: {words}.",
+            code="target_unfit",
+            remedy="Correct the table, or the limit of the server that the message names. Airflow retries.",
+            server=server,
+        )
+    return SinkUnavailableError(
+        f"Cassandra at {server} does not answer as it must: {words}.",
+        code="server_unreachable",
+        remedy="Check that enough nodes run and that host and port of the connection are right. Airflow retries.",
+        server=server,
+    )
+
+
+def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsafe: bool) -> dict[str, Any]:
+    """Return what the nodes say of themselves, for people. A node that does not answer is not asked again.
+
+    Raises:
+        UnfitTargetError: a node is too old; or, unless `unsafe`, one may forget what it has acknowledged.
+        SinkAccessError: there is no such keyspace.
+    """
+    wrong: dict[str, str] = {}
+    versions: set[str] = set()
+    for host in session.cluster.metadata.all_hosts():
+        version = str(host.release_version or "")  # "": it is not known yet
+        if version and tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+            raise _too_old(f"the Cassandra node {host.address} has version {version}", server)
+        versions |= {version} - {""}
+        if (found := _commitlog_sync(session, host)) not in ("", *_SAFE_SYNC):
+            wrong["commitlog_sync"] = found
+    for keyspace in dict.fromkeys(keyspaces):
+        if not _durable(session, keyspace, server):
+            wrong[f"durable_writes of {keyspace}"] = "false"
+    if wrong and not unsafe:
+        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
+        raise UnfitTargetError(
+            f"Cassandra at {server} may forget what it has acknowledged: {shown}.",
+            code="server_setting_unsafe",
+            remedy="Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
+            " allow_unsafe_durability=True, if replicas on other nodes are enough.",
+            server=server,
+            settings=wrong,
+        )
+    return {"cassandra": ", ".join(sorted(versions)), "unsafe": wrong}
+
+
+def _too_old(what: str, server: str) -> UnfitTargetError:
+    return UnfitTargetError(
+        f"{what}. The sink needs Cassandra 4.0 or newer.",
+        code="server_version",
+        remedy="Upgrade it.",
+        server=server,
+    )
+
+
+def _commitlog_sync(session: Session, host: Any) -> str:
+    """Return the node's setting; "unknown" if this user may not read it, "" if the node does not answer."""
+    query = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'"
+    try:
+        row = session.execute(query, host=host).one()
+    except (InvalidRequest, Unauthorized):
+        return "unknown"
+    except NoHostAvailable:  # it is down, or in a datacenter without connections
+        return ""
+    return str(row.value).lower() if row is not None else "unknown"
+
+
+def _durable(session: Session, keyspace: str, server: str) -> bool:
+    query = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
+    if (row := session.execute(query, (keyspace,)).one()) is None:
+        raise SinkAccessError(
+            f"Cassandra at {server} has no keyspace {keyspace}.",
+            code="database_missing",
+            remedy="Create it, or correct the connection's Schema and the sink's table=.",
+            server=server,
+            keyspace=keyspace,
+        )
+    return bool(row.durable_writes)
+
+
+def documents_exist(session: Session, keyspace: str) -> bool:
+    """Return whether the sink's own table is there."""
+    query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+    return session.execute(query, (keyspace, DOCUMENTS)).one() is not None
+
+
+def documents_sql(keyspace: str) -> str:
+    """Return the statement that creates the sink's own table."""
+    return (
+        f'CREATE TABLE IF NOT EXISTS "{keyspace}"."{DOCUMENTS}" (pipeline text, participant text, version bigint,'
+        " document text, PRIMARY KEY ((pipeline, participant)))"
+    )
+
+
+def create_documents(session: Session, keyspace: str) -> None:
+    """Create the sink's own table; the driver waits until all nodes know it."""
+    session.execute(documents_sql(keyspace))

@@ -1,0 +1,123 @@
+"""What a DAG author writes to deliver into Cassandra. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.sinks.registry import Strategy
+
+DOCUMENTS = "airflow_ft"
+"""The sink's own table, in the connection's keyspace."""
+CONSISTENCIES = ("QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
+STRATEGIES: Mapping[str, Strategy] = {
+    "upsert": Strategy(Promise.IDEMPOTENT, "by key, with write timestamps, after the decision", "row by row")
+}
+LONGEST_TTL = 20 * 365 * 86_400  # seconds, as Cassandra has it
+_NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CassandraSink:
+    """Rows of a pipeline into a Cassandra table, by its primary key. The last row of a key counts (IDEMPOTENT).
+
+    Args:
+        table: "keyspace.table", or "table" in the connection's keyspace, as the server spells them. It must exist.
+        conn_id: the Airflow connection of type `cassandra`. All sinks of one connection are one participant.
+        change_column: the column with the kind of change, which is not written. None: no deletes.
+        consistency: acknowledgements for rows: "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM" or "ALL".
+        ttl_seconds: seconds after which written rows expire. 0: as the table says.
+        allow_unsafe_durability: deliver although a node may forget what it has acknowledged.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    conn_id: str = "cassandra_default"
+    strategy: str = "upsert"
+    change_column: str | None = None
+    consistency: str = "QUORUM"
+    ttl_seconds: int = 0
+    allow_unsafe_durability: bool = False
+    shared: bool = False
+
+    kind: ClassVar[str] = "cassandra"
+
+    def __post_init__(self) -> None:
+        for name in ("table", "conn_id", "strategy", "consistency"):
+            check_text(name, getattr(self, name), of="CassandraSink")
+        check_text("change_column", self.change_column, optional=True, of="CassandraSink")
+        check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="CassandraSink")
+        for name in ("allow_unsafe_durability", "shared"):
+            check_type(name, getattr(self, name), bool, "Give True or False.", of="CassandraSink")
+        for name, known in (("consistency", CONSISTENCIES), ("strategy", tuple(STRATEGIES))):
+            if getattr(self, name) not in known:
+                raise _invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(known)}.")
+        if not 0 <= self.ttl_seconds <= LONGEST_TTL:
+            raise _invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {LONGEST_TTL} seconds.")
+        if not self.conn_id.strip():
+            raise _invalid("conn_id", self.conn_id, "Name an Airflow connection of type cassandra.")
+        if not is_template(self.table):
+            self._check_table()
+
+    def _check_table(self) -> None:
+        parts = self.table.split(".")
+        if len(parts) > 2 or not all(map(_NAME.fullmatch, parts)):
+            raise _invalid("table", self.table, 'Give "keyspace.table" or "table", of letters, digits and "_".')
+        if parts[-1] == DOCUMENTS:
+            raise _invalid("table", self.table, f"Choose another table: {DOCUMENTS} is the sink's own.")
+
+    @property
+    def promise(self) -> Promise:
+        """Return what the strategy promises."""
+        return STRATEGIES[self.strategy].promise
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """Return nothing: the table says it."""
+        return ()
+
+    def place(self, keyspace: str) -> tuple[str, str]:
+        """Return keyspace and table; `keyspace` is the connection's."""
+        first, _, second = self.table.rpartition(".")
+        return first or keyspace, second
+
+    def at_least_once(self) -> Promise:
+        """Return the same promise: a repeated delivery runs under its marker."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in the table."""
+        refuse_jinja(self.table)
+        self._check_table()
+        names = [field.name for field in fields(self) if field.name not in ("conn_id", "strategy", "shared")]
+        return {**{name: getattr(self, name) for name in names}, **shared_setting(self.shared)}
+
+    @classmethod
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
+        return cls(conn_id=conn_id, strategy=strategy, **settings)
+
+    @classmethod
+    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
+        """The sinks of a plan, by name; raises as `from_settings`."""
+        return {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+
+
+def _invalid(argument: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{argument} of CassandraSink is {value!r}.",
+        code="argument_invalid",
+        remedy=remedy,
+        argument=argument,
+        value=value,
+    )

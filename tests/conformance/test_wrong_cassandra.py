@@ -1,0 +1,132 @@
+"""The conformance kit notices mistakes that only write timestamps can have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_ft.protocol.model import Outcome, Proof
+from airflow_ft.sinks.cassandra import participant, rows
+from airflow_ft.testing import ParticipantConformance
+from airflow_ft.testing.world import World
+from tests.conformance.test_cassandra import tables
+from tools.servers import Cassandra
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
+PATCHED: list[tuple[Any, str]] = [
+    (participant, "inserts"),
+    (participant, "deletes"),
+    (participant.Changes, "look"),
+    (participant.Documents, "replace"),
+    (participant.CassandraParticipant, "_before_rows"),
+    (participant.CassandraParticipant, "_deliver"),
+]
+
+
+def a_stamp_for_each_attempt() -> None:
+    give = participant.CassandraParticipant._before_rows
+
+    def forgetful(self: Any, ledger: Any, plan: Any) -> Any:
+        ledger.others["plan"] = ""
+        return give(self, ledger, plan)
+
+    participant.CassandraParticipant._before_rows = forgetful  # type: ignore[method-assign]
+
+
+def one_time_for_all_rows() -> None:
+    def at_once(chunk: Any, wanted: Any, first: int) -> Any:
+        found, stamps = picked(chunk, wanted, first)
+        return found, [first] * len(stamps)
+
+    picked, rows._picked = rows._picked, at_once
+
+
+def the_time_of_the_write() -> None:
+    """And the writer does not look whether it is still the owner."""
+
+    def now(chunk: Any, wanted: Any, first: int) -> Any:
+        return picked(chunk, wanted, time.time_ns() // 1000)
+
+    picked, rows._picked = rows._picked, now
+    participant.Changes.look = lambda self: None  # type: ignore[method-assign]
+
+
+def a_document_without_a_condition() -> None:
+    replace = participant.Documents.replace
+
+    def blindly(self: Any, pipeline: str, version: int, text: str) -> None:
+        replace(self, pipeline, self.read(pipeline)[1], text)
+
+    participant.Documents.replace = blindly  # type: ignore[method-assign]
+
+
+def no_deletes() -> None:
+    participant.deletes = lambda *of: []  # type: ignore[attr-defined]
+
+
+def marker_before_rows() -> None:
+    """The rows follow the marker, so a process that dies between them loses rows."""
+
+    def deliver(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Proof:
+        counts = {name: sum(segment.rows.get(name, 0) for segment in plan.segments) for name in self.sinks}
+        with self._writing(fence, plan) as (_, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=True):
+                return self._current_proof(ledger, plan)
+            self._before_rows(ledger, plan)
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
+            ledger.deliver_head(plan.number)
+        with self._writing(fence, plan) as (db, _):
+            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
+        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, {})
+
+    participant.CassandraParticipant._deliver = deliver  # type: ignore[method-assign]
+
+
+class Late(ParticipantConformance):
+    """Sleeps before its last requests alone."""
+
+    places: ClassVar[tuple[int, int]] = (17, 1)
+
+
+CASES = [
+    (a_stamp_for_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
+    (one_time_for_all_rows, "test_a_delete_deletes", {}),
+    (the_time_of_the_write, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 103}),
+    (a_document_without_a_condition, "test_it_meets_later_numbers_when_it_wakes_up", {"step": "commit"}),
+    (no_deletes, "test_a_delete_deletes", {}),
+    (marker_before_rows, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
+]
+
+
+@pytest.mark.parametrize(("defect", "case", "given"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_the_kit_notices(
+    cassandra_server: Cassandra,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    defect: Callable[[], None],
+    case: str,
+    given: dict[str, Any],
+) -> None:
+    play = partial(getattr(Late(), case), **given)
+    with _world(cassandra_server, tmp_path / "right") as world:
+        play(world)
+    for where, name in [*PATCHED, (rows, "_picked")]:
+        monkeypatch.setattr(where, name, getattr(where, name))  # all are put back
+    defect()
+    with _world(cassandra_server, tmp_path / "wrong") as world, pytest.raises(AssertionError):
+        world.target.flaw = f"{__name__}:{defect.__name__}"
+        play(world)
+
+
+@contextmanager
+def _world(server: Cassandra, folder: Path) -> Iterator[World]:
+    folder.mkdir()
+    with tables(server) as target, closing(World(target, folder)) as world:
+        yield world

@@ -1,0 +1,306 @@
+"""A real Cassandra: what is required of it, what is refused, and what `verify` finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cassandra import WriteTimeout, WriteType
+from cassandra.cluster import Session
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.model import Proof
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.cassandra import participant, requirements, server, setup
+from airflow_ft.sinks.cassandra.server import opened
+from airflow_ft.sinks.cassandra.spec import CassandraSink
+from airflow_ft.sinks.cassandra.verify import verify
+from airflow_ft.testing.world import World
+from airflow_ft.wal import open_wal
+from tests.conformance.test_cassandra import KEYSPACE, tables
+from tests.raising import raises
+from tools.servers import Cassandra
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
+
+
+class Clock(SimpleNamespace):
+    """The module `time` with some functions replaced, for one module."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.fixture
+def world(cassandra_server: Cassandra, tmp_path: Path) -> Iterator[World]:
+    with tables(cassandra_server) as target, closing(World(target, tmp_path)) as found:
+        yield found
+
+
+def lacking(world: World, connection: ConnectionInfo | None = None) -> list[AirflowFtError]:
+    plan = world.plan()
+    return lacks(requirements.required(plan.pipeline, plan.participants[0], connection or world.target.connection))
+
+
+def table(world: World, name: str, columns: str, more: str = "") -> CassandraSink:
+    db: Session = world.target.db  # type: ignore[attr-defined]
+    db.execute(f"DROP TABLE IF EXISTS {KEYSPACE}.{name}")
+    db.execute(f"CREATE TABLE {KEYSPACE}.{name} ({columns}) {more}")
+    world.target.sink = CassandraSink(table=name, conn_id="ring")  # type: ignore[assignment]
+    return world.target.sink  # type: ignore[return-value]
+
+
+def rows(world: World, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in world.target.db.execute(query))  # type: ignore[attr-defined]
+
+
+def deliver(world: World, **columns: Sequence[Any] | pa.Array) -> Delivered:
+    plan = world.plan(pa.table(columns))
+    return Delivered(plan, world.deliver(plan), None)
+
+
+def test_a_cluster_that_may_forget_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    assert not lacking(world)
+    target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH durable_writes = false")
+    monkeypatch.setattr(server, "_SAFE_SYNC", ("batch",))  # the server's own setting is read when it starts
+    try:
+        [problem] = lacking(world)
+        wrong = {"commitlog_sync": "group", f"durable_writes of {KEYSPACE}": "false"}
+        assert (problem.code, problem.fields["settings"]) == ("server_setting_unsafe", wrong)
+        plan = world.plan()
+        with raises(UnfitTargetError, "server_setting_unsafe"):
+            world.prepare(plan)
+        found = doctor.examine(plan.pipeline, plan.participants[0], target.connection, [])
+        assert [each.verdict.name for each in found] == ["PROBLEM", "OK"]
+        target.sink = replace(target.sink, allow_unsafe_durability=True)
+        assert not lacking(world)
+    finally:
+        target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH durable_writes = true")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({"password": "planted-Secret-4"}, SinkAccessError, "login_refused"),
+        ({"login": ""}, SinkAccessError, "login_refused"),
+        ({"port": 1}, SinkUnavailableError, "server_unreachable"),
+        ({"host": "no-such-host.invalid"}, SinkUnavailableError, "server_unreachable"),
+        ({"schema": ""}, SinkAccessError, "connection_invalid"),
+        ({"schema": "nowhere"}, SinkAccessError, "database_missing"),
+        ({"conn_type": "mysql"}, SinkAccessError, "connection_invalid"),
+    ],
+    ids=str,
+)
+def test_a_wrong_connection_is_told_and_shows_no_secret(
+    world: World, change: dict[str, Any], kind: type[Exception], code: str
+) -> None:
+    problem = lacking(world, replace(world.target.connection, **change))[0]
+    assert type(problem) is kind and problem.code == code
+    assert "planted" not in f"{problem} {vars(problem)}" and problem.remedy
+
+
+def test_the_printed_statements_suffice(world: World) -> None:
+    """A role with these permissions alone delivers, verifies, and may not write other tables."""
+    target: Any = world.target
+    connection = replace(target.connection, login="loader", password="only-F0r-tests")
+    target.db.execute("CREATE ROLE IF NOT EXISTS loader WITH PASSWORD = 'only-F0r-tests' AND LOGIN = true")
+    for line in setup.describe("p", world.participant_plan(), connection):
+        if not line.startswith("--"):
+            target.db.execute(line.removesuffix(";"))
+    try:
+        assert setup.create("p", world.participant_plan(), connection) == ""
+        target.connection = connection
+        plan = world.plan()
+        delivered = Delivered(plan, world.deliver(plan), None)
+        [report] = verify([delivered], plan.participants[0], connection, open_wal())
+        assert report.is_exact and report.expected == 40
+        with raises(SinkAccessError, "privilege_missing"), opened(connection) as session:
+            session.execute(f"INSERT INTO {KEYSPACE}.keyed (id) VALUES (1)")
+        target.db.execute(f"REVOKE MODIFY ON TABLE {KEYSPACE}.orders FROM loader")
+        with raises(SinkAccessError, "privilege_missing"):
+            world.deliver(world.plan())
+    finally:
+        target.db.execute("DROP ROLE loader")
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ("id bigint PRIMARY KEY, n counter", "table_unsupported"),
+        ("id bigint, place int, text text static, PRIMARY KEY (id, place)", "table_unsupported"),
+        ("id bigint PRIMARY KEY, text list<text>", "type_unsupported"),
+        ("id double PRIMARY KEY, text text", "key_unfit"),
+        ("id int PRIMARY KEY, text text", "column_unfit"),
+        ('"ID" bigint PRIMARY KEY, text text', "column_required"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_computed(
+    world: World, columns: str, code: str
+) -> None:
+    table(world, "odd", columns)
+    plan = world.plan()
+    problems = lacking(world) or requirements.schema_problems(
+        plan.participants[0], world.target.connection, {"rows": world.table(0).schema}
+    )
+    assert code in [each.code for each in problems]
+    with pytest.raises(AirflowFtError):
+        world.prepare(plan)
+
+
+def test_all_columns_of_a_key_are_compared(world: World) -> None:
+    table(
+        world, "keys", "name text, day date, at timestamp, id uuid, raw blob, flag boolean, PRIMARY KEY ((name, day),"
+        " at, id, raw, flag)"
+    )  # fmt: skip
+    at = pa.array([datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC), datetime(1, 1, 1, tzinfo=UTC)])
+    delivered = deliver(
+        world, name=["", "a"], day=[date(1, 1, 1), date(2024, 2, 29)], at=at.cast(pa.timestamp("us", "UTC")),
+        id=["00000000-0000-0000-0000-00000000000A"] * 2, raw=pa.array([b"\0", b""]), flag=[True, False],
+    )  # fmt: skip
+    assert len(rows(world, f"SELECT name FROM {KEYSPACE}.keys")) == 2
+    [report] = verify([delivered], delivered.plan.participants[0], world.target.connection, open_wal())
+    assert report.is_exact and report.expected == 2
+    world.target.db.execute(f"DELETE FROM {KEYSPACE}.keys WHERE name = 'a' AND day = '2024-02-29'")  # type: ignore[attr-defined]
+    [report] = verify([delivered], delivered.plan.participants[0], world.target.connection, open_wal())
+    assert report.missing == 1
+
+
+def test_null_replaces_a_value_and_other_columns_stay(world: World) -> None:
+    table(world, "wide", "id bigint PRIMARY KEY, a text, b text")
+    world.target.db.execute(f"INSERT INTO {KEYSPACE}.wide (id, a, b) VALUES (1, 'x', 'x')")  # type: ignore[attr-defined]
+    deliver(world, id=[1], a=pa.array([None], pa.string()))
+    assert rows(world, f"SELECT * FROM {KEYSPACE}.wide") == [(1, None, "x")]
+
+
+def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = table(world, "brief", "id bigint PRIMARY KEY, text text")
+    world.target.sink = replace(sink, ttl_seconds=1_000)
+    delivered = deliver(world, id=[1], text=["a"])
+    [(living,)] = rows(world, f"SELECT TTL(text) FROM {KEYSPACE}.brief")
+    assert 900 < living <= 1_000
+    [report] = verify([delivered], delivered.plan.participants[0], world.target.connection, open_wal())
+    assert report.error
+    plan = world.plan(pa.table({"id": [2], "text": ["b"]}))
+    vote = world.prepare(plan)
+    now = time.time()
+    monkeypatch.setattr(participant, "time", Clock(time=lambda: now + 600))  # it was written first 10 minutes ago
+    world.commit(plan, vote)
+    [(living,)] = rows(world, f"SELECT TTL(text) FROM {KEYSPACE}.brief WHERE id = 2")
+    assert living <= 410
+
+
+def test_stamps_do_not_overlap_when_the_clock_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr(participant, "time", Clock(time_ns=lambda: now))
+    deliver(world, id=[1] * 500, text=[f"first {n}" for n in range(500)])
+    deliver(world, id=[1], text=["second"])
+    assert rows(world, f"SELECT id, text FROM {KEYSPACE}.orders") == [(1, "second")]
+
+
+def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both came, but nobody knows: rows with their timestamps, and a document that is read again."""
+    write, execute = participant.execute_concurrent, Session.execute
+    lost = {"rows": 2, "document": 2}
+
+    def is_lost(what: str) -> bool:
+        lost[what] -= 1
+        return lost[what] >= 0
+
+    def without_answers(*of: Any, **more: Any) -> Any:
+        done = write(*of, **more)
+        return [
+            (False, WriteTimeout("lost", write_type=WriteType.SIMPLE)) if is_lost("rows") else each for each in done
+        ]
+
+    def without_answer(self: Session, query: Any, *of: Any, **more: Any) -> Any:
+        done = execute(self, query, *of, **more)
+        if " IF " in str(query) and is_lost("document"):
+            raise WriteTimeout("lost", write_type=WriteType.SIMPLE)
+        return done
+
+    monkeypatch.setattr(participant, "execute_concurrent", without_answers)
+    monkeypatch.setattr(Session, "execute", without_answer)
+    world.deliver(world.plan())
+    world.deliver(world.plan())
+    world.shows(world.ids_of(1, 2))
+    assert max(lost.values()) < 0
+
+
+def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
+    target: Any = world.target
+    target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed", change_column="op")
+    delivered: list[Delivered] = []
+    before: Proof | None = None
+    for number, changes in enumerate(
+        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
+    ):
+        kinds, ids, texts = zip(*changes, strict=True)
+        changed = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
+        plan = world.plan_of(number, world.segment_of(number, changed))
+        delivered.append(Delivered(plan, world.deliver(plan), before))
+        before = delivered[-1].proof
+
+    def report(given: list[Delivered]) -> Any:
+        [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
+        return found
+
+    assert report(delivered).is_exact and report(delivered).expected == 5
+    first = report(delivered[:1])  # keys 1 and 2 were changed since
+    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
+    for statement in (
+        f"UPDATE {KEYSPACE}.keyed SET text = 'changed' WHERE id = 3",
+        f"DELETE FROM {KEYSPACE}.keyed WHERE id = 4",
+        f"INSERT INTO {KEYSPACE}.keyed (id, text) VALUES (2, 'back')",
+    ):
+        target.db.execute(statement)
+    found = report(delivered)
+    assert found.missing == 3 and not found.is_complete
+    assert sorted(each.file for each in found.differences) == [
+        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
+    ]  # fmt: skip
+
+
+def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())
+    target.server.kill()
+    plan = world.plan()
+    with raises(SinkUnavailableError, "server_unreachable"):
+        world.prepare(plan)
+    target.server.start()
+    world.deliver(plan)
+    with opened(target.connection) as target.db:
+        world.shows(world.ids_of(1, 2))
+
+
+@pytest.mark.airflow
+def test_a_connection_is_tested_as_a_sink_opens_it(
+    cassandra_server: Cassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.connection import Connection
+
+    def tested(**more: Any) -> tuple[bool, str]:
+        given: Mapping[str, Any] = {
+            "conn_type": "cassandra", "host": cassandra_server.host, "port": cassandra_server.port,
+            "schema": KEYSPACE, "login": cassandra_server.user, "password": cassandra_server.password,
+        }  # fmt: skip
+        connection = Connection(conn_id="tried", **{**given, **more})
+        monkeypatch.setenv("AIRFLOW_CONN_TRIED", connection.as_json())
+        return connection.test_connection()
+
+    found, text = tested()
+    assert found and text.startswith("Cassandra 5") and text.endswith("as cassandra"), text
+    found, text = tested(password="planted-Secret-4")
+    assert not found and "refuses the login" in text and "planted" not in text

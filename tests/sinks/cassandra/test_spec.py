@@ -1,0 +1,125 @@
+"""What a DAG author writes for Cassandra, and which rows and columns it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_ft import CassandraSink
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.cassandra import lineage
+from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
+from airflow_ft.sinks.cassandra.server import opened
+from airflow_ft.sinks.cassandra.table import Table, schema_problems, warnings
+from tests.raising import raises
+
+TYPES = {
+    "id": "bigint", "at": "timestamp", "text": "ascii", "shared": "int", "tags": "list<int>", "small": "smallint",
+    "ratio": "double",
+}  # fmt: skip
+KINDS = {**dict.fromkeys(TYPES, "regular"), "id": "partition_key", "at": "clustering", "shared": "static"}
+TABLE = Table("shop", "orders", TYPES, KINDS, ["id"], ["at"], 0, 60)
+INSTANT = pa.timestamp("us", "UTC")
+SINK = CassandraSink(table="shop.orders", change_column="op")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"table": "a.b.c"},
+        {"table": ""},
+        {"table": 'or"ders'},
+        {"table": "shop.airflow_ft"},
+        {"consistency": "ONE"},
+        {"consistency": "ANY"},
+        {"strategy": "append"},
+        {"ttl_seconds": -1},
+        {"conn_id": " "},
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument=next(iter(given))):
+        CassandraSink(**{"table": "orders", **given})
+
+
+def test_a_plan_keeps_its_settings() -> None:
+    sink = CassandraSink(table="shop.o", conn_id="ring", consistency="ALL", ttl_seconds=60, shared=True)
+    assert CassandraSink.from_settings("ring", "upsert", sink.settings()) == sink
+    with raises(ConfigurationError, "template_not_rendered"):
+        CassandraSink(table="o_{{ ds }}").settings()
+
+
+def test_a_connection_needs_a_keyspace_and_tls_files() -> None:
+    for field, connection in {
+        "schema": ConnectionInfo("ring", "cassandra"),
+        "ssl_options": ConnectionInfo("ring", "cassandra", schema="s", extra={"ssl_options": {"ca_certs": "/none"}}),
+    }.items():
+        with raises(SinkAccessError, "connection_invalid", fields=[field]), opened(connection):
+            pass
+
+
+def test_a_table_has_one_name_in_lineage_and_a_place_at_each_node() -> None:
+    connection = ConnectionInfo("ring", "cassandra", "One, two", schema="shop")
+    found = lineage.dataset({"table": "orders"}, connection)
+    assert (found.namespace, found.name) == ("cassandra://One:9042", "shop.orders")
+    places = ["cassandra://one:9042/shop/orders", "cassandra://two:9042/shop/orders"]
+    assert lineage.places({"table": "shop.orders"}, connection) == places
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"nothing": pa.string()}, "column_missing"),
+        ({"shared": pa.int32()}, "table_unsupported"),
+        ({"tags": pa.list_(pa.int32())}, "type_unsupported"),
+        ({"small": pa.int32()}, "column_unfit"),
+        ({"ratio": pa.decimal128(9, 2)}, "column_unfit"),
+        ({"at": pa.timestamp("us")}, "column_unfit"),
+    ],
+    ids=str,
+)
+def test_columns_that_do_not_fit_are_named(more: dict[str, pa.DataType], code: str) -> None:
+    schema = pa.schema({"op": pa.string(), "id": pa.int64(), "at": INSTANT, **more})
+    [problem] = schema_problems(SINK, TABLE, schema, "rows")
+    assert problem.code == code and problem.sink == "rows" and problem.remedy
+
+
+def test_rows_need_the_whole_key_and_the_kind_of_change() -> None:
+    problems = schema_problems(SINK, TABLE, pa.schema({"id": pa.int64()}), "rows")
+    assert [each.code for each in problems] == ["job_column_missing", "column_required"]
+    numbered = Table("shop", "t", {"id": "decimal"}, {"id": "partition_key"}, ["id"], [], 0, 0)
+    [problem] = schema_problems(CassandraSink(table="t"), numbered, pa.schema({"id": pa.decimal128(9, 2)}), "rows")
+    assert problem.code == "key_unfit"
+    assert list(warnings(TABLE, SINK)) and not list(warnings(TABLE, CassandraSink(table="t")))
+
+
+def test_each_change_has_its_own_time_and_null_is_written() -> None:
+    rows = pa.record_batch(
+        {
+            "op": ["insert", "delete", "insert", "insert"],
+            "id": pa.array([1, 1, 2, 3], pa.int64()),
+            "at": pa.array([0, 1000, 1_500_000, 1], pa.int64()).cast(pa.timestamp("us")).cast(INSTANT),
+            "text": ["a", "\N{SNOWMAN}", None, "\N{SNOWMAN}"],
+        }
+    )
+    deleted = np.array([False, True, False, False])
+    refused = unfit(SINK, TABLE, rows, deleted)
+    assert list(refused) == [3]
+    chunk = Chunk(10, "rows", rows, deleted, refused)
+    names, found = inserts(SINK, TABLE, chunk, 1_000, 0)
+    assert names == ["id", "at", "text"]
+    assert found == [(1, 0, "a", 1_010), (2, 1_500, None, 1_012)]
+    assert inserts(SINK, TABLE, chunk, 1_000, 60)[1][0] == (1, 0, "a", 1_010, 60)
+    assert deletes(TABLE, chunk, 1_000) == [(1_011, 1, 1)]
+
+
+def test_an_empty_partition_key_is_refused() -> None:
+    table = Table("shop", "t", {"id": "text"}, {"id": "partition_key"}, ["id"], [], 0, 0)
+    rows = pa.record_batch({"id": ["", "a", None, "x" * 70_000]})
+    assert set(unfit(CassandraSink(table="t"), table, rows, np.zeros(4, np.bool_))) == {0, 3}
