@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.cassandra.spec import CassandraSink as CassandraSink
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
-    from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
     from airflow_ft.sinks.hbase.spec import HBaseSink as HBaseSink
+    from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink

@@ -26,7 +26,20 @@ import pytest
 
 from tests import units
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Cassandra, Database, HBase, Hdfs, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers import (
+    S3,
+    Cassandra,
+    Database,
+    HBase,
+    Hdfs,
+    IcebergRest,
+    Kafka,
+    MariaDb,
+    MySql,
+    Postgres,
+    Redis,
+    Server,
+)
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"

@@ -9,7 +9,7 @@ from tools import prose
 
 def test_code_links_and_tables_do_not_join_sentences() -> None:
     text = "# Title\n\nOne `a. B` [two](x.md). Three:\n\n```python\nx. Y\n```\n\n| four | five |\n| --- | --- |\n"
-    assert prose.sentences(text) == ["Title", "One code two.", "Three:", "four", "five"]
+    assert prose.sentences(text) == ["Title", "One Code two.", "Three:", "four", "five"]
 
 
 @pytest.mark.parametrize("sentence", ["It is told.", "It goes on anew.", "Whoever asks", "so many rows"])

@@ -35,7 +35,19 @@ ELSEWHERE = {
 MARKS = ("slow", "release")
 """Tests in other folders with one of these marks are no unit tests either."""
 SERVERS = frozenset(
-    {"mariadb", "mysql", "postgres", "kafka", "hdfs", "hbase", "s3", "iceberg_rest", "any_mysql", "cassandra_server", "own_server"}
+    {
+        "mariadb",
+        "mysql",
+        "postgres",
+        "kafka",
+        "hdfs",
+        "hbase",
+        "s3",
+        "iceberg_rest",
+        "any_mysql",
+        "cassandra_server",
+        "own_server",
+    }
 )
 """Fixtures that start a server."""
 NEEDS = SERVERS | {"servers_folder", "spark", "chromium"}

@@ -75,7 +75,7 @@ def sentences(text: str) -> list[str]:
     """Return the sentences of a text without code, one for each table cell, heading or item of a list."""
     text = re.sub(r"```.*?```", "\n", text, flags=re.DOTALL)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"``?[^`\n]+``?", "code", text)
+    text = re.sub(r"``?[^`\n]+``?", "Code", text)
     parts = re.split(r"\n\s*\n|\n\s*(?:[-*>]|\d+\.) |\n\s*(?=\w+: )|\n?\||^#+ |\n#+ ", text, flags=re.MULTILINE)
     return [
         " ".join(sentence.split())

@@ -17,9 +17,9 @@ from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.sinks.iceberg.connection import properties
-from airflow_ft.sinks.hbase import server as hbase
 from airflow_ft.sinks.cassandra.server import opened as cassandra
+from airflow_ft.sinks.hbase import server as hbase
+from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session
@@ -49,7 +49,8 @@ def of_type(conn_type: str) -> ConnectionInfo:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
-    "conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "iceberg", "hbase", "cassandra", "Spark "]
+    "conn_type",
+    ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "iceberg", "hbase", "cassandra", "Spark "],
 )
 def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
     there, read = READERS[reader]

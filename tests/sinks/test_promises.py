@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import CassandraSink, DeltaSink, FilesSink, IcebergSink, HBaseSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
+from airflow_ft import (
+    CassandraSink,
+    DeltaSink,
+    FilesSink,
+    HBaseSink,
+    IcebergSink,
+    KafkaSink,
+    MySqlSink,
+    PostgresSink,
+    RedisSink,
+    SqliteSink,
+)
 from airflow_ft.admin.commands.sinks import sinks
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems

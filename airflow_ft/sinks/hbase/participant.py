@@ -1,7 +1,7 @@
 """Deliver rows by key into HBase.
 
-The memory of a pipeline and a participant is one cell of the sink's own table, row `PIPELINE:PARTICIPANT`: a document
-with head and markers, which `checkAndPut` replaces if its text is still the one that was read.
+The memory of a pipeline and a participant is one cell of the sink's own table, row `PIPELINE:PARTICIPANT`. It is a
+document with head and markers. `checkAndPut` replaces it if its text is still the one that was read.
 
 HBase refuses no row of a stale process. Cell timestamps take the place of that: a cell with a higher one hides all
 others, whenever they are written. `airflow_ft.sinks.hbase.stamps` gives them out, once for each number.
