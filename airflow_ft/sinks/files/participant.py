@@ -1,9 +1,9 @@
 """Rows are prepared in a hidden folder and become visible by one rename (TWO_PHASE).
 
 The decision log decides. A number decided COMMITTED is never aborted, and vice versa (I3), so commit and abort do not
-compete here. A process that wakes up late must not show wrong rows: of an aborted number, or of an attempt that was not counted.
-Nor may it show rows again after someone rightly deleted the checkpoint's folder. It can only show a complete staged
-folder.
+compete here. A process that wakes up late must not show wrong rows: of an aborted number, or of an attempt that was not
+counted. Nor may it show rows again after someone rightly deleted the checkpoint's folder. It can only show a complete
+staged folder.
 
 A process that settles a number first raises the head, and then removes the number's folders, of all attempts. A late
 process looks at the head when its folder is complete, just before the rename. Either it finds a newer head and stops.

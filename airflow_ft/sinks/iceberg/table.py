@@ -1,8 +1,8 @@
 """One version of an Iceberg table, and commits onto exactly that one.
 
 The requirements of a commit (REST specification) know references, ids and schemas, but no property. Two writers who
-change a property alone do not meet. So the sink's memory lies in the summary of a snapshot, to which a branch of its own points. Each of its
-commits demands that the branch still points to the snapshot that was read.
+change a property alone do not meet. So the sink's memory lies in the summary of a snapshot, to which a branch of its
+own points. Each of its commits demands that the branch still points to the snapshot that was read.
 
 A commit adds two snapshots. One has the rows, and `main` moves to it. The other has no files: it is the new memory, and
 the branch moves to it. The memory that was there before leaves the table in the same commit, so there is one at a time,
