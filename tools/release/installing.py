@@ -36,9 +36,12 @@ for found in pkgutil.walk_packages(airflow_ft.__path__, "airflow_ft."):
 _MODULES = {
     "cassandra": "cassandra",
     "delta": "deltalake",
+    "hbase": "thriftpy2",
     "hdfs": "hdfs_native",
     "held": "kafka",
+    "iceberg": "pyiceberg",
     "openlineage": "airflow.providers.openlineage",
+    "redis": "redis",
     "s3": "obstore",
     "testing": "pytest",
 }
