@@ -35,8 +35,8 @@ class RedisSink:
             with all columns. "string" is the one column that is not in the key.
         strategy: "upsert": 1,000 rows at a time, after the decision (IDEMPOTENT). "atomic": all rows and the marker in
             one script (ATOMIC), during which the server answers no other client. For small checkpoints.
-        version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it. A key
-            with a higher number is left alone. Strings have none.
+        version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it, for
+            people and for `airflow ft verify`. Strings have none.
         change_column: the column with the kind of change, which is not written. None: no deletes.
         ttl_seconds: seconds from the write of a key until it expires. 0: never.
         allow_unsafe_durability: deliver although the server may forget what it has acknowledged.
