@@ -18,7 +18,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.hbase.rows import encoded, schema_problems, unfit
+from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
     BatchMutation,
@@ -208,13 +208,14 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             rows: dict[bytes, list[Mutation]] = {}
             for chunk in some:
                 rows |= mutations(sink, chunk)  # of a key, the last change counts
+            db.send(sink.table, deleted_before(sink, some, rows), first + offset - 1)
             db.send(sink.table, rows, first + offset)
 
 
 def mutations(sink: HBaseSink, chunk: Chunk) -> dict[bytes, list[Mutation]]:
     """Return the last change of each key: cells to put and, of NULL, to delete; or families to delete."""
     found = encoded(sink, chunk)
-    gone = [Mutation(isDelete=True, column=family.encode()) for family in sink.families]
+    gone = _gone(sink)
     null = [Mutation(isDelete=True, column=name) for name in found.names]
     rows: dict[bytes, list[Mutation]] = {}
     for row, key in enumerate(found.keys):
@@ -228,3 +229,24 @@ def mutations(sink: HBaseSink, chunk: Chunk) -> dict[bytes, list[Mutation]]:
                 for at, column in enumerate(found.columns)
             ]
     return rows
+
+
+def deleted_before(
+    sink: HBaseSink, chunks: Sequence[Chunk], last: Mapping[bytes, list[Mutation]]
+) -> dict[bytes, list[Mutation]]:
+    """Return deletes of families for the keys that a batch deletes and writes again; `last` has their last changes.
+
+    Cells that the last change does not write would stay else: of dropped columns, or of another sink.
+    """
+    gone = _gone(sink)
+    rows: dict[bytes, list[Mutation]] = {}
+    for chunk in chunks:
+        if chunk.deletes.any():
+            for row, key in enumerate(row_keys(sink, chunk.rows)):
+                if chunk.deletes[row] and row not in chunk.refused and last.get(key, gone) != gone:
+                    rows[key] = gone
+    return rows
+
+
+def _gone(sink: HBaseSink) -> list[Mutation]:
+    return [Mutation(isDelete=True, column=family.encode()) for family in sink.families]

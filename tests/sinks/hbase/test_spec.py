@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Segment
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase.participant import deleted_before, mutations
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.stamps import batches
+from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from tests.raising import raises
 
 SINK: dict[str, Any] = {"table": "orders", "row_key": "{id}", "family": "f"}
@@ -126,6 +130,42 @@ def test_batches_are_the_same_however_the_log_hands_out_rows() -> None:
         made = [(stamp, sink, some) for stamp, sink, some in batches(chunks(size))]
         return [(stamp, sink, some[0].first, sum(each.rows.num_rows for each in some)) for stamp, sink, some in made]
 
-    expected = [(0, "a", 0, 1_000), (1, "a", 1_000, 1_000), (2, "a", 2_000, 500), (3, "a", 2_500, 300)]
-    expected += [(4, "b", 2_800, 200), (5, "b", 3_000, 100)]
+    expected = [(1, "a", 0, 1_000), (3, "a", 1_000, 1_000), (5, "a", 2_000, 500), (7, "a", 2_500, 300)]
+    expected += [(9, "b", 2_800, 200), (11, "b", 3_000, 100)]
     assert seen(1_000) == expected == seen(7) == seen(333)
+
+
+def test_a_delete_counts_although_the_key_is_written_again() -> None:
+    """Of a key that is deleted and inserted in one batch, both are sent; of others, the last change."""
+    sink = HBaseSink(**{**SINK, "columns": {"n": "g:n"}}, change_column="op")
+    kinds = {"again": "di", "gone": "d", "twice": "did", "three": "idi", "kept": "ii"}
+    changes = [(key, kind, at) for at in range(3) for key, order in kinds.items() for kind in order[at : at + 1]]
+    keys, ops, values = zip(*changes, strict=True)
+    rows = pa.record_batch({"id": keys, "op": ops, "n": values})
+    chunk = Chunk(0, "rows", rows, np.array([op == "d" for op in ops]), {})
+    last: dict[bytes, Any] = {}
+    some = [replace(chunk, rows=rows.slice(at, 1), deletes=chunk.deletes[at : at + 1]) for at in range(len(ops))]
+    for one in some:
+        last |= mutations(sink, one)
+    for chunks in (some, [chunk]):
+        found = deleted_before(sink, chunks, last)
+        assert set(found) == {b"again", b"three"}
+        assert {(each.column, each.isDelete) for each in found[b"again"]} == {(b"f", True), (b"g", True)}
+
+
+def test_stamps_are_above_all_earlier_ones() -> None:
+    """Also the one below a batch's, for deletes. HBase's clock counts if it is later."""
+    ledger = DocumentLedger(None, "here", stamps=dict(NONE_GIVEN))
+    sink = HBaseSink(**SINK)
+    taken = 0
+    for number, now in enumerate((50, 50, 51, 90), 1):
+        segment = Segment(number, "digest", "location", {"a": 1_999, "b": 1_999}, 0)
+        into = ParticipantPlan("hbase", "hbase", "upsert", sink.promise, 0, dict.fromkeys("ab", sink.settings()))
+        plan = Plan("p", "here", number, (segment,), (into,), None)
+        give(ledger, plan, now)
+        first, rows = given(ledger, plan), pa.record_batch({"id": range(1_999)})
+        chunks = (Chunk(at, name, rows, np.zeros(1_999, np.bool_), {}) for at, name in ((0, "a"), (1_999, "b")))
+        used = [first + offset - below for offset, _, _ in batches(chunks) for below in (1, 0)]
+        assert max(taken, now - 1) < used[0] and used == sorted(set(used))
+        taken = used[-1]
+        assert taken <= ledger.others["stamps"]["last"], "verify knows cells of the checkpoint by it"
