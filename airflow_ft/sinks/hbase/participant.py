@@ -36,7 +36,7 @@ from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
+from airflow_ft.sinks.hbase.rows import encoded, row_keys, row_size, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
     BatchMutation,
@@ -55,7 +55,7 @@ from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 
 _COLUMN = f"{FAMILY}:document".encode()
 _REQUEST_BYTES = 1_000_000
-"""A request is ended behind the row that exceeds this: a framed gateway takes 2 MB at once."""
+"""A request is ended before the row that exceeds this: a framed gateway takes 2 MB at once."""
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -111,11 +111,12 @@ class Changes:
         part: list[BatchMutation] = []
         size = 0
         for key, cells in rows.items():
-            part.append(BatchMutation(row=key, mutations=cells))
-            size += sum(len(key) + len(cell.column) + len(cell.value or b"") for cell in cells)
-            if size > _REQUEST_BYTES:
+            more = row_size(len(key), (len(cell.column) + len(cell.value or b"") for cell in cells))
+            if part and size + more > _REQUEST_BYTES:
                 self._mutate(table, part, stamp)
                 part, size = [], 0
+            part.append(BatchMutation(row=key, mutations=cells))
+            size += more
         if part:
             self._mutate(table, part, stamp)
 

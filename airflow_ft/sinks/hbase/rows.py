@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGTH
 _LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
+_THRIFT_BYTES = 32  # of a row, and of a cell, beside its texts: 16 and 23 in the binary protocol
 
 
 def cells(sink: HBaseSink, schema: pa.Schema) -> dict[str, str]:
@@ -150,6 +151,11 @@ def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
     """Return the key of each row, with the prefix of its bucket."""
     found = keys(sink.parts, rows).cast(pa.large_binary()).to_pylist()
     return [_prefix(sink, key) + key for key in found] if sink.salt else found
+
+
+def row_size(key: int, cells: Iterable[int]) -> int:
+    """Return the bytes of a row in a request: of a key, and of cells with their names and values."""
+    return key + _THRIFT_BYTES + sum(cell + _THRIFT_BYTES for cell in cells)
 
 
 def _prefix(sink: HBaseSink, key: bytes) -> bytes:

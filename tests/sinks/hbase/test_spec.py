@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Segment
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
-from airflow_ft.sinks.hbase.participant import deleted_before, mutations
+from airflow_ft.sinks.hbase.participant import Changes, deleted_before, mutations
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
+from airflow_ft.sinks.hbase.server import _API, Mutation
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from tests.raising import raises
 
@@ -169,3 +172,19 @@ def test_stamps_are_above_all_earlier_ones() -> None:
         assert max(taken, now - 1) < used[0] and used == sorted(set(used))
         taken = used[-1]
         assert taken <= ledger.others["stamps"]["last"], "verify knows cells of the checkpoint by it"
+
+
+@pytest.mark.parametrize("size", [900, 300_000, 1_500_000])
+def test_a_request_fits_into_the_frame_of_a_gateway(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that Thrift writes beside keys and values: a gateway takes 2 MiB by default."""
+    sent: list[Any] = []
+    monkeypatch.setattr(Changes, "_mutate", lambda self, table, rows, stamp: sent.append(rows))
+    small = {b"%d" % n: [Mutation(column=b"f:%d" % at, value=b"") for at in range(20)] for n in range(7_000)}
+    large = {b"large%d" % n: [Mutation(column=b"f:n", value=b"x" * size)] for n in range(8)}
+    rows = {**small, **large} if size > 900 else {**large, **small}
+    Changes.send(object.__new__(Changes), "orders", rows, 7)
+    assert [(each.row, each.mutations) for some in sent for each in some] == list(rows.items())
+    for some in sent:
+        buffer = TMemoryBuffer()
+        TBinaryProtocol(buffer).write_struct(_API.Hbase.mutateRowsTs_args(b"orders", some, 7, {}))
+        assert len(buffer.getvalue()) < 2 * 1024**2
