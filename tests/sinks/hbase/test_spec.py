@@ -188,3 +188,22 @@ def test_a_request_fits_into_the_frame_of_a_gateway(size: int, monkeypatch: pyte
         buffer = TMemoryBuffer()
         TBinaryProtocol(buffer).write_struct(_API.Hbase.mutateRowsTs_args(b"orders", some, 7, {}))
         assert len(buffer.getvalue()) < 2 * 1024**2
+
+
+def test_a_cell_that_is_too_large_is_refused_whatever_its_type() -> None:
+    """Also as JSON, or where each text is kept once. A value without a text has no size, and a delete writes none."""
+    large = "x" * 10_000_001
+    lists = pa.array([[large, "a"], ["a"], None, [large]])
+    pairs = pa.array([{"t": "a", "n": float("nan")}, {"t": large, "n": 1.0}, {"t": large, "n": 1.0}, None])
+    texts = {"text": pa.array([large, "a", None, "b"]), "raw": pa.array([b"", b"", large.encode(), large.encode()])}
+    deletes = np.array([False, False, False, True])
+    for name, column, refused in (
+        ("lists", lists, {0}),
+        ("pairs", pairs, {0, 1, 2}),
+        ("text", texts["text"], {0}),
+        ("text", texts["text"].dictionary_encode(), {0}),
+        ("raw", texts["raw"], {2}),
+        ("raw", texts["raw"].dictionary_encode(), {2}),
+    ):
+        rows = pa.record_batch({"id": ["1", "2", "3", "4"], name: column})
+        assert set(unfit(HBaseSink(**SINK, encoding="bytes"), rows, deletes)) == refused
