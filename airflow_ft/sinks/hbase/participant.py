@@ -44,6 +44,7 @@ from airflow_ft.sinks.hbase.server import (
     Mutation,
     address,
     create_ledger,
+    is_framed,
     is_no_table,
     ledger_table,
     opened,
@@ -199,7 +200,7 @@ class HBaseParticipant(KeyedParticipant[Changes]):
         return schema_problems(self.sinks[sink], schema, sink)
 
     def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
-        return unfit(self.sinks[sink], rows, deletes)
+        return unfit(self.sinks[sink], rows, deletes, is_framed(self.connection))
 
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
         assert db.plan is not None

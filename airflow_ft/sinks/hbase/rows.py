@@ -28,6 +28,7 @@ from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGTH
 _LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
+_LARGEST_ROW = 1_900_000  # bytes in a frame, below hbase.regionserver.thrift.framed.max_frame_size_in_mb of 2
 _LONGEST_NUMBER = 80  # bytes, of the text of any number, date or time: 76 digits, a sign, a point and a zero
 _THRIFT_BYTES = 32  # of a row, and of a cell, beside its texts: 16 and 23 in the binary protocol
 
@@ -100,10 +101,14 @@ def _no_bytes(field: pa.Field) -> bool:
     return bool(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) or in_nanoseconds)
 
 
-def unfit(sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> dict[int, str]:
-    """Return the rows that HBase cannot hold exactly, by their place, with the reason."""
+def unfit(
+    sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_], framed: bool = False
+) -> dict[int, str]:
+    """Return the rows that HBase, or a `framed` gateway, cannot take exactly, by their place, with the reason."""
     found: dict[int, str] = {}
-    for name in cells(sink, rows.schema):
+    written = cells(sink, rows.schema)
+    size = np.full(rows.num_rows, row_size(0, (len(cell.encode()) for cell in written.values())))
+    for name in written:
         column, has_text = _decoded(rows.column(name)), ~deletes
         if sink.encoding == "text" or pa.types.is_nested(column.type):
             if has_floats(column.type):
@@ -113,13 +118,16 @@ def unfit(sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
             odd = booleans(beyond_years(column)) & ~deletes
             found |= where(odd, f"column {name} is outside of the years 1 to 9999")
             has_text &= ~odd
-        large = _lengths(column, has_text) > _LARGEST_CELL
-        found |= where(large, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
+        lengths = _lengths(column, has_text)
+        size += lengths
+        found |= where(lengths > _LARGEST_CELL, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
     found |= ambiguous(sink.parts, rows)
     length = numbers(pc.binary_length(keys(sink.parts, rows)))
     longest = _LONGEST_KEY - len(_prefix(sink, b""))
     found |= where(length > longest, f"the row key is longer than {longest:,} bytes")
-    return found | where(length == 0, "the row key is empty")
+    found |= where(length == 0, "the row key is empty")
+    large = framed & ~deletes & (size + length > _LARGEST_ROW)
+    return where(large, f"the row is larger than {_LARGEST_ROW:,} bytes, and the gateway takes frames") | found
 
 
 def _lengths(column: pa.Array, has_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

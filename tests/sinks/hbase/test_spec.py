@@ -13,11 +13,12 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
-from airflow_ft.protocol.model import ParticipantPlan, Plan, Segment
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
-from airflow_ft.sinks.hbase.participant import Changes, deleted_before, mutations
+from airflow_ft.sinks.hbase.participant import Changes, HBaseParticipant, deleted_before, mutations
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import _API, Mutation
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
@@ -207,3 +208,15 @@ def test_a_cell_that_is_too_large_is_refused_whatever_its_type() -> None:
     ):
         rows = pa.record_batch({"id": ["1", "2", "3", "4"], name: column})
         assert set(unfit(HBaseSink(**SINK, encoding="bytes"), rows, deletes)) == refused
+
+
+def test_a_row_that_exceeds_a_frame_is_refused_for_a_framed_gateway_alone() -> None:
+    """The limit is of the whole row, and a delete is small."""
+    half, rest = "x" * 1_000_000, "x" * 899_000
+    columns = {"id": ["1", "2", "3", "4"], "one": [half] * 4, "two": [[half], [rest], None, [half]]}
+    rows, deletes = pa.record_batch(columns), np.array([False, False, False, True])
+    wal: Any = None
+    for transport, refused in (("framed", {0}), ("buffered", set())):
+        connection = ConnectionInfo("hbase", "hbase", extra={"transport": transport})
+        one = HBaseParticipant("hbase", {"rows": HBaseSink(**SINK)}, Promise.IDEMPOTENT, connection, wal)
+        assert set(one._unfit("rows", rows, deletes)) == refused
