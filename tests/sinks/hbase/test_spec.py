@@ -68,6 +68,8 @@ def test_a_plan_keeps_its_settings() -> None:
     [
         ({"row_key": "{no}"}, "job_column_missing"),
         ({"row_key": "{ratio}"}, "type_unsupported"),
+        ({"row_key": "{price}"}, "type_unsupported"),
+        ({"row_key": "{coded}"}, "type_unsupported"),
         ({"change_column": "no"}, "job_column_missing"),
         ({"columns": {"no": "f:n"}}, "job_column_missing"),
         ({"columns": {"n": "f:ratio"}}, "column_ambiguous"),
@@ -77,7 +79,9 @@ def test_a_plan_keeps_its_settings() -> None:
     ids=str,
 )
 def test_columns_that_do_not_fit_are_named(given: dict[str, Any], code: str) -> None:
-    odd = {"word": pa.uint32()} if "encoding" in given else {}
+    price = pa.decimal128(10, 2)
+    keys = {"price": price, "coded": pa.dictionary(pa.int32(), price)}
+    odd = {"encoding": {"word": pa.uint32()}, "row_key": keys}.get(next(iter(given)), {})
     schema = pa.schema({"id": pa.string(), "n": pa.int64(), "ratio": pa.float64(), **odd})
     [problem] = schema_problems(HBaseSink(**{**SINK, **given}), schema, "rows")
     assert problem.code == code and problem.sink == "rows" and problem.remedy
