@@ -125,7 +125,7 @@ def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
     )
     lines = list(setup.describe("p", world.participant_plan(), replace(world.target.connection, schema="shop")))
     assert "create 'shop:airflow_ft', {NAME => 'f', VERSIONS => 1, TTL => 'FOREVER'}" in lines
-    kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '3600000'}"
+    kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '86400000'}"
     assert f"create 'shop:orders', {{NAME => 'd', {kept}}}, {{NAME => 'e', {kept}}}" in lines
     assert "grant 'USER', 'RW', 'shop:orders'" in lines
 
