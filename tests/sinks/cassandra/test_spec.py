@@ -123,3 +123,31 @@ def test_an_empty_partition_key_is_refused() -> None:
     table = Table("shop", "t", {"id": "text"}, {"id": "partition_key"}, ["id"], [], 0, 0)
     rows = pa.record_batch({"id": ["", "a", None, "x" * 70_000]})
     assert set(unfit(CassandraSink(table="t"), table, rows, np.zeros(4, np.bool_))) == {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("partition", "clustering", "longest"),
+    [
+        (["a"], [], 65_535),
+        (["id", "a"], ["day"], 65_535 - 16 - 2 * 3),
+        (["a", "b"], [], 65_535 - 100 - 2 * 3),
+        (["day"], ["a"], 65_535),
+        (["day"], ["a", "id", "b"], 65_535 - 16 - 100),
+    ],
+    ids=str,
+)
+def test_the_columns_of_a_key_are_limited_together(partition: list[str], clustering: list[str], longest: int) -> None:
+    """As the server limits them, but a UUID of 36 letters has 16 bytes."""
+    types = {"a": "text", "b": "blob", "id": "uuid", "day": "date"}
+    kinds = {**dict.fromkeys(partition, "partition_key"), **dict.fromkeys(clustering, "clustering")}
+    table = Table("shop", "t", types, kinds, partition, clustering, 0, 0)
+    rows = pa.record_batch(
+        {
+            "a": ["x" * longest, "x" * (longest + 1)],
+            "b": pa.array([b"x" * 100] * 2),
+            "id": ["00000000-0000-0000-0000-000000000000"] * 2,
+            "day": pa.array([0, 0], pa.date32()),
+        }
+    )
+    for deleted in (False, True):
+        assert list(unfit(CassandraSink(table="t"), table, rows, np.full(2, deleted))) == [1]
