@@ -15,6 +15,9 @@ import pyarrow as pa
 import pytest
 from cassandra import WriteTimeout, WriteType
 from cassandra.cluster import Session
+from cassandra.connection import DefaultEndPoint
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
@@ -88,6 +91,31 @@ def test_a_cluster_that_may_forget_is_refused(world: World, monkeypatch: pytest.
         assert not lacking(world)
     finally:
         target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH durable_writes = true")
+
+
+def test_all_nodes_that_are_up_are_asked(world: World) -> None:
+    target: Any = world.target
+    with opened(target.connection) as session:
+
+        def add(name: str) -> Host:
+            """Add a node of another datacenter, as far as the driver knows."""
+            host = Host(DefaultEndPoint(name, target.server.port), SimpleConvictionPolicy)
+            host.set_location_info("elsewhere", "rack")
+            host, _ = session.cluster.metadata.add_or_return_host(host)
+            return host
+
+        def check() -> None:
+            server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
+
+        far = add("localhost")
+        check()
+        assert far in session.get_pool_state()
+        silent = add("127.0.0.99")
+        silent.set_up()
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={"commitlog_sync": "unknown"}):
+            check()
+        silent.set_down()
+        check()
 
 
 @pytest.mark.parametrize(
