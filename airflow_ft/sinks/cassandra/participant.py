@@ -37,7 +37,7 @@ from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, Statement
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -53,6 +53,7 @@ from airflow_ft.sinks.cassandra.server import (
     documents_exist,
     keyspace_of,
     opened,
+    time_of,
 )
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, read_table, schema_problems
@@ -66,6 +67,8 @@ _VALUE_BYTES = 16
 _CAS_UNKNOWN = 0x1700
 """Code of an error that the driver has no class for: the outcome of a lightweight transaction is not known."""
 _LOOK_SECONDS = 1.0
+_AHEAD = 60_000_000
+"""Microseconds by which the last stamp may be ahead of a node's clock, at most."""
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -228,12 +231,18 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         yield ledger if ledger.head() is not None else None
 
     def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
-        """Give out the plan's stamp, once: later than all before, and no earlier than now."""
+        """Give out the plan's stamp, once: later than all before, and no earlier than the time of Cassandra.
+
+        SinkUnavailableError: the last stamp is in the future. Writes of other programs would count only after it.
+        """
         assert isinstance(ledger, DocumentLedger)
         given = ledger.others
         if ledger.marker(plan.number) is None and given["plan"] != plan.digest:
             rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
-            stamp = max(given["free"], time.time_ns() // 1000)
+            now = time_of(self._session)
+            if given["stamp"] > now + _AHEAD:
+                raise _clock_behind(given["stamp"] - now).located(**self._where(plan))
+            stamp = max(given["free"], now)
             given.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
         return {"stamp": given["stamp"]}
 
@@ -260,9 +269,19 @@ class CassandraParticipant(KeyedParticipant[Changes]):
             sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
             seconds = table.seconds_to_live(sink)
             if seconds:  # from the stamp on, so that a retry prolongs no life
-                seconds = max(1, seconds - max(0, int(time.time() - first / 1e6)))
+                seconds = max(1, seconds - max(0, time_of(db.documents.session) - first) // 1_000_000)
             names, rows = inserts(sink, table, chunk, first, seconds)
             if rows:
                 db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
             if rows := deletes(table, chunk, first):
                 db.write(db.statement(table.delete(), sink.consistency), rows)
+
+
+def _clock_behind(microseconds: int) -> SinkUnavailableError:
+    seconds = microseconds // 1_000_000
+    return SinkUnavailableError(
+        f"the clock of a Cassandra node is {seconds} s behind the pipeline's last write timestamp.",
+        code="clock_behind",
+        remedy="Let all nodes follow NTP. Airflow retries.",
+        seconds=seconds,
+    )

@@ -232,6 +232,12 @@ def _durable(session: Session, keyspace: str, server: str) -> bool:
     return bool(row.durable_writes)
 
 
+def time_of(session: Session) -> int:
+    """Return the time of a node: microseconds since 1970, a multiple of 1,000."""
+    row = session.execute("SELECT toUnixTimestamp(now()) AS milliseconds FROM system.local").one()
+    return int(row.milliseconds) * 1_000
+
+
 def documents_exist(session: Session, keyspace: str) -> bool:
     """Return whether the sink's own table is there."""
     query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"

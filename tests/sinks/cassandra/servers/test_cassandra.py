@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,19 +223,37 @@ def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypa
     assert report.error
     plan = world.plan(pa.table({"id": [2], "text": ["b"]}))
     vote = world.prepare(plan)
-    now = time.time()
-    monkeypatch.setattr(participant, "time", Clock(time=lambda: now + 600))  # it was written first 10 minutes ago
+    later = chain([0], repeat(600_000_000))  # its stamp was given out 10 minutes ago
+    monkeypatch.setattr(participant, "time_of", lambda session: server.time_of(session) + next(later))
     world.commit(plan, vote)
     [(living,)] = rows(world, f"SELECT TTL(text) FROM {KEYSPACE}.brief WHERE id = 2")
     assert living <= 410
 
 
 def test_stamps_do_not_overlap_when_the_clock_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns()
-    monkeypatch.setattr(participant, "time", Clock(time_ns=lambda: now))
+    now = time.time_ns() // 1_000
+    monkeypatch.setattr(participant, "time_of", lambda session: now)
     deliver(world, id=[1] * 500, text=[f"first {n}" for n in range(500)])
     deliver(world, id=[1], text=["second"])
     assert rows(world, f"SELECT id, text FROM {KEYSPACE}.orders") == [(1, "second")]
+
+
+def test_stamps_follow_the_clock_of_cassandra(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    with monkeypatch.context() as wrong:
+        tomorrow = time.time() + 86_400
+        wrong.setattr(participant, "time", Clock(time=lambda: tomorrow, time_ns=lambda: int(tomorrow * 1e9)))
+        deliver(world, id=[1], text=["delivered"])
+    target.db.execute(f"UPDATE {KEYSPACE}.orders SET text = 'other' WHERE id = 1")
+    assert rows(world, f"SELECT text FROM {KEYSPACE}.orders") == [("other",)]
+    plan = world.plan(pa.table({"id": [1], "text": ["later"]}))
+    vote = world.prepare(plan)
+    with monkeypatch.context() as late:
+        late.setattr(participant, "time_of", lambda session: server.time_of(session) - 120_000_000)
+        with raises(SinkUnavailableError, "clock_behind"):
+            world.commit(plan, vote)
+    world.commit(plan, vote)
+    assert rows(world, f"SELECT text FROM {KEYSPACE}.orders") == [("later",)]
 
 
 def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
