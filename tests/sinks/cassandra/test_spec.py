@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage
+from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.table import Table, schema_problems, warnings
@@ -97,6 +100,15 @@ def test_rows_need_the_whole_key_and_the_kind_of_change() -> None:
     [problem] = schema_problems(CassandraSink(table="t"), numbered, pa.schema({"id": pa.decimal128(9, 2)}), "rows")
     assert problem.code == "key_unfit"
     assert list(warnings(TABLE, SINK)) and not list(warnings(TABLE, CassandraSink(table="t")))
+
+
+def test_rows_do_not_expire_after_2038(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema({"op": pa.string(), "id": pa.int64(), "at": INSTANT})
+    monkeypatch.setattr(tables, "time", SimpleNamespace(time=lambda: 2_147_483_645.0 - 1_000))
+    for seconds, codes in {0: [], 1_000: [], 1_001: ["limit_reached"]}.items():
+        sink, table = replace(SINK, ttl_seconds=seconds), replace(TABLE, ttl=seconds)
+        assert [each.code for each in schema_problems(sink, TABLE, schema, "rows")] == codes
+        assert [each.code for each in schema_problems(SINK, table, schema, "rows")] == codes
 
 
 def test_each_change_has_its_own_time_and_null_is_written() -> None:
