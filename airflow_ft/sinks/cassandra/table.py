@@ -122,12 +122,12 @@ def _unsupported(keyspace: str, name: str, why: str) -> UnfitTargetError:
     )
 
 
-def warnings(table: Table, sink: CassandraSink) -> Iterator[tuple[str, str]]:
+def warnings(table: Table) -> Iterator[tuple[str, str]]:
     """Yield what is risky, with a remedy."""
-    if sink.change_column is not None and table.gc_grace < _LOW_GRACE:
+    if table.gc_grace < _LOW_GRACE:  # NULL and expiry leave tombstones, too
         yield (
-            f"gc_grace_seconds of {table.keyspace}.{table.name} is {table.gc_grace}: a late process could bring deleted"
-            " rows back",
+            f"gc_grace_seconds of {table.keyspace}.{table.name} is {table.gc_grace}: a late process could bring"
+            " deleted rows and values back",
             f"Set it to at least {_LOW_GRACE}.",
         )
 

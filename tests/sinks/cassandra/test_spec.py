@@ -18,7 +18,7 @@ from airflow_ft.sinks.cassandra import lineage
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
-from airflow_ft.sinks.cassandra.table import Table, schema_problems, warnings
+from airflow_ft.sinks.cassandra.table import Table, schema_problems
 from tests.raising import raises
 
 TYPES = {
@@ -99,7 +99,10 @@ def test_rows_need_the_whole_key_and_the_kind_of_change() -> None:
     numbered = Table("shop", "t", {"id": "decimal"}, {"id": "partition_key"}, ["id"], [], 0, 0)
     [problem] = schema_problems(CassandraSink(table="t"), numbered, pa.schema({"id": pa.decimal128(9, 2)}), "rows")
     assert problem.code == "key_unfit"
-    assert list(warnings(TABLE, SINK)) and not list(warnings(TABLE, CassandraSink(table="t")))
+
+
+def test_a_low_gc_grace_is_warned_of() -> None:
+    assert list(tables.warnings(TABLE)) and not list(tables.warnings(replace(TABLE, gc_grace=3_600)))
 
 
 def test_rows_do_not_expire_after_2038(monkeypatch: pytest.MonkeyPatch) -> None:
