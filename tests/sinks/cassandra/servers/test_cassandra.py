@@ -287,7 +287,7 @@ def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest
 
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
-    target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed", change_column="op")
+    target.sink = replace(target.sink, table="keyed", change_column="op")
     delivered: list[Delivered] = []
     before: Proof | None = None
     for number, changes in enumerate(
@@ -298,12 +298,14 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
         plan = world.plan_of(number, world.segment_of(number, changed))
         delivered.append(Delivered(plan, world.deliver(plan), before))
         before = delivered[-1].proof
+        target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed")  # the same one
 
     def report(given: list[Delivered]) -> Any:
         [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
         return found
 
     assert report(delivered).is_exact and report(delivered).expected == 5
+    assert report(delivered).target == f"{KEYSPACE}.keyed"
     first = report(delivered[:1])  # keys 1 and 2 were changed since
     assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
     for statement in (
