@@ -37,7 +37,7 @@ from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, Statement
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -121,6 +121,7 @@ class Changes:
     fence: Fence
     ledger: DocumentLedger
     version: int
+    plan: Plan | None
     prepared: dict[tuple[str, str], PreparedStatement] = field(default_factory=dict)
     looked: float = field(default_factory=time.monotonic)
 
@@ -218,7 +219,7 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         ledger, version = documents.read(fence.pipeline)
         if ledger.head() is None and not create:
             check_owner(None, fence)
-        yield Changes(documents, fence, ledger, version), ledger
+        yield Changes(documents, fence, ledger, version, plan), ledger
         if keep and ledger.has_changed:
             documents.replace(fence.pipeline, version, ledger.text)
 
@@ -236,15 +237,15 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         SinkUnavailableError: the last stamp is in the future. Writes of other programs would count only after it.
         """
         assert isinstance(ledger, DocumentLedger)
-        given = ledger.others
-        if ledger.marker(plan.number) is None and given["plan"] != plan.digest:
+        kept = ledger.others
+        if ledger.marker(plan.number) is None and kept["plan"] != plan.digest:
             rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
             now = time_of(self._session)
-            if given["stamp"] > now + _AHEAD:
-                raise _clock_behind(given["stamp"] - now).located(**self._where(plan))
-            stamp = max(given["free"], now)
-            given.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
-        return {"stamp": given["stamp"]}
+            if kept["stamp"] > now + _AHEAD:
+                raise _clock_behind(kept["stamp"] - now).located(**self._where(plan))
+            stamp = max(kept["free"], now)
+            kept.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
+        return {"stamp": kept["stamp"]}
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -263,7 +264,8 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         return unfit(self.sinks[sink], self._table(sink), rows, deletes)
 
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
-        first = db.ledger.others["stamp"]
+        assert db.plan is not None
+        first = given(db.ledger, db.plan)
         for chunk in chunks:
             db.look()
             sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
@@ -275,6 +277,19 @@ class CassandraParticipant(KeyedParticipant[Changes]):
                 db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
             if rows := deletes(table, chunk, first):
                 db.write(db.statement(table.delete(), sink.consistency), rows)
+
+
+def given(ledger: DocumentLedger, plan: Plan) -> int:
+    """Return the plan's stamp. StoreBehindSinkError: it has none, though it was given out before."""
+    if ledger.others["plan"] != plan.digest:
+        raise StoreBehindSinkError(
+            f"the sink has lost the stamp of checkpoint {plan.number}, which it had given out. Cassandra was restored"
+            " from a backup.",
+            code="ledger_lost",
+            remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+            number=plan.number,
+        )
+    return int(ledger.others["stamp"])
 
 
 def _clock_behind(microseconds: int) -> SinkUnavailableError:

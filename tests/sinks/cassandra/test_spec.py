@@ -12,10 +12,13 @@ import pytest
 
 from airflow_ft import CassandraSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage
 from airflow_ft.sinks.cassandra import table as tables
+from airflow_ft.sinks.cassandra.participant import given
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.table import Table, schema_problems
@@ -132,6 +135,13 @@ def test_each_change_has_its_own_time_and_null_is_written() -> None:
     assert found == [(1, 0, "a", 1_010), (2, 1_500, None, 1_012)]
     assert inserts(SINK, TABLE, chunk, 1_000, 60)[1][0] == (1, 0, "a", 1_010, 60)
     assert deletes(TABLE, chunk, 1_000) == [(1_011, 1, 1)]
+
+
+def test_the_stamp_of_another_plan_is_not_used() -> None:
+    plan = Plan("orders", "here", 2, (Segment(2, "digest", "file:///log/2", {"rows": 1}, 1),), (), None)
+    assert given(DocumentLedger(None, "here", plan=plan.digest, stamp=7), plan) == 7
+    with raises(StoreBehindSinkError, "ledger_lost", number=2):
+        given(DocumentLedger(None, "here", plan="another", stamp=7), plan)
 
 
 def test_an_empty_partition_key_is_refused() -> None:
