@@ -133,7 +133,11 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         found = self._judged(db[0], readers)
         yield from found
         for schema in self._schemas(readers) if not found else ():
-            if self._evolve(db[0], schema):
+            try:
+                evolved = self._evolve(db[0], schema)
+            except AirflowFtError as error:
+                raise error.located(sink=self.sink_name) from error.__cause__
+            if evolved:
                 raise OvertakenError  # by oneself: the rest is judged by the table as it is now
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:

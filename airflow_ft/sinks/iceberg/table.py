@@ -198,11 +198,20 @@ class Version:
     def evolve(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
         """Add the columns that the table lacks, and to one without columns its partitions; False: it lacks none.
 
-        OvertakenError: it is not the newest version any more.
+        OvertakenError: it is not the newest version any more. UnfitTargetError: another column had the name before.
         """
         new = lacking(schema, self.columns)
         if not new.names:
             return False
+        former = {name for each in self.table.metadata.name_mapping() or () for name in each.names}
+        for name in new.names:
+            if name in former:  # adopted files have no ids, so their values would move into the new column
+                raise UnfitTargetError(
+                    f"the name {name!r} belonged to another column of {self.place}, and files still have it.",
+                    code="column_missing",
+                    remedy="Rename the column in the job as in the table.",
+                    column=name,
+                )
         transaction = self.table.transaction()
         with transaction.update_schema() as update:
             update.union_by_name(new)

@@ -236,6 +236,22 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
 
 
+@pytest.mark.parametrize("change", ["rename", "drop"])
+def test_a_former_name_is_refused(tmp_path: Path, change: str) -> None:
+    """The log's files in the table would give their values to the new column."""
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        with opened(world) as table, table.update_schema() as update:
+            if change == "rename":
+                update.rename_column("text", "label")
+            else:
+                update.delete_column("text")
+        before = table_of(world).read().to_pylist()
+        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+            world.prepare(world.plan(world.table(900, 1)))
+        assert table_of(world).read().to_pylist() == before
+
+
 @pytest.mark.parametrize("first", ["rows", "nothing"])
 def test_partitions_are_made(tmp_path: Path, first: str) -> None:
     """Also of a table that had to be made before any columns were known."""
