@@ -45,10 +45,10 @@ class Staged(Protocol):
 S = TypeVar("S", bound=Staged)
 
 
-class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
+class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
 
-    `V` is one version of the table, `S` the files that a step adds to it.
+    `V` is one version of the table, `S` the files that a step adds to it. A transaction is both, and the pipeline.
     """
 
     others = "other writers of the table"
@@ -98,8 +98,11 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         yield from ()
 
     @abstractmethod
-    def _evolve(self, version: V, schema: pa.Schema) -> bool:
-        """Commit the columns that a version lacks; False: it lacks none. OvertakenError as above."""
+    def _evolve(self, version: V, schema: pa.Schema, pipeline: str) -> bool:
+        """Commit the columns that a version lacks; False: it lacks none.
+
+        OvertakenError as above, also if another process has replaced the document of `pipeline`.
+        """
 
     @abstractmethod
     def _lacks_table(self) -> AirflowFtError:
@@ -127,14 +130,14 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         return super()._abort(plan, fence, detail)
 
     def _schema_problems(
-        self, db: tuple[V, S], readers: Sequence[SegmentReader], make: bool
+        self, db: tuple[V, S, str], readers: Sequence[SegmentReader], make: bool
     ) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows. Makes columns that are lacking, where that was asked for."""
         found = self._judged(db[0], readers)
         yield from found
         for schema in self._schemas(readers) if not found else ():
             try:
-                evolved = self._evolve(db[0], schema)
+                evolved = self._evolve(db[0], schema, db[2])
             except AirflowFtError as error:
                 raise error.located(sink=self.sink_name) from error.__cause__
             if evolved:
@@ -147,7 +150,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         return {}
 
     def _insert(
-        self, db: tuple[V, S], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+        self, db: tuple[V, S, str], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         has_rows = any(segment.rows.get(self.sink_name) for segment in plan.segments)
         if has_rows and (problems := self._judged(db[0], readers)):  # the table may have changed since the vote
@@ -159,7 +162,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     @contextmanager
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[tuple[V, S], DocumentLedger]]:
+    ) -> Iterator[tuple[tuple[V, S, str], DocumentLedger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
         with self._told(plan):
             version = self._newest()
@@ -172,7 +175,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
                 self._require_beginning()
             staged = self._staged(version, fence.rank)
             try:
-                yield (version, staged), ledger
+                yield (version, staged, fence.pipeline), ledger
             except BaseException:
                 staged.discard()
                 raise

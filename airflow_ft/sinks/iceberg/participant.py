@@ -107,8 +107,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     def _oddities(self, version: Version) -> Iterator[AirflowFtError]:
         return version.oddities()
 
-    def _evolve(self, version: Version, schema: pa.Schema) -> bool:
-        return version.evolve(schema, self.sink.partition_by)
+    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
+        return version.evolve(schema, self.sink.partition_by, branch_of(pipeline, self.name))
 
     def _place(self) -> str:
         return str(self.place)

@@ -195,7 +195,7 @@ class Version:
                 catalog._delete_old_metadata(self.table.io, base, done.metadata)
         return done.metadata_location
 
-    def evolve(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
+    def evolve(self, schema: pa.Schema, partition_by: Sequence[str], branch: str) -> bool:
         """Add the columns that the table lacks, and to one without columns its partitions; False: it lacks none.
 
         OvertakenError: it is not the newest version any more. UnfitTargetError: another column had the name before.
@@ -223,7 +223,12 @@ class Version:
         if not self.columns:  # else pyiceberg adds to the mapping, which may have former names of columns
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({_MAPPING: mapping})
-        demands = (AssertTableUUID(uuid=self.table.metadata.table_uuid), *transaction._requirements)
+        # The branch too: a process whose fence was overtaken since the read changes no schema.
+        demands = (
+            AssertTableUUID(uuid=self.table.metadata.table_uuid),
+            _at(branch, self.memory(branch)),
+            *transaction._requirements,
+        )
         sync([self._commit(demands, transaction._updates)], self.table.location())
         return True
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.update import RemoveSnapshotRefUpdate
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSnapshotRefUpdate
 
 from airflow_ft import IcebergSink
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -33,6 +33,7 @@ from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import schema_problems
+from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.iceberg.verify import verify
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
@@ -222,6 +223,25 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
         world.deliver(world.plan(more))
         rows = {row["id"]: row["note"] for row in table_of(world).read().to_pylist()}
         assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
+
+
+def test_a_raised_fence_refuses_columns_on_their_way(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        older = world.plan(world.table(900, 1).append_column("note", pa.array(["a"])))
+        number = world.number
+        newer = world.plan_of(number, world.segment(number, world.table(900, 1)))
+        real = Version._commit
+
+        def commit(self: Version, demands: Any, updates: Any) -> str:
+            if any(isinstance(each, AddSchemaUpdate) for each in updates):
+                with mock.patch.object(Version, "_commit", real):
+                    world.prepare(newer, epoch=2)
+            return real(self, demands, updates)
+
+        with mock.patch.object(Version, "_commit", commit), raises(FencedError, "fenced"):
+            world.prepare(older)
+        assert table_of(world).read().column_names == ["id", "text"]
 
 
 def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
