@@ -117,11 +117,6 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
 
     # --- the steps -----------------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        if not self.creates and self._there(plan) is None:
-            raise self._lacks_table().located(sink=self.sink_name, **self._where(plan))
-        return super()._prepare(plan, fence)
-
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         if plan.participant(self.name).predecessor == 0:  # prepare may have found nothing to make a table of
             with self._writing(fence, plan, create=True) as (_, ledger):
@@ -166,10 +161,13 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """One version of the table, onto which what was written is committed when the block ends without an error."""
         with self._told(plan):
             version = self._newest()
-            if version is None and create:
+            begins = create and (plan is None or plan.participant(self.name).predecessor == 0)
+            if version is None and begins:  # else others have dropped or renamed it
+                if not self.creates:
+                    raise self._lacks_table().located(sink=self.sink_name)
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
-            if version is None or ledger is None or (ledger.head() is None and not create):
+            if version is None or ledger is None or (ledger.head() is None and not begins):
                 raise self._lost()
             if ledger.head() is None:
                 self._require_beginning()

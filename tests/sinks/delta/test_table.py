@@ -279,6 +279,7 @@ def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
         with raises(StoreBehindSinkError, "ledger_damaged" if loss == "a byte of it" else "ledger_lost") as caught:
             world.prepare(plan)
         assert caught.error is not None and caught.error.remedy
+        assert path.exists() == (loss != "all"), "no table is made in the place of a lost one"
 
 
 def test_a_table_that_is_made_anew_beside_a_participant_at_work_halts(tmp_path: Path) -> None:

@@ -183,6 +183,34 @@ def test_a_lost_memory_halts(world: World) -> None:
     world.shows(world.ids_of(1))
 
 
+def test_a_table_that_others_have_renamed_is_not_made_again(world: World) -> None:
+    world.deliver(world.plan())
+    moved = (table_of(world).space, "moved")
+    with closing(table_of(world).catalog()) as catalog:
+        catalog.rename_table(table_of(world).sink.identifier, moved)
+        plan = world.plan()
+        with raises(StoreBehindSinkError, "ledger_lost"):
+            world.prepare(plan)
+        catalog.rename_table(moved, table_of(world).sink.identifier)  # no other one has the name
+    world.commit(plan, world.prepare(plan))
+    world.shows(world.ids_of(1, 2))
+
+
+def test_a_sink_that_creates_no_table_creates_none(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, create=False)) as world:
+        plan = world.plan()
+        participant, fence = world.participant(plan), world.fence(1, world.attempt())
+        for step in (
+            participant.prepare,
+            lambda *of: participant.abort(*of, {}),
+            lambda *_: participant.adopt(fence, 0),
+        ):
+            with raises(UnfitTargetError, "table_missing", sink=SINK, participant="orders"):
+                step(plan, fence)
+        with table_of(world).opened() as table:
+            assert table is None
+
+
 def test_a_compacted_table_is_verified(world: World) -> None:
     plan = world.plan()
     proof = world.deliver(plan)
