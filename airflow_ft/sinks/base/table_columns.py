@@ -171,8 +171,21 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def new_schema(schema: pa.Schema) -> pa.Schema:
-    """As a table is made of it: every column may be NULL, since the log does not say more."""
-    return pa.schema([pa.field(field.name, in_micros(field.type)) for field in schema])
+    """As a table is made of it: every column may be NULL, and so may its parts, since the log does not say more."""
+    return pa.schema([pa.field(field.name, in_micros(nullable(field.type))) for field in schema])
+
+
+def nullable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with parts that may be NULL, but for the keys of maps themselves."""
+    if pa.types.is_large_list(kind):
+        return pa.large_list(nullable(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(nullable(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
+    return kind
 
 
 def in_micros(kind: pa.DataType) -> pa.DataType:

@@ -214,7 +214,7 @@ class Version:
                 )
         transaction = self.table.transaction()
         with transaction.update_schema() as update:
-            update.union_by_name(new)
+            update.union_by_name(new_schema(new))
         if not self.columns and partition_by:
             with transaction.update_spec() as spec:
                 for field in partition(transaction.table_metadata.schema(), partition_by).fields:

@@ -253,6 +253,27 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
         assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
 
 
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_required_parts_of_rows_may_be_null_in_the_table(tmp_path: Path, rewritten: bool) -> None:
+    """Of a table that is made, and of a column that is added."""
+    by = ["bucket(2, id)"] if rewritten else []
+    with closing(world_of(tmp_path, schema_evolution=True, partition_by=by)) as world:
+        first, second = required_parts([1], "parts"), required_parts([2], "parts", "more")
+        for rows in (first, second):
+            world.deliver(world.plan(rows))
+        found = sorted(table_of(world).read().to_pylist(), key=lambda row: row["id"])
+        assert found == [{**first.to_pylist()[0], "more": None}, *second.to_pylist()]
+
+
+def required_parts(ids: list[int], *columns: str) -> pa.Table:
+    """Rows whose nested columns have no part that may be NULL, as Spark makes them of literals."""
+    number = pa.field("n", pa.int64(), nullable=False)
+    within = pa.map_(pa.string(), pa.field("value", pa.struct([number]), nullable=False))
+    kind = pa.list_(pa.field("element", within, nullable=False))
+    values = pa.array([[[("a", {"n": each})]] for each in ids], kind)
+    return pa.table({"id": pa.array(ids, pa.int64()), **dict.fromkeys(columns, values)})
+
+
 def test_a_raised_fence_refuses_columns_on_their_way(tmp_path: Path) -> None:
     with closing(world_of(tmp_path, schema_evolution=True)) as world:
         world.deliver(world.plan(world.table(1, 1)))
