@@ -282,7 +282,7 @@ def test_a_raised_fence_refuses_columns_on_their_way(tmp_path: Path) -> None:
         newer = world.plan_of(number, world.segment(number, world.table(900, 1)))
         real = Version._commit
 
-        def commit(self: Version, demands: Any, updates: Any) -> str:
+        def commit(self: Version, demands: Any, updates: Any) -> Any:
             if any(isinstance(each, AddSchemaUpdate) for each in updates):
                 with mock.patch.object(Version, "_commit", real):
                     world.prepare(newer, epoch=2)
@@ -303,6 +303,41 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
             world.deliver(world.plan(pa.table({"id": [id], "label": ["new"], "note": ["n"]})))
         rows = {row["id"]: (row["label"], row["note"]) for row in table_of(world).read().to_pylist()}
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
+
+
+def test_a_mapping_that_others_change_is_reported_and_used_no_more(world: World) -> None:
+    world.deliver(world.plan())
+    name = "schema.name-mapping.default"
+    with opened(world) as table:
+        mapping = table.properties[name]
+
+    def drop() -> None:
+        with opened(world) as table, table.transaction() as transaction:
+            transaction.remove_properties(name)
+
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(drop), raises(UnfitTargetError, "table_setting_unsafe", setting=name):
+        world.commit(plan, vote)
+    with opened(world) as table, table.transaction() as transaction:
+        transaction.set_properties({name: mapping})
+    world.commit(plan, vote)  # it finds the marker
+    world.predecessor = plan.number
+
+    def drop_and_append() -> None:
+        drop()
+        append(world, -1)
+
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(drop_and_append):  # the files of the second try have field ids
+        world.commit(plan, vote)
+    with opened(world) as table:
+        newest = table.snapshot_by_name("main")
+        assert newest is not None
+        [ours] = [each for each in newest.manifests(table.io) if each.added_snapshot_id == newest.snapshot_id]
+        [entry] = ours.fetch_manifest_entry(table.io)
+        assert Path(entry.data_file.file_path.removeprefix("file://")).stat().st_nlink == 1, "it is not the log's"
 
 
 @pytest.mark.parametrize("change", ["rename", "drop"])
