@@ -19,7 +19,7 @@ from airflow_ft.protocol.verify import Sent, SinkReport
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
-from airflow_ft.sinks.base.table_columns import Column, Format, lacking
+from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -263,14 +263,14 @@ def compared(
         schema = reader.schema(name)
         if gone := lacking(schema, columns).names:
             return replace(report, error=f"the table has no column {gone[0]!r}")
-        types = {field.name.lower(): field.type for field in schema}
-        for column in columns:  # cast like the table's values, the log's would look the same
-            kind = types.get(column.name.lower())
-            if kind is not None and not form.holds(column, kind):
+        there = matched(schema, columns)
+        for each, column in there.items():  # cast like the table's values, the log's would look the same
+            kind = schema.field(each).type
+            if not form.holds(column, kind):
                 what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
                 return replace(report, error=what)
-        written |= {each.lower() for each in schema.names}
-    names = [column.name for column in columns if column.name.lower() in written]
+        written |= {column.name for column in there.values()}
+    names = [column.name for column in columns if column.name in written]
 
     def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
         for batch in reader.batches(name, file):

@@ -15,8 +15,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSnapshotRefUpdate
+from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_ft import IcebergSink
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -389,6 +391,22 @@ def test_partitions_that_cannot_be_are_refused(tmp_path: Path, by: str, column: 
         with raises(DeclinedError, code, sink=SINK):
             world.prepare(plan)
         assert [each.code for each in problems(world, plan)] == [code]
+
+
+def test_columns_that_differ_only_in_case(world: World) -> None:
+    """The exact name counts, and another one is refused."""
+    fields = NestedField(1, "id", LongType()), NestedField(2, "ID", LongType()), NestedField(3, "text", StringType())
+    with closing(table_of(world).catalog()) as catalog:
+        catalog.create_namespace(table_of(world).space)
+        catalog.create_table(table_of(world).sink.identifier, Schema(*fields))
+    plan = world.plan(world.table(1, 1))
+    proof = world.deliver(plan)
+    assert table_of(world).read().to_pylist() == [{"id": 1, "ID": None, "text": "row 1"}]
+    [planned] = plan.participants
+    [report] = verify([Delivered(plan, proof, None)], planned, world.target.connection, open_wal())
+    assert (report.missing, report.repeated, report.other, report.error) == (0, 0, 0, "")
+    with raises(UnfitTargetError, "column_ambiguous", column="Id", sink=SINK):
+        world.prepare(world.plan(world.table(2, 1).rename_columns(["Id", "text"])))
 
 
 def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None:
