@@ -99,7 +99,7 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _oddities(self, version: Snapshot) -> Iterator[AirflowFtError]:
         return version.oddities()
 
-    def _evolve(self, version: Snapshot, schema: pa.Schema) -> bool:
+    def _evolve(self, version: Snapshot, schema: pa.Schema, pipeline: str) -> bool:
         return version.evolve(schema, self.sink.partition_by)
 
     def _require_beginning(self) -> None:
