@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -144,6 +145,7 @@ class Rows:
         self._made.append(target)
         if (path := local(target)) is not None:
             link_file(source, path.as_uri())
+            os.utime(path)  # `remove_orphan_files` goes by the age, and the log's file may have waited for long
         else:
             with filesystem(source).open(source) as log, table.io.new_output(target).create() as out:
                 shutil.copyfileobj(log, out, _CHUNK)

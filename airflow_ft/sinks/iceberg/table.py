@@ -120,7 +120,7 @@ class Version:
 
     def sync(self) -> None:
         """Returns when this version survives a power cut; its files were synced before its commit."""
-        sync([self.table.metadata_location], self.table.location())
+        sync([self.table.metadata_location], missing_ok=True)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -151,12 +151,12 @@ class Version:
         updates: list[TableUpdate] = [*transaction._updates, SetSnapshotRefUpdate.model_validate(moved)]
         if before is not None:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [before.snapshot_id]}))
-        sync([*written, *(file.file_path for file in files)], self.table.location())
+        sync([*written, *(file.file_path for file in files)])
         now = self._commit(demands, updates)
         if before is not None:
             with suppress(Exception):  # no version names it any more
                 self.table.io.delete(before.manifest_list)
-        sync([now], self.table.location())
+        sync([now], missing_ok=True)
 
     def _append(
         self, transaction: Transaction, files: Sequence[DataFile], says: Mapping[str, str], written: list[str]
@@ -215,7 +215,7 @@ class Version:
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({_MAPPING: mapping})
         demands = (AssertTableUUID(uuid=self.table.metadata.table_uuid), *transaction._requirements)
-        sync([self._commit(demands, transaction._updates)], self.table.location())
+        sync([self._commit(demands, transaction._updates)], missing_ok=True)
         return True
 
 
