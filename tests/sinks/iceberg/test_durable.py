@@ -13,8 +13,8 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile
+from sqlalchemy.orm import Session
 
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.sinks.base.document import DocumentLedger
@@ -44,20 +44,19 @@ def data_of(world: World) -> list[Path]:
 
 @contextmanager
 def synced() -> Iterator[list[Path]]:
-    """Paths in the order in which they are synced, with an empty one where the catalog commits."""
+    """Paths in the order in which they are synced, with an empty one where the catalog's database commits."""
     seen: list[Path] = []
-    sync, commit = durable._sync, SqlCatalog.commit_table
+    sync, commit = durable._sync, Session.commit
 
     def _sync(path: Path) -> None:
         seen.append(path)
         sync(path)
 
-    def commit_table(*of: Any) -> Any:
-        done = commit(*of)
+    def _commit(self: Session) -> None:
         seen.append(Path())
-        return done
+        commit(self)
 
-    with mock.patch.object(durable, "_sync", _sync), mock.patch.object(SqlCatalog, "commit_table", commit_table):
+    with mock.patch.object(durable, "_sync", _sync), mock.patch.object(Session, "commit", _commit):
         yield seen
 
 
@@ -98,6 +97,8 @@ def test_all_files_and_new_folders_are_synced_before_the_commit(tmp_path: Path, 
         vote = world.prepare(plan)
         with synced() as seen:
             world.commit(plan, vote)
+        with target.opened() as table:
+            assert table is not None and path_of(table.metadata_location) in seen[: seen.index(Path())]
         before = set(seen[: seen.index(Path())])
         found = data_of(world)
         assert len(found) == 3
