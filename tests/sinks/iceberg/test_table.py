@@ -30,7 +30,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import schema_problems
 from airflow_ft.sinks.iceberg.verify import verify
@@ -296,6 +296,26 @@ def test_an_error_shows_no_secret(world: World) -> None:
     assert secret not in f"{told.value} {vars(told.value)}"
     named = dataset(table_of(world).sink.settings(), world.target.connection)
     assert named.uri == "iceberg://127.0.0.1:1/db/lake/shop/orders"
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret", "sec:ret", "secret"])
+@pytest.mark.parametrize("user", ["me", "me@work"])
+def test_lineage_shows_no_password(user: str, password: str) -> None:
+    """SQLAlchemy takes these as they are."""
+    extra = {"uri": f"postgresql+psycopg2://{user}:{password}@db:5432/lake"}
+    named = dataset(IcebergSink(table="lake.shop.orders").settings(), ConnectionInfo("lake", "iceberg", extra=extra))
+    assert named.uri == "iceberg://db:5432/lake/lake/shop/orders"
+
+
+def test_secrets_in_dicts_are_known_and_passed_on() -> None:
+    auth = {"type": "oauth2", "oauth2": {"client_id": "me", "client_secret": "S-1", "token_url": "https://a"}}
+    extra = {"auth": auth, "header.Authorization": "S-2", "oauth2-server-uri": "https://b", "s3": {"secret": "S-3"}}
+    given = ConnectionInfo("lake", "iceberg", host="https://c", extra={**extra, "warehouse": "w"})
+    assert properties(given)["auth"] == auth
+    hidden = set(secrets(given))
+    assert {"S-1", "S-2", "S-3"} <= hidden and not hidden & {"oauth2", "me", "https://a", "https://b", "w"}
+    sql = ConnectionInfo("lake", "iceberg", extra={"uri": "postgresql://me:S%2F4@db/x?password=S-5"})
+    assert {"S%2F4", "S/4", "S-5"} <= set(secrets(sql))
 
 
 def test_one_table_has_one_place() -> None:
