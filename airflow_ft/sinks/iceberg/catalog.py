@@ -152,7 +152,7 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
             remedy="Check that the catalog runs and that the connection is right. Airflow retries.",
             table=place,
         )
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _CLIENTS:
+    if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
         return SinkUnavailableError(
             f"{place}: {type(error).__name__}: {words}.",
             code="sink_unavailable",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -269,6 +270,29 @@ def test_partitions_that_cannot_be_are_refused(tmp_path: Path, by: str, column: 
         with raises(DeclinedError, code, sink=SINK):
             world.prepare(plan)
         assert [each.code for each in problems(world, plan)] == [code]
+
+
+@pytest.mark.parametrize(
+    ("by", "values"),
+    [
+        (["what"], pa.array(["a", "x" * 260])),
+        (["what"], pa.array(["a", "\N{SNOWMAN}" * 30])),
+        (["truncate(10, what)"], pa.array([Decimal("9999.99"), Decimal("-9999.99")], pa.decimal128(6, 2))),
+        (["truncate(10, what)"], pa.array([2**31 - 1, -(2**31)], pa.int32())),
+        (["bucket(2, id)"], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+        ([], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+    ],
+)
+def test_rows_that_pyiceberg_cannot_write_are_refused(tmp_path: Path, by: list[str], values: pa.Array) -> None:
+    """Else no try of the step could deliver the others."""
+    given = pa.table({"id": [1, 2], "what": values})
+    with closing(world_of(tmp_path, partition_by=by)) as world:
+        world.commit_point = False
+        with raises(DeclinedError, "row_refused", sink=SINK):
+            world.prepare(world.plan(given))
+        plan = world.plan(given)
+        proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+        assert proof.counts[SINK] == 1 and world.target.ids() == [1]
 
 
 def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None:
