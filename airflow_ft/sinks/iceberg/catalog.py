@@ -53,6 +53,12 @@ class RestCatalogWithTimeouts(RestCatalog):
         return session
 
 
+_CLASSES = {
+    "rest": f"{__name__}.{RestCatalogWithTimeouts.__name__}",
+    "sql": "airflow_ft.sinks.iceberg.sql_catalog.DurableSqlCatalog",
+}
+
+
 @dataclass
 class Connected:
     """A table's name in the catalog of a connection, which is opened at the first use."""
@@ -69,9 +75,7 @@ class Connected:
         """The catalog. SinkAccessError: the connection names none."""
         if self._catalog is None:
             given = properties(self.connection)
-            if given["type"] == "rest":
-                del given["type"]
-                given["py-catalog-impl"] = f"{__name__}.{RestCatalogWithTimeouts.__name__}"
+            given["py-catalog-impl"] = _CLASSES[given.pop("type")]
             try:
                 self._catalog = load_catalog(name_of(self.connection), **given)
             except (ValueError, KeyError) as error:
@@ -148,7 +152,7 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
             remedy="Check that the catalog runs and that the connection is right. Airflow retries.",
             table=place,
         )
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _CLIENTS:
+    if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
         return SinkUnavailableError(
             f"{place}: {type(error).__name__}: {words}.",
             code="sink_unavailable",

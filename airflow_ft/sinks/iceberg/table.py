@@ -126,7 +126,7 @@ class Version:
 
     def sync(self) -> None:
         """Returns when this version survives a power cut; its files were synced before its commit."""
-        sync([self.table.metadata_location], self.table.location())
+        sync([self.table.metadata_location], missing_ok=True)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -157,13 +157,13 @@ class Version:
         updates: list[TableUpdate] = [*transaction._updates, SetSnapshotRefUpdate.model_validate(moved)]
         if before is not None:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [before.snapshot_id]}))
-        sync([*written, *(file.file_path for file in files)], self.table.location())
+        sync([*written, *(file.file_path for file in files)])
         done = self._commit(demands, updates)
         now = done.metadata_location
         if before is not None:
             with suppress(Exception):  # no version names it any more
                 self.table.io.delete(before.manifest_list)
-        sync([now], self.table.location())
+        sync([now], missing_ok=True)
         self._require_mapping(files, done.metadata)
 
     def _require_mapping(self, files: Sequence[DataFile], after: TableMetadata) -> None:
@@ -248,7 +248,7 @@ class Version:
             _at(branch, self.memory(branch)),
             *transaction._requirements,
         )
-        sync([self._commit(demands, transaction._updates).metadata_location], self.table.location())
+        sync([self._commit(demands, transaction._updates).metadata_location], missing_ok=True)
         return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,7 +33,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import schema_problems
 from airflow_ft.sinks.iceberg.table import Version
@@ -409,6 +410,29 @@ def test_columns_that_differ_only_in_case(world: World) -> None:
         world.prepare(world.plan(world.table(2, 1).rename_columns(["Id", "text"])))
 
 
+@pytest.mark.parametrize(
+    ("by", "values"),
+    [
+        (["what"], pa.array(["a", "x" * 260])),
+        (["what"], pa.array(["a", "\N{SNOWMAN}" * 30])),
+        (["truncate(10, what)"], pa.array([Decimal("9999.99"), Decimal("-9999.99")], pa.decimal128(6, 2))),
+        (["truncate(10, what)"], pa.array([2**31 - 1, -(2**31)], pa.int32())),
+        (["bucket(2, id)"], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+        ([], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+    ],
+)
+def test_rows_that_pyiceberg_cannot_write_are_refused(tmp_path: Path, by: list[str], values: pa.Array) -> None:
+    """Else no try of the step could deliver the others."""
+    given = pa.table({"id": [1, 2], "what": values})
+    with closing(world_of(tmp_path, partition_by=by)) as world:
+        world.commit_point = False
+        with raises(DeclinedError, "row_refused", sink=SINK):
+            world.prepare(world.plan(given))
+        plan = world.plan(given)
+        proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+        assert proof.counts[SINK] == 1 and world.target.ids() == [1]
+
+
 def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None:
     world.deliver(world.plan())
     sink = table_of(world).sink
@@ -434,6 +458,26 @@ def test_an_error_shows_no_secret(world: World) -> None:
     assert secret not in f"{told.value} {vars(told.value)}"
     named = dataset(table_of(world).sink.settings(), world.target.connection)
     assert named.uri == "iceberg://127.0.0.1:1/db/lake/shop/orders"
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret", "sec:ret", "secret"])
+@pytest.mark.parametrize("user", ["me", "me@work"])
+def test_lineage_shows_no_password(user: str, password: str) -> None:
+    """SQLAlchemy takes these as they are."""
+    extra = {"uri": f"postgresql+psycopg2://{user}:{password}@db:5432/lake"}
+    named = dataset(IcebergSink(table="lake.shop.orders").settings(), ConnectionInfo("lake", "iceberg", extra=extra))
+    assert named.uri == "iceberg://db:5432/lake/lake/shop/orders"
+
+
+def test_secrets_in_dicts_are_known_and_passed_on() -> None:
+    auth = {"type": "oauth2", "oauth2": {"client_id": "me", "client_secret": "S-1", "token_url": "https://a"}}
+    extra = {"auth": auth, "header.Authorization": "S-2", "oauth2-server-uri": "https://b", "s3": {"secret": "S-3"}}
+    given = ConnectionInfo("lake", "iceberg", host="https://c", extra={**extra, "warehouse": "w"})
+    assert properties(given)["auth"] == auth
+    hidden = set(secrets(given))
+    assert {"S-1", "S-2", "S-3"} <= hidden and not hidden & {"oauth2", "me", "https://a", "https://b", "w"}
+    sql = ConnectionInfo("lake", "iceberg", extra={"uri": "postgresql://me:S%2F4@db/x?password=S-5"})
+    assert {"S%2F4", "S/4", "S-5"} <= set(secrets(sql))
 
 
 def test_one_table_has_one_place() -> None:
