@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import strtobool
-from sqlalchemy import inspect
+from sqlalchemy import inspect, make_url
 
 from airflow_ft.sinks.iceberg.durable import sync
 
@@ -19,8 +19,28 @@ INIT = "init_catalog_tables"
 """pyiceberg's property: false makes no tables in a database that has none."""
 
 
+_DRIVERS = ("psycopg2", "psycopg")
+_LIMITS = {
+    "connect_timeout": "5",
+    "options": "-c lock_timeout=60s -c idle_in_transaction_session_timeout=60s",
+}
+"""Of PostgreSQL: a process that is frozen in a commit holds a lock, for which its successor would wait forever."""
+
+
+def bounded(uri: str) -> str:
+    """Return the URI of a database with limits for waiting, unless it names its own."""
+    url = make_url(uri)
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in _DRIVERS:
+        return uri
+    missing = {name: value for name, value in _LIMITS.items() if name not in url.query}
+    return url.update_query_dict(missing).render_as_string(hide_password=False)
+
+
 class DurableSqlCatalog(SqlCatalog):
     """A SQL catalog whose database names no metadata that a power cut takes away."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **{**properties, "uri": bounded(properties["uri"])})
 
     def _init_catalog(self) -> None:
         if self._creates or self._is_there():
