@@ -65,6 +65,8 @@ class Connected:
 
     connection: ConnectionInfo
     identifier: tuple[str, ...]
+    looks: bool = False
+    """True: create nothing, not even a SQL catalog's tables."""
     _catalog: Catalog | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -75,6 +77,8 @@ class Connected:
         """The catalog. SinkAccessError: the connection names none."""
         if self._catalog is None:
             given = properties(self.connection)
+            if self.looks:
+                given["init_catalog_tables"] = "false"
             given["py-catalog-impl"] = _CLASSES[given.pop("type")]
             try:
                 self._catalog = load_catalog(name_of(self.connection), **given)

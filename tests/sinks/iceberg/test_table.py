@@ -35,7 +35,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
-from airflow_ft.sinks.iceberg.requirements import schema_problems
+from airflow_ft.sinks.iceberg.requirements import required, schema_problems
 from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.iceberg.verify import verify
 from airflow_ft.testing.values import Values, plain, same
@@ -447,6 +447,21 @@ def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None
     with opened(world) as table, table.transaction() as transaction:
         transaction.remove_properties("write.format.default")
     world.deliver(world.plan())
+
+
+def test_a_check_creates_no_catalog(world: World) -> None:
+    plan = world.plan()
+    [planned] = plan.participants
+    file = world.folder / "catalog.db"
+    for _ in range(2):
+        [asked] = required(world.pipeline, planned, world.target.connection)
+        assert not asked.look().problems and problems(world, plan) == []
+        assert not file.exists() or not file.stat().st_size
+        file.touch()
+    world.deliver(plan)
+    [asked] = required(world.pipeline, planned, world.target.connection)
+    assert not asked.look().problems
+    world.shows(world.ids_of(1))
 
 
 def test_an_error_shows_no_secret(world: World) -> None:
