@@ -60,7 +60,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     # --- what a system says --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
         """Errors of the system as ours, with their place."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name and (there := self._there(plan)) is not None:
-            with self._told(plan):
+            with self._translated_errors(plan):
                 self._staged(there, fence.rank).try_out(readers)
         return {}
 
@@ -157,7 +157,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[tuple[V, S], DocumentLedger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
             if version is None and create:
                 version = self._made(self._first_schema(plan))
@@ -185,7 +185,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
         """None: there is no table, or it has never seen the pipeline."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
             ledger = self._ledger(version, pipeline) if version is not None else None
             if version is not None and ledger is not None:
@@ -198,7 +198,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     # --- what the steps share ----------------------------------------------------------------------------------------
 
     def _there(self, plan: Plan) -> V | None:
-        with self._told(plan):
+        with self._translated_errors(plan):
             return self._newest()
 
     def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
@@ -275,7 +275,7 @@ def compared(
 
 
 def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
-    """In the order of the columns; one that is lacking is NULL."""
+    """In the order of the columns; a missing one is NULL."""
     names = rows.schema.names
     values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
     return list(zip(*values, strict=True))
