@@ -60,7 +60,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     # --- what a system says --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
         """Errors of the system as ours, with their place."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name and (there := self._there(plan)) is not None:
-            with self._told(plan):
+            with self._translated_errors(plan):
                 self._staged(there, fence.rank).try_out(readers)
         return {}
 
@@ -159,7 +159,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[tuple[V, S, str], DocumentLedger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
             begins = create and (plan is None or plan.participant(self.name).predecessor == 0)
             if version is None and begins:  # else others have dropped or renamed it
@@ -190,7 +190,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
         """None: there is no table, or it has never seen the pipeline."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
             ledger = self._ledger(version, pipeline) if version is not None else None
             if version is not None and ledger is not None:
@@ -203,7 +203,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     # --- what the steps share ----------------------------------------------------------------------------------------
 
     def _there(self, plan: Plan) -> V | None:
-        with self._told(plan):
+        with self._translated_errors(plan):
             return self._newest()
 
     def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
@@ -280,7 +280,7 @@ def compared(
 
 
 def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
-    """In the order of the columns; one that is lacking is NULL."""
+    """In the order of the columns; a missing one is NULL."""
     names = rows.schema.names
     values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
     return list(zip(*values, strict=True))

@@ -4,8 +4,8 @@ The memory of a pipeline and a participant is one row of the table `airflow_ft`:
 step replaces the document by a lightweight transaction, on condition that the version is as it was read.
 
 The document gives out a stamp (microseconds) for each checkpoint, once, before its first row. A row is written with the
-stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in whatever order changes
-arrive, a delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
+stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in any order of arrival. A
+delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 

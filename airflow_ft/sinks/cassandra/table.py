@@ -91,7 +91,7 @@ def read_table(session: Session, keyspace: str, name: str) -> Table:
     if option is None:
         views = f"SELECT view_name FROM system_schema.views {where.format('view_name')}"
         if session.execute(views, (keyspace, name)).one() is not None:
-            raise _unsupported(keyspace, name, "is a materialized view, which nobody can write")
+            raise _unsupported(keyspace, name, "is a materialized view, which takes no rows")
         raise SinkAccessError(
             f"there is no table {keyspace}.{name}.",
             code="table_missing",

@@ -65,7 +65,7 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
 
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
         return translated_delta_errors(self.place, **self._where(plan))
 
     def _newest(self) -> Snapshot | None:

@@ -107,8 +107,8 @@ class Connected:
                 catalog.close()
 
     @contextmanager
-    def told(self, **where: Any) -> Iterator[None]:
-        """Errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
         where = {"unconnected": True, **where}
         try:
             yield

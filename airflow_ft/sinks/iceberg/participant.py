@@ -77,8 +77,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
 
     # --- versions of the table ---------------------------------------------------------------------------------------
 
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
-        return self.place.told(**self._where(plan))
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+        return self.place.translated_errors(**self._where(plan))
 
     def _newest(self) -> Version | None:
         return Version.newest(self.place)
@@ -98,8 +98,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     def _commit_onto(
         self, version: Version, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any], pipeline: str
     ) -> None:
-        told = {f"airflow-ft.{name}": str(value) for name, value in says.items()}
-        version.commit(branch_of(pipeline, self.name), ledger, staged.files, told)
+        properties = {f"airflow-ft.{name}": str(value) for name, value in says.items()}
+        version.commit(branch_of(pipeline, self.name), ledger, staged.files, properties)
 
     def _schema_problems_of(self, version: Version | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
         there = version.table.schema() if version is not None else None
