@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -53,10 +54,13 @@ class DurableSqlCatalog(SqlCatalog):
         return bool(strtobool(self.properties.get(INIT, "true")))
 
     def _is_there(self) -> bool:
-        """Return whether the database has the catalog's tables. SQLite would make a file that is not there."""
+        """Return whether the database has the catalog's tables.
+
+        SQLite would make a file that is not there. Where it could not, it raises, as it will at the first commit.
+        """
         url = self.engine.url
         in_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
-        if in_file and not Path(str(url.database)).exists():
+        if in_file and not (file := Path(str(url.database))).exists() and os.access(file.parent, os.W_OK):
             return False
         return inspect(self.engine).has_table(IcebergTables.__tablename__)
 
