@@ -161,6 +161,13 @@ class JobError(TerminalError):
     abort_reason = AbortReason.JOB_FAILED
 
 
+class ExternalRowsError(TerminalError):
+    """Rows that a program of the author has written cannot be staged: nothing of them is published."""
+
+    code = "external_rows"
+    abort_reason = AbortReason.JOB_FAILED
+
+
 class DeadLettersError(TerminalError):
     """A checkpoint has more dead letters than its pipeline allows: nothing of it is published."""
 
