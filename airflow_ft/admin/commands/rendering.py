@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
 
 _SPECS = ("sinks", "sources")
-_NEEDED = ("pipeline", "job")
+_NEEDED = ("pipeline", "job", "position")
 
 
 def rendered(task: CheckpointOperator, left_out: dict[str, str]) -> dict[str, Any]:
