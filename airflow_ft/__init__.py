@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_ft.jobs.inline.decorator import job as job
     from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
+    from airflow_ft.operators.external import ExternalFolderOperator as ExternalFolderOperator
+    from airflow_ft.operators.external import ExternalStageOperator as ExternalStageOperator
     from airflow_ft.operators.form import pipeline_params as pipeline_params
     from airflow_ft.operators.maintenance import MaintenanceOperator as MaintenanceOperator
     from airflow_ft.operators.maintenance import maintenance_dag as maintenance_dag
@@ -72,6 +74,8 @@ _WHERE = {
     "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
     "DryRun": "airflow_ft.pipeline.dry_run_result",
     "ExponentialDelay": "airflow_ft.protocol.restart",
+    "ExternalFolderOperator": "airflow_ft.operators.external",
+    "ExternalStageOperator": "airflow_ft.operators.external",
     "ExternalizedRetention": "airflow_ft.protocol.model",
     "FailureRate": "airflow_ft.protocol.restart",
     "FileSource": "airflow_ft.sources.files",
@@ -120,6 +124,8 @@ __all__ = [
     "DisposeSavepointOperator",
     "DryRun",
     "ExponentialDelay",
+    "ExternalFolderOperator",
+    "ExternalStageOperator",
     "ExternalizedRetention",
     "FailureRate",
     "FileSource",

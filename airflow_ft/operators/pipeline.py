@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import DuplicateTaskIdFound
 
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.external import ExternalFolderOperator, ExternalStageOperator
 from airflow_ft.operators.form import by_params
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
@@ -47,8 +48,9 @@ class CheckpointedPipeline(TaskGroup):
     """Runs a PySpark job and delivers its rows exactly once into every sink, all sinks or none.
 
     The tasks are `recover`, `stage`, `prepare.<connection>`, `commit.<connection>` and `confirmed`; tasks behind the
-    group in the DAG start when `confirmed` has succeeded, so only on proven data. With `streaming=True` there is one
-    task, `stream` (`StreamingPipelineOperator`), which runs until it is stopped.
+    group in the DAG start when `confirmed` has succeeded, so only on proven data. With a `position` instead of a job, a
+    task of yours computes the rows, between the tasks `folder` and `stage` (docs/external.md). With `streaming=True`
+    there is one task, `stream` (`StreamingPipelineOperator`), which runs until it is stopped.
 
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
@@ -74,6 +76,10 @@ class CheckpointedPipeline(TaskGroup):
     output: Any
     """Its result, for later tasks: {"numbers": [...], "count", "first", "last", "latest": number, "rows": count,
         "recovered": numbers, "recovered_rows": count, "set_aside": rows by sink}. See `ConfirmOperator`."""
+    stage: StageOperator | ExternalStageOperator | None = None
+    """The task that publishes rows; None: a stream."""
+    folder: Any = None
+    """With a `position`: the folder into which your task writes its rows before `stage`."""
     asset: Asset | AssetAlias
     """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 
@@ -131,7 +137,11 @@ class CheckpointedPipeline(TaskGroup):
         self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
         self.spec = spec
         with self:
-            self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec) if spec.streaming else _tasks(spec)
+            if spec.streaming:
+                self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
+            else:
+                self.stage, self.confirmed = _tasks(spec)
+                self.folder = getattr(self.stage, "folder", None)
         self.pipeline = spec.pipeline
         self.commit_order = delivery.names
         self.output = self.confirmed.output
@@ -163,14 +173,20 @@ def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> C
     )
 
 
-def _tasks(spec: PipelineSpec) -> ConfirmOperator:
-    """The tasks of a scheduled pipeline; returns the last one."""
+def _tasks(spec: PipelineSpec) -> tuple[StageOperator | ExternalStageOperator, ConfirmOperator]:
+    """The tasks of a scheduled pipeline; returns the stage and the last one."""
     names = plan_delivery(declared(spec.sinks), spec.commit_point).names
     recover = RecoverOperator(task_id="recover", spec=spec)
     # A trigger rule of the DAG's default_args concerns tasks before the group, so it applies to `recover` only.
     after = TriggerRule.ALL_SUCCESS
-    stage = StageOperator(task_id="stage", spec=spec, trigger_rule=after)
-    recover >> stage
+    stage: StageOperator | ExternalStageOperator
+    if spec.is_external:
+        folder = ExternalFolderOperator(task_id="folder", spec=spec, trigger_rule=after)
+        stage = ExternalStageOperator(task_id="stage", spec=spec, folder=folder.output, trigger_rule=after)
+        recover >> folder
+    else:
+        stage = StageOperator(task_id="stage", spec=spec, trigger_rule=after)
+        recover >> stage
     with TaskGroup(group_id="prepare"):
         prepared: list[DAGNode] = [
             PrepareOperator(task_id=name, participant=name, spec=spec, trigger_rule=after) for name in names
@@ -187,7 +203,7 @@ def _tasks(spec: PipelineSpec) -> ConfirmOperator:
     for first, second in pairwise(commits):
         first >> second
     commits[-1] >> confirmed
-    return confirmed
+    return stage, confirmed
 
 
 def _restart(spec: PipelineSpec) -> dict[str, Any]:

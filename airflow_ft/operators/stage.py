@@ -12,6 +12,7 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.resolved import checkpointing_of, resolve
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,6 +67,14 @@ class StageOperator(CheckpointOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if self.spec.is_external:
+            raise ConfigurationError(
+                "the pipeline has a position, so another task computes its rows.",
+                code="arguments_conflict",
+                remedy="Use ExternalFolderOperator and ExternalStageOperator, or give a job instead of a position.",
+                pipeline=self.spec.pipeline,
+                arguments=["position", "job"],
+            )
         self._driver: Driver | None = None
         declare_inlets(self)
         if self.spec.is_rendered:

@@ -107,13 +107,7 @@ def rehearse(
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> DryRun:
     """Run `dry_run` with the given connections; `on_line` receives Spark's lines, `on_start` its process."""
-    if not pipeline.job:
-        raise ConfigurationError(
-            "the pipeline has a position and no job, so there are no rows to look at.",
-            code="rows_missing",
-            remedy="Run `airflow ft doctor PIPELINE --dag FILE`, which examines the sinks.",
-            pipeline=pipeline.pipeline,
-        )
+    _require_job(pipeline)
     from airflow_ft.pipeline.decision_log import check_store, participant_factory
     from airflow_ft.pipeline.doctor import examine_sinks
     from airflow_ft.pipeline.steps import require_log, require_sources
@@ -177,6 +171,7 @@ def columns_of(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> M
     """
     from airflow_ft.pipeline.steps import require_log
 
+    _require_job(pipeline)
     require_log(pipeline.pipeline, pipeline.wal_root)
     with _scratch(pipeline.pipeline, pipeline.wal_root) as (root, url):
         with closing(_log_of(pipeline.store, connections, url)) as store:
@@ -184,6 +179,17 @@ def columns_of(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> M
         beside = _beside(pipeline, root, url)
         attempt = _Attempt(beside, connections, stored, everything=False, columns_only=True)
         return attempt.stage(spark_log.info, lambda _: None)[2]
+
+
+def _require_job(pipeline: ResolvedPipeline) -> None:
+    """Raise ConfigurationError for rows that another program computes."""
+    if not pipeline.job:
+        raise ConfigurationError(
+            "the pipeline has a position and no job, so there are no rows to look at.",
+            code="rows_missing",
+            remedy="Run `airflow ft doctor PIPELINE --dag FILE`, which examines the sinks.",
+            pipeline=pipeline.pipeline,
+        )
 
 
 @dataclass(frozen=True, slots=True)

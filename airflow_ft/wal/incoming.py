@@ -40,6 +40,10 @@ class Rows(Protocol):
     def schema(self) -> pa.Schema:
         """Their columns, in types of the log."""
 
+    @property
+    def sources(self) -> Sequence[str]:
+        """The names of the files that they come from."""
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield them in order, with `schema`."""
 
@@ -49,6 +53,8 @@ class Rows(Protocol):
 
 class TableRows:
     """Rows in memory. Raises ExternalRowsError for types that the log lacks."""
+
+    sources = ()
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -76,15 +82,15 @@ class ParquetRows:
         self._files, self.location, only = _folder_of(location)
         self._only = only
         self._found = self._look()
-        self._names = self._visible()
-        self._schemas = {name: self._schema(name) for name in self._names}
-        first = self._names[0]
+        self.sources = self._visible()
+        self._schemas = {name: self._schema(name) for name in self.sources}
+        first = self.sources[0]
         self.schema = self._schemas[first]
         for name, other in self._schemas.items():
             _require_same(self.schema, first, other, name)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        for name in self._names:
+        for name in self.sources:
             with self._open(name) as parquet:
                 metadata = parquet.metadata
                 size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))

@@ -243,8 +243,9 @@ def parquet_settings(schema: pa.Schema) -> dict[str, Any]:
 
 def rows_a_group(table: pa.Table) -> int:
     """Return as many rows of a table as fit into a row group."""
+    rows: int = table.num_rows
     size: int = table.nbytes
-    return max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, size))
+    return max(1, ROW_GROUP_BYTES * max(1, rows) // max(1, size))
 
 
 def bounded_columns(schema: pa.Schema) -> list[str]:

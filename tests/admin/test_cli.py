@@ -797,6 +797,25 @@ def test_doctor_reads_a_dag_that_never_ran(
         ft("doctor", "other", "--dag", str(dag))
 
 
+def test_doctor_examines_the_sinks_of_a_pipeline_whose_rows_another_task_computes(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, MySqlSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', position={'start': '{{ ds }}', 'end': '{{ ds }}'},\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
+    )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag))
+    assert "connection no_such_connection" in capsys.readouterr().out
+    for command in (["dry-run", "new"], ["setup", "new", "--print", "--tables"]):
+        with raises(SystemExit, "rows_missing", pipeline="new"):
+            ft(*command, "--dag", str(dag))
+
+
 @pytest.mark.parametrize(
     ("text", "code", "begins", "ends"),
     [

@@ -43,11 +43,11 @@ class Programs:
         )
 
     def run(self, name: str, *arguments: object) -> str:
-        """The last line of its output."""
+        """The last line that it prints, besides those of the log."""
         process = self.start(name, *arguments)
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, output
-        return output.splitlines()[-1]
+        return [line for line in output.splitlines() if not re.match(r"\d{4}-", line)][-1]
 
     def rows(self, table: str) -> list[tuple[object, ...]]:
         with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
@@ -60,6 +60,7 @@ def programs(tmp_path: Path) -> Programs:
 
 
 @pytest.mark.spark
+@pytest.mark.sampled(among="Spark drivers")
 def test_a_spark_job_delivers_with_its_last_line(programs: Programs) -> None:
     orders = pa.table({"customer": ["a", "b", "a"], "amount": pa.array([1, 2, 3], pa.int64())})
     (programs.folder / "in").mkdir()

@@ -18,7 +18,7 @@ from airflow_ft.wal.writer import SegmentFolder
 from tests.pipeline.test_deliver import ROWS, Shop, shop
 
 __all__ = ["shop"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(among="slow checks")]
 PLACES: list[tuple[Any, str]] = [
     (DecisionLog, "begin_stage"),
     (DecisionLog, "trigger"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.admin.commands.common import command, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
+from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
@@ -26,7 +27,10 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name
 
 if TYPE_CHECKING:
+    from airflow_ft.operators.base import CheckpointOperator
     from airflow_ft.pipeline.spec import PipelineSpec
+
+_STAGES = (StageOperator, ExternalStageOperator)
 
 
 @command
@@ -72,7 +76,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
     task = _task(pipeline, file)
     values = rendered(task, left_out)
     sinks = rebuild(task.spec.sinks, values.pop("sinks"))
-    sources = rebuild(task.spec.sources, values.pop("sources"), kind="source")
+    sources = rebuild(task.spec.sources, values.pop("sources", {}), kind="source")
     carrier = values.pop("commit_point")
     if carrier not in map(participant_name, sinks.values()):  # it is left out, or only a run renders it
         carrier = None
@@ -102,7 +106,7 @@ def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
     return spec
 
 
-def _task(pipeline: str, file: str) -> StageOperator:
+def _task(pipeline: str, file: str) -> CheckpointOperator:
     from airflow.dag_processing.dagbag import DagBag
 
     if not Path(file).is_file():
@@ -122,7 +126,7 @@ def _task(pipeline: str, file: str) -> StageOperator:
             path=path,
             error=problem,
         )
-    tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
+    tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, _STAGES)]
     for task in tasks:
         if task.pipeline == pipeline:
             return task

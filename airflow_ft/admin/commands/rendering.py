@@ -22,6 +22,8 @@ def rendered(task: CheckpointOperator, left_out: dict[str, str]) -> dict[str, An
     render = _renderer(task)
     found: dict[str, Any] = {}
     for name in task.carried():
+        if name == "position":  # nothing asks for it before a run
+            continue
         value = getattr(task, name)
         if name in _SPECS:
             found[name] = {}

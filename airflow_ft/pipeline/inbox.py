@@ -1,0 +1,122 @@
+"""Folders for tasks that compute rows: handed out, and read when their checkpoint is staged.
+
+    <wal_root>/<pipeline>/inbox/<epoch>/
+
+Each folder belongs to one execution of the task that hands it out. That takes an epoch, so a stage of an earlier folder
+can no longer publish (I5). A writer that was replaced writes into an earlier folder, which nothing reads.
+
+What if the process dies ...
+- after the epoch, before the folder: the next try takes another epoch.
+- after the rows are published, before the folder is removed: the next folder's task removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.given_rows import GivenRows
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ExternalRowsError
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.local import local_path
+
+if TYPE_CHECKING:
+    from airflow_ft.pipeline.resolved import ResolvedPipeline
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.wal.incoming import Rows
+    from airflow_ft.wal.writer import SegmentFolder
+
+_INBOX = "inbox"
+_OF_SPARK = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_REMEDY = "Clear the task that hands out the folder, so that all tasks behind it run again."
+
+
+def hand_out(
+    pipeline: ResolvedPipeline, run: steps.Context[DecisionLog], connections: ConnectionResolver
+) -> str | None:
+    """Return a new, empty folder; None: the run has staged its rows. Looks at the sinks first.
+
+    Removes earlier folders: the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS.
+
+    Raises:
+        TurnHeldError: another run has the turn.
+    """
+    from airflow_ft.spark.task.stage import look_first
+
+    store, name = run.store, pipeline.pipeline
+    store.register(name)
+    steps.require_active(store, name)
+    row = store.run(name, run.run)
+    if (row is not None and row.staged) or not steps.take_turn(run):
+        return None
+    look_first(
+        run, pipeline_steps.staging(pipeline, run, connections, lambda _: None)["preflight"], resume_drained=True
+    )
+    with new_epoch(store, name, run.worker, f"folder for {run.run}", run.lease_seconds) as (epoch, keeper):
+        files, inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
+        for earlier in files.names(inbox):
+            files.remove_tree(files.uri(inbox, earlier))
+        keeper.check()
+        folder = files.uri(inbox, str(epoch))
+        files.make_folder(folder)
+    return folder if is_hdfs(folder) else str(local_path(folder))
+
+
+class HandedOut:
+    """The rows in a folder that `hand_out` has returned, or in one of the author's."""
+
+    def __init__(self, pipeline: ResolvedPipeline, folder: str) -> None:
+        self._files, self._inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
+        self._rows = GivenRows(folder, pipeline.required_sinks)
+        self._folder = folder
+        self.is_own = filesystem(folder).uri(folder).startswith(f"{self._inbox}/")
+
+    def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
+        """Return the rows by sink. ExternalRowsError if a newer folder was handed out, or two jobs wrote here."""
+        if self.is_own:
+            self._require_newest()
+        found = self._rows.open(folder)
+        if self.is_own:
+            for sink, rows in found.items():
+                _require_one_job(sink, rows.sources)
+        return found
+
+    def remove(self) -> None:
+        """Remove the folder when its rows are published."""
+        if self.is_own:
+            self._files.remove_tree(self._folder)
+
+    def _require_newest(self) -> None:
+        mine = self._folder.rstrip("/").rpartition("/")[2]
+        newest = max((name for name in self._files.names(self._inbox) if name.isdigit()), key=int, default="")
+        if newest != mine:
+            raise ExternalRowsError(
+                f"{self._folder} is no longer the folder of this pipeline"
+                + (f": folder {newest} was handed out since." if newest else ": it was removed."),
+                code="folder_replaced",
+                remedy=_REMEDY,
+                path=self._folder,
+            )
+
+
+def _inbox(pipeline: ResolvedPipeline) -> str:
+    return filesystem(pipeline.wal_root).uri(pipeline.wal_root, pipeline.pipeline, _INBOX)
+
+
+def _require_one_job(sink: str, names: Sequence[str]) -> None:
+    """Raise ExternalRowsError for files of two Spark jobs: an earlier try has written beside its successor."""
+    jobs = {found[1]: name for name in names if (found := _OF_SPARK.match(name))}
+    if len(jobs) > 1:
+        one, other = sorted(jobs.values())[:2]
+        raise ExternalRowsError(
+            f"two Spark jobs wrote into the folder: {one} and {other}. An earlier try of the task may have continued.",
+            code="writers_mixed",
+            sink=sink,
+            remedy=f"{_REMEDY} Let the job write once, with mode('overwrite').",
+            files=[one, other],
+        )

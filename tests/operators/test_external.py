@@ -1,0 +1,232 @@
+"""The stage of rows that another task computes: the group in a DAG, and its tasks over SQLite, one after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_ft import (
+    CheckpointedPipeline,
+    ExternalFolderOperator,
+    ExternalStageOperator,
+    NoRestart,
+    PipelineSpec,
+    SqliteSink,
+)
+from airflow_ft.operators.stage import StageOperator
+from airflow_ft.pipeline.decision_log import participant_factory
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, FencedError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.store import open_store
+from airflow_ft.wal import incoming
+from tests.operators.declared import spec
+from tests.raising import raises
+
+pytestmark = pytest.mark.airflow
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+
+class Flow:
+    """A DAG whose tasks are run here."""
+
+    def __init__(self, folder: Path, *sinks: str) -> None:
+        self.folder, self.store = folder, open_store(f"sqlite:///{folder}/ft.db")
+        with DAG("d", schedule=None) as self.dag:
+            self.group = CheckpointedPipeline(
+                pipeline="orders",
+                position="{{ ds }}",
+                sinks={name: SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
+                store=f"sqlite:///{folder}/ft.db",
+                wal_root=str(folder / "wal"),
+                restart=NoRestart(),
+            )
+            with self.group:
+
+                @task
+                def compute(folder: str) -> None: ...
+
+                compute(self.group.folder) >> self.group.stage
+
+    def do(self, name: str, day: str, run_id: str = "", **fields: Any) -> Any:
+        """The step of a task in the run of a day."""
+        task: Any = self.dag.get_task(f"orders.{name}")
+        for field, value in {"position": day, **fields}.items():
+            if field in task.template_fields:
+                setattr(task, field, value)
+        run = steps.Context(
+            store=self.store,
+            pipeline="orders",
+            run=RunKey("d", run_id or day),
+            participants=participant_factory(),
+            worker=Worker(f"d/{run_id or day}/orders.{name}"),
+            lease_seconds=1.0,
+            is_own_stage=lambda staged_by: staged_by.endswith("orders.stage"),
+        )
+        return task.step(task.rendered(), run, {"outlet_events": {}})
+
+    def deliver(self, day: str) -> None:
+        for name in ("prepare.shop", "commit.shop"):
+            self.do(name, day)
+
+    def leave(self, day: str) -> None:
+        self.store.leave_turn("orders", RunKey("d", day), confirmed=True)
+
+    def rows(self, table: str = "orders") -> list[int]:
+        with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
+            return [id for (id,) in shop.execute(f"SELECT id FROM {table} ORDER BY 1")]
+
+
+@pytest.fixture
+def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
+    flow = Flow(tmp_path)
+    with closing(flow.store):
+        yield flow
+
+
+def write(folder: str, *tables: pa.Table, name: str = "part-{}.parquet") -> None:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for number, table in enumerate(tables or (ROWS,)):
+        pq.write_table(table, Path(folder) / name.format(number))
+
+
+def test_a_task_between_folder_and_stage_computes_the_rows(flow: Flow) -> None:
+    upstream = {task.task_id: task.upstream_task_ids for task in flow.dag.tasks}
+    assert upstream["orders.folder"] == {"orders.recover"}
+    assert upstream["orders.compute"] == {"orders.folder"}
+    assert upstream["orders.stage"] == {"orders.folder", "orders.compute"}
+    assert upstream["orders.prepare.shop"] == {"orders.stage"}
+    [compute] = [task for task in flow.dag.tasks if task.task_id == "orders.compute"]
+    assert compute.downstream_task_ids == {"orders.stage"}
+    read = DagSerialization.from_dict(DagSerialization.to_dict(flow.dag))
+    assert len(read.task_group.topological_sort()) == 1
+
+
+def test_what_it_writes_is_delivered_once(flow: Flow) -> None:
+    flow.do("recover", "monday")
+    folder = flow.do("folder", "monday")
+    assert list(Path(folder).iterdir()) == []
+    write(folder)
+    found = flow.do("stage", "monday", folder=folder)
+    assert found == {
+        "numbers": [1],
+        "count": 1,
+        "first": 1,
+        "last": 1,
+        "checkpoint": 1,
+        "position": "monday",
+        "repeated": False,
+    }
+    assert not Path(folder).exists(), "its rows are in the log"
+    write(folder, ROWS, ROWS)  # a zombie, into a folder that is not read again
+    assert flow.do("stage", "monday", folder=folder) == found, "a retry returns the same"
+    flow.deliver("monday")
+    assert flow.rows() == [1, 2]
+    with pytest.raises(AirflowSkipException):
+        flow.do("folder", "monday")
+    flow.leave("monday")
+    flow.do("recover", "tuesday")
+    folder = flow.do("folder", "tuesday")
+    assert [path.name for path in Path(folder).parent.iterdir()] == [Path(folder).name], "of the zombie nothing is left"
+    write(folder)
+    again = flow.do("stage", "monday", "tuesday", folder=folder)
+    assert (again["numbers"], again["checkpoint"], again["repeated"]) == ([], 1, True)
+
+
+def two_jobs(folder: str) -> None:
+    for job in ("5d1c8c2e-0000-4000-8000-000000000001", "5d1c8c2e-0000-4000-8000-000000000002"):
+        write(folder, name=f"part-00000-{job}-c000.snappy.parquet")
+
+
+@pytest.mark.parametrize(
+    ("fill", "code"),
+    [
+        (lambda folder: None, "files_none"),
+        (shutil.rmtree, "folder_replaced"),
+        (two_jobs, "writers_mixed"),
+        (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
+    ],
+)
+def test_what_cannot_be_sealed_is_refused_and_can_be_written_again(
+    flow: Flow, fill: Callable[[str], Any], code: str
+) -> None:
+    flow.do("recover", "monday")
+    folder = flow.do("folder", "monday")
+    fill(folder)
+    with raises(ExternalRowsError, code):
+        flow.do("stage", "monday", folder=folder)
+    assert flow.store.checkpoints("orders") == []
+    folder = flow.do("folder", "monday")
+    write(folder)
+    assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+
+
+def test_a_stage_of_an_earlier_folder_publishes_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow.do("recover", "monday")
+    earlier = flow.do("folder", "monday")
+    write(earlier, ROWS, ROWS)
+    seal = incoming.write_rows
+    newer = []
+
+    def overtaken(*given: Any) -> None:
+        seal(*given)
+        for lease in flow.store.leases("orders"):  # it is suspended, and its lease has expired
+            flow.store.release_lease("orders", lease.holder)
+        newer.append(flow.do("folder", "monday"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(incoming, "write_rows", overtaken)
+        with raises(FencedError, "fenced"):
+            flow.do("stage", "monday", folder=earlier)
+    write(earlier, ROWS, ROWS)
+    with raises(ExternalRowsError, "folder_replaced"):
+        flow.do("stage", "monday", folder=earlier)
+    write(newer[0])
+    assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [2]
+    flow.deliver("monday")
+    assert flow.rows() == [1, 2]
+
+
+def test_a_task_that_writes_is_missing(tmp_path: Path) -> None:
+    flow = Flow.__new__(Flow)
+    flow.store = open_store(f"sqlite:///{tmp_path}/ft.db")
+    with closing(flow.store), DAG("d", schedule=None) as flow.dag:
+        CheckpointedPipeline(
+            pipeline="orders",
+            position="{{ ds }}",
+            sinks={"orders": SqliteSink(table="orders", conn_id="shop")},
+            wal_root=str(tmp_path / "wal"),
+        )
+        with raises(ConfigurationError, "writer_missing"):
+            flow.do("stage", "monday", folder=str(tmp_path / "wal" / "orders" / "inbox" / "1"))
+
+
+@pytest.mark.parametrize(("position", "code"), [(None, "template_without_value"), ("{{ x }}", "template_not_rendered")])
+def test_a_position_has_a_value_in_a_run(flow: Flow, position: Any, code: str) -> None:
+    with raises(ConfigurationError, code, argument="position"):
+        flow.do("stage", position, folder="/data")
+
+
+def test_operators_fit_their_pipeline() -> None:
+    external = PipelineSpec(
+        pipeline="orders", position="{{ ds }}", sinks={"orders": SqliteSink(table="orders", conn_id="shop")}
+    )
+    with raises(ConfigurationError, "arguments_conflict", arguments=["position", "job"]):
+        StageOperator(task_id="stage", spec=external)
+    for make in (ExternalFolderOperator, lambda **given: ExternalStageOperator(folder="/data", **given)):
+        with raises(ConfigurationError, "argument_missing", argument="position"):
+            make(task_id="stage", spec=spec())

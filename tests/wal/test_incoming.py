@@ -1,0 +1,83 @@
+"""Rows of other programs become files of the log: their types, their order, and how many lie in a file."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_ft.protocol.errors import ExternalRowsError
+from airflow_ft.protocol.model import Segment
+from airflow_ft.wal import incoming, open_wal
+from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
+from airflow_ft.wal.writer import SegmentFolder
+from tests.raising import raises
+
+
+def sealed(folder: Path, rows: Rows) -> Segment:
+    segment = SegmentFolder(str(folder / "wal"), "orders", 1, 1, 0)
+    write_rows(segment, {"s": rows})
+    return segment.seal(1, {"s": True}, {})
+
+
+def read(segment: Segment) -> pa.Table:
+    reader = open_wal().open(segment)
+    schema = reader.schema("s")
+    return pa.Table.from_batches((b for file in reader.files("s") for b in reader.batches("s", file)), schema)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([Decimal(2**64 - 1)], pa.decimal128(20))),
+        (pa.array([2**32 - 1], pa.uint32()), pa.array([2**32 - 1], pa.int64())),
+        (pa.array(["a"], pa.large_string()), pa.array(["a"])),
+        (pa.array(["a"]).dictionary_encode(), pa.array(["a"])),
+        (pa.array([b"ab"], pa.binary(2)), pa.array([b"ab"])),
+        (pa.array([86_400_000], pa.date64()), pa.array([1], pa.date32())),
+        (pa.array([1.5], pa.float16()), pa.array([1.5], pa.float32())),
+        (pa.array([1_000], pa.timestamp("ns", "Europe/Berlin")), pa.array([1], pa.timestamp("us", "UTC"))),
+        (pa.array([1], pa.timestamp("s")), pa.array([1_000_000], pa.timestamp("us"))),
+        (pa.array([["a"]], pa.large_list(pa.large_string())), pa.array([["a"]], pa.list_(pa.string()))),
+        (pa.array([{"x": 1}], pa.struct([("x", pa.uint8())])), pa.array([{"x": 1}], pa.struct([("x", pa.int16())]))),
+        (pa.array([[("a", 1)]], pa.map_("large_string", "uint8")), pa.array([[("a", 1)]], pa.map_("string", "int16"))),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_each_type_keeps_its_values(tmp_path: Path, values: pa.Array, kept: pa.Array) -> None:
+    found = read(sealed(tmp_path, TableRows(pa.table({"c": values}))))
+    assert found.column("c").to_pylist() == kept.to_pylist()
+    assert str(found.schema.field("c").type).replace("element", "item") == str(kept.type)
+
+
+def test_int96_is_an_instant(tmp_path: Path) -> None:
+    instants = pa.table({"at": pa.array([1_764_000_000_123_456], pa.timestamp("us", "UTC"))})
+    pq.write_table(instants, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert read(sealed(tmp_path, ParquetRows(str(tmp_path / "a.parquet")))) == instants
+    nested = pa.table({"s": pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("us"))]))})
+    pq.write_table(nested, tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
+    with raises(ExternalRowsError, "type_unsupported", column="s"):
+        ParquetRows(str(tmp_path / "b.parquet"))
+
+
+def test_rows_keep_their_order_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "ROWS_A_FILE", 3)
+    monkeypatch.setattr(incoming, "ROW_GROUP_BYTES", 16)
+    (tmp_path / "in").mkdir()
+    for part in (10, 9):  # by number, and not by name
+        rows = pa.table({"id": pa.array(range(3 * part, 3 * part + 3), pa.int64())})
+        pq.write_table(rows, tmp_path / "in" / f"part-{part}.parquet")
+    pq.write_table(rows.slice(0, 0), tmp_path / "in" / "part-11.parquet")
+    segment = sealed(tmp_path, ParquetRows(str(tmp_path / "in")))
+    assert read(segment).column("id").to_pylist() == list(range(27, 33))
+    assert len(open_wal().open(segment).files("s")) == 2
+
+
+def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "in" / "1.parquet")
+    pq.write_table(pa.table({"b": ["y"], "a": [2]}), tmp_path / "in" / "2.parquet")
+    assert read(sealed(tmp_path, ParquetRows(str(tmp_path / "in")))).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
