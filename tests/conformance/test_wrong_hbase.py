@@ -37,7 +37,7 @@ def no_stamps() -> None:
     right()
 
     def mutate(self: Any, table: str, rows: Any, stamp: int) -> None:
-        self.client.mutateRows(table.encode(), rows, {})
+        self.documents.client.mutateRows(table.encode(), rows, {})
 
     Changes._mutate = mutate
 
@@ -109,8 +109,8 @@ def document_without_comparison() -> None:
 
     def replace(self: Any) -> None:
         document = participant.Mutation(column=participant._COLUMN, value=self.ledger.text.encode())
-        row = participant.memory_row(self.fence.pipeline, self.participant)
-        self.client.mutateRow(self.table.encode(), row, [document], {})
+        row = self.documents.row(self.fence.pipeline)
+        self.documents.client.mutateRow(self.documents.table, row, [document], {})
 
     Changes.replace = replace
 
@@ -126,7 +126,7 @@ def marker_before_rows() -> None:
             if self._is_settled(ledger, head, plan, fence, exactly=True):
                 standing: Proof = self._current_proof(ledger, plan)
                 return standing
-            stamps.give(ledger, plan, changes.at)
+            stamps.give(ledger, plan, changes.seen.at)
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
             ledger.deliver_head(plan.number)
         with self._writing(fence, plan) as (db, _):
