@@ -4,7 +4,8 @@ A server that cannot be started fails the test; nothing is skipped.
 
 | fixture | scope | gives |
 | --- | --- | --- |
-| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `hbase`, `s3` | session | the shared server (see `tools.servers`) |
+| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `s3`, `iceberg_rest` | session | the shared one (`tools.servers`) |
+| `hbase`, `redis_server`, `cassandra_server` | session | the same |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -166,58 +167,21 @@ def servers_folder() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def mariadb(servers_folder: Path) -> Iterator[MariaDb]:
-    with MariaDb(servers_folder / "mariadb") as server:
-        yield server
+def shared(kind: type[S], **given: Any) -> Any:
+    """Return the fixture of a server for all tests."""
+
+    @pytest.fixture(scope="session")
+    def start(servers_folder: Path) -> Iterator[S]:
+        with kind(servers_folder / kind.name, **given) as server:
+            yield server
+
+    return start
 
 
-@pytest.fixture(scope="session")
-def mysql(servers_folder: Path) -> Iterator[MySql]:
-    with MySql(servers_folder / "mysql") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres(servers_folder: Path) -> Iterator[Postgres]:
-    with Postgres(servers_folder / "postgres") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server(servers_folder: Path) -> Iterator[Redis]:
-    with Redis(servers_folder / "redis", options={"appendfsync": "always"}) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def iceberg_rest(servers_folder: Path) -> Iterator[IcebergRest]:
-    with IcebergRest(servers_folder / "iceberg") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def hbase(servers_folder: Path) -> Iterator[HBase]:
-    with HBase(servers_folder / "hbase") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def cassandra_server(servers_folder: Path) -> Iterator[Cassandra]:
-    with Cassandra(servers_folder / "cassandra") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def kafka(servers_folder: Path) -> Iterator[Kafka]:
-    with Kafka(servers_folder / "kafka") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def s3(servers_folder: Path) -> Iterator[S3]:
-    with S3(servers_folder / "s3") as server:
-        yield server
+mariadb, mysql, postgres = shared(MariaDb), shared(MySql), shared(Postgres)
+kafka, s3, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
+hbase, cassandra_server = shared(HBase), shared(Cassandra)
+redis_server = shared(Redis, options={"appendfsync": "always"})
 
 
 @pytest.fixture(scope="session")

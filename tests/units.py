@@ -46,6 +46,7 @@ SERVERS = frozenset(
         "iceberg_rest",
         "any_mysql",
         "cassandra_server",
+        "redis_server",
         "own_server",
     }
 )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from airflow_ft.protocol.model import Outcome, Proof
 from airflow_ft.sinks.cassandra import participant, rows
 from airflow_ft.testing import ParticipantConformance
-from airflow_ft.testing.world import World
 from tests.conformance.test_cassandra import tables
+from tests.conformance.wrong import Case, each, marker_first, notices
 from tools.servers import Cassandra
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
 PATCHED: list[tuple[Any, str]] = [
+    (rows, "_picked"),
     (participant, "inserts"),
     (participant, "deletes"),
     (participant.Changes, "look"),
@@ -73,19 +70,7 @@ def no_deletes() -> None:
 def marker_before_rows() -> None:
     """The rows follow the marker, so a process that dies between them loses rows."""
 
-    def deliver(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Proof:
-        counts = {name: sum(segment.rows.get(name, 0) for segment in plan.segments) for name in self.sinks}
-        with self._writing(fence, plan) as (_, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._current_proof(ledger, plan)
-            self._before_rows(ledger, plan)
-            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
-            ledger.deliver_head(plan.number)
-        with self._writing(fence, plan) as (db, _):
-            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
-        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, {})
-
+    deliver = marker_first(lambda one, changes, plan: one._before_rows(changes.ledger, plan))
     participant.CassandraParticipant._deliver = deliver  # type: ignore[method-assign]
 
 
@@ -95,7 +80,7 @@ class Late(ParticipantConformance):
     places: ClassVar[tuple[int, int]] = (17, 1)
 
 
-CASES = [
+CASES: list[Case] = [
     (a_stamp_for_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (one_time_for_all_rows, "test_a_delete_deletes", {}),
     (the_time_of_the_write, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 103}),
@@ -105,28 +90,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("defect", "case", "given"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_the_kit_notices(
-    cassandra_server: Cassandra,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    defect: Callable[[], None],
-    case: str,
-    given: dict[str, Any],
-) -> None:
-    play = partial(getattr(Late(), case), **given)
-    with _world(cassandra_server, tmp_path / "right") as world:
-        play(world)
-    for where, name in [*PATCHED, (rows, "_picked")]:
-        monkeypatch.setattr(where, name, getattr(where, name))  # all are put back
-    defect()
-    with _world(cassandra_server, tmp_path / "wrong") as world, pytest.raises(AssertionError):
-        world.target.flaw = f"{__name__}:{defect.__name__}"
-        play(world)
-
-
-@contextmanager
-def _world(server: Cassandra, folder: Path) -> Iterator[World]:
-    folder.mkdir()
-    with tables(server) as target, closing(World(target, folder)) as world:
-        yield world
+@each(CASES)
+def test_the_kit_notices(cassandra_server: Cassandra, tmp_path: Path, case: Case) -> None:
+    notices(lambda: tables(cassandra_server), case, tmp_path, *PATCHED, kit=Late)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.model import Outcome, Proof
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import participant as participant_module
 from airflow_ft.sinks.hbase import stamps
-from airflow_ft.testing import ParticipantConformance
-from airflow_ft.testing.world import World
 from tests.conformance.test_hbase import Rows
+from tests.conformance.wrong import Case, each, marker_first, notices
 from tools.servers import HBase
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
@@ -24,7 +21,10 @@ participant: Any = participant_module
 FEW = 10
 """Rows of a batch here, so that the cases of the kit have many of them."""
 Changes, Participant = participant.Changes, participant.HBaseParticipant
-PATCHED = ((Changes, "replace"), (Changes, "_mutate"), (Participant, "_deliver"), (Participant, "_send"))
+PATCHED = (
+    (stamps, "_ROWS"), (participant, "give"), (participant, "batches"), (participant, "mutations"),
+    (Changes, "replace"), (Changes, "_mutate"), (Participant, "_deliver"), (Participant, "_send"),
+)  # fmt: skip
 
 
 def right() -> None:
@@ -37,7 +37,7 @@ def no_stamps() -> None:
     right()
 
     def mutate(self: Any, table: str, rows: Any, stamp: int) -> None:
-        self.client.mutateRows(table.encode(), rows, {})
+        self.documents.client.mutateRows(table.encode(), rows, {})
 
     Changes._mutate = mutate
 
@@ -109,8 +109,8 @@ def document_without_comparison() -> None:
 
     def replace(self: Any) -> None:
         document = participant.Mutation(column=participant._COLUMN, value=self.ledger.text.encode())
-        row = participant.memory_row(self.fence.pipeline, self.participant)
-        self.client.mutateRow(self.table.encode(), row, [document], {})
+        row = self.documents.row(self.fence.pipeline)
+        self.documents.client.mutateRow(self.documents.table, row, [document], {})
 
     Changes.replace = replace
 
@@ -119,24 +119,10 @@ def marker_before_rows() -> None:
     """The rows follow the marker, so a process that dies between them loses rows."""
     right()
 
-    def deliver(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Proof:
-        counts = {name: sum(segment.rows.get(name, 0) for segment in plan.segments) for name in self.sinks}
-        with self._writing(fence, plan) as (changes, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=True):
-                standing: Proof = self._current_proof(ledger, plan)
-                return standing
-            stamps.give(ledger, plan, changes.at)
-            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
-            ledger.deliver_head(plan.number)
-        with self._writing(fence, plan) as (db, _):
-            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
-        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, {})
-
-    Participant._deliver = deliver
+    Participant._deliver = marker_first(lambda _, changes, plan: stamps.give(changes.ledger, plan, changes.seen.at))
 
 
-CASES = [
+CASES: list[Case] = [
     (no_stamps, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
     (stamps_of_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (one_stamp, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
@@ -148,30 +134,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("defect", "case", "given"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_the_kit_notices(
-    hbase: HBase,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    defect: Callable[[], None],
-    case: str,
-    given: dict[str, Any],
-) -> None:
-    play = partial(getattr(ParticipantConformance(), case), **given)
-    for module, name in (
-        (stamps, "_ROWS"), (participant, "give"), (participant, "batches"), (participant, "mutations"), *PATCHED
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, getattr(module, name))  # all are put back
-    right()
-    with closing(_world(hbase, tmp_path / "right")) as world:
-        world.target.flaw = f"{__name__}:right"
-        play(world)
-    defect()
-    with closing(_world(hbase, tmp_path / "wrong")) as world, pytest.raises(AssertionError):
-        world.target.flaw = f"{__name__}:{defect.__name__}"
-        play(world)
-
-
-def _world(server: HBase, folder: Path) -> World:
-    folder.mkdir()
-    return World(Rows(server, "text", 0), folder)
+@each(CASES)
+def test_the_kit_notices(hbase: HBase, tmp_path: Path, case: Case) -> None:
+    notices(lambda: nullcontext(Rows(hbase, "text", 0)), case, tmp_path, *PATCHED, right=right)

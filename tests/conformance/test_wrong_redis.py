@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.model import Outcome, Proof
 from airflow_ft.sinks.redis import participant
-from airflow_ft.testing import ParticipantConformance
-from airflow_ft.testing.world import World
 from tests.conformance.test_redis import Keys
+from tests.conformance.wrong import Case, each, marker_first, notices
 from tools.servers import Redis
 
 pytestmark = pytest.mark.server
+PATCHED = ((participant, "SEND"), (participant.RedisParticipant, "_deliver"))
 SCRIPTS = {
     "no_fence": ("if memory[1] ~= ARGV[1] or memory[2] ~= ARGV[2] then", "if false then"),
     "no_progress": ("local done = memory[3] == ARGV[6] and tonumber(memory[4]) or 0", "local done = first"),
@@ -47,19 +43,7 @@ def no_deletes() -> None:
 def marker_before_rows() -> None:
     """The rows follow the marker, so a process that dies between them loses rows."""
 
-    def deliver(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Proof:
-        counts = {name: sum(segment.rows.get(name, 0) for segment in plan.segments) for name in self.sinks}
-        with self._writing(fence, plan) as (_, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=True):
-                return self._current_proof(ledger, plan)
-            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, {})
-            ledger.deliver_head(plan.number)
-        with self._writing(fence, plan) as (db, _):
-            self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], None)
-        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, {})
-
-    participant.RedisParticipant._deliver = deliver  # type: ignore[method-assign]
+    participant.RedisParticipant._deliver = marker_first()  # type: ignore[method-assign]
 
 
 def _seed(*names: str) -> None:
@@ -69,7 +53,7 @@ def _seed(*names: str) -> None:
         participant.SEND = participant.SEND.replace(old, new)
 
 
-CASES = [
+CASES: list[Case] = [
     (no_fence, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
     (no_progress, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (first_row_counts, "test_the_last_change_of_a_key_counts", {}),
@@ -78,26 +62,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("defect", "case", "given"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_the_kit_notices(
-    redis_server: Redis,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    defect: Callable[[], None],
-    case: str,
-    given: dict[str, Any],
-) -> None:
-    play = partial(getattr(ParticipantConformance(), case), **given)
-    with closing(_world(redis_server, tmp_path / "right")) as world:
-        play(world)
-    monkeypatch.setattr(participant, "SEND", participant.SEND)  # both are put back
-    monkeypatch.setattr(participant.RedisParticipant, "_deliver", participant.RedisParticipant._deliver)
-    defect()
-    with closing(_world(redis_server, tmp_path / "wrong")) as world, pytest.raises(AssertionError):
-        world.target.flaw = f"{__name__}:{defect.__name__}"
-        play(world)
-
-
-def _world(server: Redis, folder: Path) -> World:
-    folder.mkdir()
-    return World(Keys(server, "hash", "upsert"), folder)
+@each(CASES)
+def test_the_kit_notices(redis_server: Redis, tmp_path: Path, case: Case) -> None:
+    notices(lambda: nullcontext(Keys(redis_server, "hash", "upsert")), case, tmp_path, *PATCHED)

@@ -11,25 +11,30 @@ The marker follows after the last row. A store that can apply rows and marker at
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, together
 from airflow_ft.protocol.model import Fence, Plan, Promise, Proof
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import deletes_and_known
-from airflow_ft.sinks.base.document import DocumentParticipant
-from airflow_ft.sinks.base.one_transaction import Db, TransactionLedger
+from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant
+from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.one_transaction import TransactionLedger
 from airflow_ft.sinks.refused import Refused
 
+Client = TypeVar("Client")
+Seen = TypeVar("Seen")
 _CHUNK_ROWS = 1000
 
 
@@ -84,11 +89,56 @@ def null_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> dict[int, str]:
     return found
 
 
-class KeyedParticipant(DocumentParticipant[Db]):
+@dataclass
+class Documents(ABC, Generic[Client, Seen]):
+    """The documents of a participant in a store, over one connection."""
+
+    client: Client
+    connection: ConnectionInfo
+    participant: str
+
+    @abstractmethod
+    def read(self, pipeline: str, *, create: bool = False) -> tuple[DocumentLedger, Seen]:
+        """Return a document, and what its replacement is compared with. `create`: make their place in the store."""
+
+
+D = TypeVar("D", bound=Documents[Any, Any])
+
+
+@dataclass
+class Changes(ABC, Generic[D, Seen]):
+    """One writing part of a step: its connection, and the document as it was read."""
+
+    documents: D
+    fence: Fence
+    plan: Plan | None
+    ledger: DocumentLedger
+    seen: Seen
+
+    @abstractmethod
+    def replace(self) -> None:
+        """Replace the document. OvertakenError: another process was faster, or may have been."""
+
+
+C = TypeVar("C", bound=Changes[Any, Any])
+
+
+@dataclass
+class KeyedParticipant(DocumentParticipant[C]):
     """One store, and all sinks of a pipeline that write there. A system implements how chunks are judged and sent."""
 
+    others = "other processes of the pipeline"
+    changes: ClassVar[type[Changes[Any, Any]]]
+
+    name: str
     sinks: Mapping[str, KeyedSpec]
     promise: Promise
+    connection: ConnectionInfo
+    wal: WalReader
+
+    @abstractmethod
+    def _opened(self, plan: Plan | None) -> AbstractContextManager[Documents[Any, Any]]:
+        """Connect for the block."""
 
     @abstractmethod
     def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
@@ -99,10 +149,29 @@ class KeyedParticipant(DocumentParticipant[Db]):
         """Rows that the store cannot hold exactly, by their place, with the reason. NULL in keys is found before."""
 
     @abstractmethod
-    def _send(self, db: Db, chunks: Iterator[Chunk]) -> None:
+    def _send(self, db: C, chunks: Iterator[Chunk]) -> None:
         """Send all chunks, in this order; a store that is ATOMIC keeps them hidden until the marker."""
 
-    def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[C, DocumentLedger]]:
+        with self._opened(plan) as documents:
+            ledger, seen = documents.read(fence.pipeline, create=create)
+            if ledger.head() is None and not create:
+                check_owner(None, fence)
+            changes: Any = self.changes(documents, fence, plan, ledger, seen)
+            yield changes, ledger
+            if keep and ledger.has_changed:
+                changes.replace()
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
+        with self._opened(plan) as documents:
+            ledger, _ = documents.read(pipeline)
+            yield ledger if ledger.head() is not None else None
+
+    def _schema_problems(self, db: C, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
         for name in self.sinks:
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 if schema.names:
@@ -131,7 +200,7 @@ class KeyedParticipant(DocumentParticipant[Db]):
         return self.sinks[sink].key_columns
 
     def _insert(
-        self, db: Db, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+        self, db: C, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         counts: dict[str, int] = {}
         if problems := list(self._schema_problems(db, readers, make=False)):

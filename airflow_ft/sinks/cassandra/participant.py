@@ -23,7 +23,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -38,12 +38,12 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement, Simple
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
-from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.base.one_transaction import TransactionLedger
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import (
@@ -76,19 +76,22 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     return CassandraParticipant(plan.name, CassandraSink.all_of(plan), plan.promise, connection, wal)
 
 
-@dataclass
-class Documents:
-    """The documents of a participant, in its connection's keyspace."""
+class Documents(keyed.Documents[Session, int]):
+    """Documents in a table of the connection's keyspace, each with the version by which its replacement is compared."""
 
-    session: Session
-    keyspace: str
-    participant: str
+    @property
+    def keyspace(self) -> str:
+        """Return the keyspace of the table."""
+        return keyspace_of(self.connection)
 
-    def read(self, pipeline: str) -> tuple[DocumentLedger, int]:
-        """Return the document and its version; 0: there is none."""
-        query = self._statement("SELECT version, document FROM {} WHERE pipeline = %s AND participant = %s")
-        query.consistency_level = ConsistencyLevel.SERIAL
-        row = self.session.execute(query, (pipeline, self.participant)).one()
+    def read(self, pipeline: str, *, create: bool = False) -> tuple[DocumentLedger, int]:
+        row = None
+        if documents_exist(self.client, self.keyspace):
+            query = self._statement("SELECT version, document FROM {} WHERE pipeline = %s AND participant = %s")
+            query.consistency_level = ConsistencyLevel.SERIAL
+            row = self.client.execute(query, (pipeline, self.participant)).one()
+        elif create:
+            create_documents(self.client, self.keyspace)
         where = f"the document of {pipeline}, {self.participant} in {self.keyspace}.{DOCUMENTS}"
         return DocumentLedger(row and row.document, where, plan="", stamp=0, free=0), row.version if row else 0
 
@@ -101,7 +104,7 @@ class Documents:
             query = "INSERT INTO {} (version, document, pipeline, participant) VALUES (%s, %s, %s, %s) IF NOT EXISTS"
             given = (1, text, pipeline, self.participant)
         try:
-            applied = self.session.execute(self._statement(query), given).was_applied
+            applied = self.client.execute(self._statement(query), given).was_applied
         except Exception as error:
             if isinstance(error, WriteTimeout) or getattr(error, "code", None) == _CAS_UNKNOWN:
                 raise OvertakenError(nothing=False) from error
@@ -114,29 +117,27 @@ class Documents:
 
 
 @dataclass
-class Changes:
-    """One writing part of a step: the document as it was read, and statements for rows."""
+class Changes(keyed.Changes[Documents, int]):
+    """With statements for rows."""
 
-    documents: Documents
-    fence: Fence
-    ledger: DocumentLedger
-    version: int
-    plan: Plan | None
     prepared: dict[tuple[str, str], PreparedStatement] = field(default_factory=dict)
     looked: float = field(default_factory=time.monotonic)
+
+    def replace(self) -> None:
+        self.documents.replace(self.fence.pipeline, self.seen, self.ledger.text)
 
     def look(self) -> None:
         """OvertakenError: another process has replaced the document since it was read. Looks once a second."""
         if time.monotonic() - self.looked >= _LOOK_SECONDS:
             _, version = self.documents.read(self.fence.pipeline)
-            if version != self.version:
+            if version != self.seen:
                 raise OvertakenError()
             self.looked = time.monotonic()
 
     def statement(self, query: str, consistency: str) -> PreparedStatement:
         """Return a statement, prepared once."""
         if (query, consistency) not in self.prepared:
-            statement = self.documents.session.prepare(query)
+            statement = self.documents.client.prepare(query)
             statement.consistency_level = ConsistencyLevel.name_to_value[consistency]
             self.prepared[query, consistency] = statement
         return self.prepared[query, consistency]
@@ -146,7 +147,7 @@ class Changes:
         left = list(_batches(statement, rows))
         for tried in range(_TRIES):
             sent = [(each, ()) for each in left]
-            done = execute_concurrent(self.documents.session, sent, concurrency=_IN_FLIGHT, raise_on_first_error=False)
+            done = execute_concurrent(self.documents.client, sent, concurrency=_IN_FLIGHT, raise_on_first_error=False)
             failed = [(each, error) for each, (success, error) in zip(left, done, strict=True) if not success]
             for _, error in failed:
                 if tried == _TRIES - 1 or not isinstance(error, WriteTimeout | Unavailable | OverloadedErrorMessage):
@@ -178,13 +179,8 @@ def _batches(statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> Ite
 class CassandraParticipant(KeyedParticipant[Changes]):
     """One cluster, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
 
-    others = "other processes of the pipeline"
-
-    name: str
+    changes = Changes
     sinks: Mapping[str, CassandraSink]
-    promise: Promise
-    connection: ConnectionInfo
-    wal: WalReader
 
     def __post_init__(self) -> None:
         self._tables: dict[str, Table] = {}
@@ -195,41 +191,17 @@ class CassandraParticipant(KeyedParticipant[Changes]):
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
         """Connect once for a step, which reads the tables' schemas itself."""
         with opened(self.connection, **self._where(plan)) as self._session:
-            self._documents = Documents(self._session, keyspace_of(self.connection), self.name)
             self._tables.clear()
             return super()._persist(doing, step, fence, plan)
 
     def _preflight(self) -> dict[str, Any]:
-        own = self._documents.keyspace
+        own = keyspace_of(self.connection)
         unsafe = any(sink.allow_unsafe_durability for sink in self.sinks.values())
         keyspaces = [own, *(sink.place(own)[0] for sink in self.sinks.values())]
         return check_nodes(self._session, address(self.connection), keyspaces, unsafe=unsafe)
 
-    # --- the document ------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _writing(
-        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[Changes, DocumentLedger]]:
-        documents = self._documents
-        if not documents_exist(self._session, documents.keyspace):
-            if not create:
-                check_owner(None, fence)
-            create_documents(self._session, documents.keyspace)
-        ledger, version = documents.read(fence.pipeline)
-        if ledger.head() is None and not create:
-            check_owner(None, fence)
-        yield Changes(documents, fence, ledger, version, plan), ledger
-        if keep and ledger.has_changed:
-            documents.replace(fence.pipeline, version, ledger.text)
-
-    @contextmanager
-    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
-        if not documents_exist(self._session, self._documents.keyspace):
-            yield None
-            return
-        ledger, _ = self._documents.read(pipeline)
-        yield ledger if ledger.head() is not None else None
+    def _opened(self, plan: Plan | None) -> AbstractContextManager[Documents]:
+        return nullcontext(Documents(self._session, self.connection, self.name))
 
     def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
         """Give out the plan's stamp, once: later than all before, and no earlier than the time of Cassandra.
@@ -251,7 +223,7 @@ class CassandraParticipant(KeyedParticipant[Changes]):
 
     def _table(self, sink: str) -> Table:
         if sink not in self._tables:
-            self._tables[sink] = read_table(self._session, *self.sinks[sink].place(self._documents.keyspace))
+            self._tables[sink] = read_table(self._session, *self.sinks[sink].place(keyspace_of(self.connection)))
         return self._tables[sink]
 
     def _key_columns(self, sink: str) -> Sequence[str]:
@@ -271,7 +243,7 @@ class CassandraParticipant(KeyedParticipant[Changes]):
             sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
             seconds = table.seconds_to_live(sink)
             if seconds:  # from the stamp on, so that a retry prolongs no life
-                seconds = max(1, seconds - max(0, time_of(db.documents.session) - first) // 1_000_000)
+                seconds = max(1, seconds - max(0, time_of(db.documents.client) - first) // 1_000_000)
             names, rows = inserts(sink, table, chunk, first, seconds)
             if rows:
                 db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)

@@ -25,7 +25,7 @@ from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
 from airflow_ft.sinks.cassandra.columns import from_text, read, to_text, values
 from airflow_ft.sinks.cassandra.participant import Documents
 from airflow_ft.sinks.cassandra.rows import keys
-from airflow_ft.sinks.cassandra.server import documents_exist, keyspace_of, opened
+from airflow_ft.sinks.cassandra.server import keyspace_of, opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, read_table, written
 from airflow_ft.sinks.set_aside import DeliveredLog
@@ -58,10 +58,8 @@ def verify(
             readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
             compared = _common(sink, table, [reader.schema(name).names for _, name, reader in readers])
             changes = [(number, _changes(sink, table, name, reader, compared)) for number, name, reader in readers]
-            ledger: DocumentLedger | None = None
-            if documents_exist(session, own):
-                ledger, _ = Documents(session, own, plan.name).read(newest.plan.pipeline)
-            head = ledger.head() if ledger is not None else None
+            ledger, _ = Documents(session, connection, plan.name).read(newest.plan.pipeline)
+            head = ledger.head()
             rows = _Rows(session, table, sink, compared, _stamps(ledger))
             last = head.last_delivered if head else None
             reports.append(compare_keys(begun, into, last, changes, rows.look))
@@ -79,10 +77,8 @@ def _common(sink: CassandraSink, table: Table, schemas: Sequence[Sequence[str]])
     return [name for name in names if name not in table.key and all(name in each for each in schemas)]
 
 
-def _stamps(ledger: DocumentLedger | None) -> list[tuple[int, int]]:
+def _stamps(ledger: DocumentLedger) -> list[tuple[int, int]]:
     """Return the stamp and the number of each marker, in order."""
-    if ledger is None:
-        return []
     return sorted((marker.detail["stamp"], number) for number, marker in ledger.markers() if "stamp" in marker.detail)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,10 @@ from thriftpy2.thrift import TClient
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Proof
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
@@ -43,12 +44,11 @@ from airflow_ft.sinks.hbase.server import (
     HBaseError,
     Mutation,
     address,
-    create_ledger,
     is_framed,
     is_no_table,
     ledger_table,
+    make_ledger,
     opened,
-    require_ledger,
     require_table,
 )
 from airflow_ft.sinks.hbase.spec import HBaseSink
@@ -64,47 +64,47 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     return HBaseParticipant(plan.name, HBaseSink.all_of(plan), plan.promise, connection, wal)
 
 
-def read_document(
-    client: TClient, table: str, pipeline: str, participant: str
-) -> tuple[DocumentLedger, bytes | None, int]:
-    """Return the document of a participant, its text, and the time of HBase at which it was written.
+class Seen(NamedTuple):
+    """Text of a document, and the time of HBase at which it was written (milliseconds since 1970; 0: there is none)."""
 
-    Milliseconds since 1970; 0: there is none.
-    """
-    row = memory_row(pipeline, participant)
-    try:
-        found = client.get(table.encode(), row, _COLUMN, {})
-    except HBaseError as error:
-        if not is_no_table(error):
-            raise
-        found = []
-    text, at = (found[0].value, found[0].timestamp) if found else (None, 0)
-    return DocumentLedger(text, f"row {row.decode()!r} of table {table}", stamps=dict(NONE_GIVEN)), text, at
-
-
-def memory_row(pipeline: str, participant: str) -> bytes:
-    """Return the row of a participant's memory of a pipeline."""
-    return f"{pipeline}:{participant}".encode()
-
-
-@dataclass
-class Changes:
-    """One step's connection, and what it has read: the document, its text, and HBase's time when it was written."""
-
-    client: TClient
-    table: str
-    participant: str
-    fence: Fence
-    seen: bytes | None
+    text: bytes | None
     at: int
-    ledger: DocumentLedger
-    plan: Plan | None
+
+
+class Documents(keyed.Documents[TClient, Seen]):
+    """Documents in the sink's own table, each in a row of its pipeline."""
+
+    @property
+    def table(self) -> bytes:
+        """Return the table's name."""
+        return ledger_table(self.connection).encode()
+
+    def row(self, pipeline: str) -> bytes:
+        """Return the row of a document."""
+        return f"{pipeline}:{self.participant}".encode()
+
+    def read(self, pipeline: str, *, create: bool = False) -> tuple[DocumentLedger, Seen]:
+        if create:
+            make_ledger(self.client, self.connection)
+        row = self.row(pipeline)
+        try:
+            found = self.client.get(self.table, row, _COLUMN, {})
+        except HBaseError as error:
+            if not is_no_table(error):
+                raise
+            found = []
+        seen = Seen(found[0].value, found[0].timestamp) if found else Seen(None, 0)
+        where = f"row {row.decode()!r} of table {self.table.decode()}"
+        return DocumentLedger(seen.text, where, stamps=dict(NONE_GIVEN)), seen
+
+
+class Changes(keyed.Changes[Documents, Seen]):
+    """With requests for rows."""
 
     def replace(self) -> None:
-        """Replace the document. OvertakenError: another process was faster."""
         document = Mutation(column=_COLUMN, value=self.ledger.text.encode())
-        row = memory_row(self.fence.pipeline, self.participant)
-        if not self.client.checkAndPut(self.table.encode(), row, _COLUMN, self.seen, document, {}):
+        documents, row = self.documents, self.documents.row(self.fence.pipeline)
+        if not documents.client.checkAndPut(documents.table, row, _COLUMN, self.seen.text, document, {}):
             raise OvertakenError()  # or the gateway has repeated a request that had succeeded: the step finds out
 
     def send(self, table: str, rows: Mapping[bytes, list[Mutation]], stamp: int) -> None:
@@ -123,37 +123,27 @@ class Changes:
 
     def _mutate(self, table: str, rows: list[BatchMutation], stamp: int) -> None:
         """Write rows, if this process still owns the head."""
-        ledger, text, _ = read_document(self.client, self.table, self.fence.pipeline, self.participant)
-        if text != self.seen:
+        ledger, seen = self.documents.read(self.fence.pipeline)
+        if seen.text != self.seen.text:
             check_owner(ledger.head(), self.fence)
-        self.client.mutateRowsTs(table.encode(), rows, stamp, {})
+        self.documents.client.mutateRowsTs(table.encode(), rows, stamp, {})
 
 
 @dataclass
 class HBaseParticipant(KeyedParticipant[Changes]):
     """One gateway, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
 
-    others = "other processes of the pipeline"
-
-    name: str
+    changes = Changes
     sinks: Mapping[str, HBaseSink]
-    promise: Promise
-    connection: ConnectionInfo
-    wal: WalReader
 
     def _place(self) -> str:
         return f"HBase at {address(self.connection)}"
-
-    @property
-    def _ledger(self) -> str:
-        return ledger_table(self.connection)
 
     def _preflight(self) -> dict[str, Any]:
         server = address(self.connection)
         expiring: dict[str, int] = {}
         with opened(self.connection, participant=self.name) as client:
-            if not require_ledger(client, server, self._ledger):
-                create_ledger(client, self._ledger)
+            make_ledger(client, self.connection)
             for name, sink in self.sinks.items():
                 try:
                     found = require_table(client, server, sink.table, sink.families)
@@ -162,28 +152,10 @@ class HBaseParticipant(KeyedParticipant[Changes]):
                 expiring |= {f"{sink.table}/{family}": seconds for family, seconds in found.items()}
         return {"expiring": expiring} if expiring else {}
 
-    # --- the document ------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _writing(
-        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[Changes, DocumentLedger]]:
+    def _opened(self, plan: Plan | None) -> Iterator[Documents]:
         with opened(self.connection, **self._where(plan)) as client:
-            if create and not require_ledger(client, address(self.connection), self._ledger):
-                create_ledger(client, self._ledger)
-            ledger, seen, at = read_document(client, self._ledger, fence.pipeline, self.name)
-            if ledger.head() is None and not create:
-                check_owner(None, fence)
-            changes = Changes(client, self._ledger, self.name, fence, seen, at, ledger, plan)
-            yield changes, ledger
-            if keep and ledger.has_changed:
-                changes.replace()
-
-    @contextmanager
-    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
-        with opened(self.connection, **self._where(plan)) as client:
-            ledger, _, _ = read_document(client, self._ledger, pipeline, self.name)
-            yield ledger if ledger.head() is not None else None
+            yield Documents(client, self.connection, self.name)
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
         """Give out stamps, durable before the first row: the raised head has the time of HBase."""
@@ -191,7 +163,7 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             self._raised(ledger, fence)
         with self._writing(fence, plan) as (changes, ledger):
             self._raised(ledger, fence)
-            stamps = {} if ledger.marker(plan.number) else give(ledger, plan, changes.at)
+            stamps = {} if ledger.marker(plan.number) else give(ledger, plan, changes.seen.at)
         return super()._deliver(plan, fence, set_aside, {**more, **stamps})
 
     # --- rows --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.hbase import rows
-from airflow_ft.sinks.hbase.participant import read_document
+from airflow_ft.sinks.hbase.participant import Documents
 from airflow_ft.sinks.hbase.server import address, ledger_table, opened, require_ledger, require_table
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
@@ -32,7 +32,7 @@ def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) ->
     with opened(connection, ASK_SECONDS, participant=plan.name) as client:
         if not require_ledger(client, address(connection), table):
             return Finding(f"missing; the first `prepare` creates table {table}", owner="")
-        head = read_document(client, table, pipeline, plan.name)[0].head()
+        head = Documents(client, connection, plan.name).read(pipeline)[0].head()
     return Finding(f"exists as table {table}", owner="" if head is None else head.installation)
 
 

@@ -199,12 +199,16 @@ def require_ledger(client: TClient, server: str, table: str) -> bool:
     return True
 
 
-def create_ledger(client: TClient, table: str) -> None:
-    """Create the sink's own table, unless another process is faster."""
+def make_ledger(client: TClient, connection: ConnectionInfo) -> bool:
+    """Create the sink's own table where it is missing. Return False if it was there."""
+    table = ledger_table(connection)
+    if require_ledger(client, address(connection), table):
+        return False
     try:
         client.createTable(table.encode(), [_API.ColumnDescriptor(name=FAMILY.encode(), maxVersions=1)])
-    except _API.AlreadyExists:
-        return
+    except _API.AlreadyExists:  # another process was faster
+        pass
     except HBaseError as error:
         if "TableExistsException" not in _text(error.message):
             raise
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.hbase.server import FAMILY, address, create_ledger, ledger_table, opened, require_ledger
+from airflow_ft.sinks.hbase.server import FAMILY, ledger_table, make_ledger, opened
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _DELETES = "hbase.hstore.time.to.purge.deletes"
@@ -34,9 +34,5 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
     """Create the sink's own table where it is missing. Return its name; "": it was there."""
-    table = ledger_table(connection)
     with opened(connection, participant=plan.name) as client:
-        if require_ledger(client, address(connection), table):
-            return ""
-        create_ledger(client, table)
-    return f"table {table}"
+        return f"table {ledger_table(connection)}" if make_ledger(client, connection) else ""

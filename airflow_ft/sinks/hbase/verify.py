@@ -15,9 +15,9 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, null_keys, pieces
 from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
-from airflow_ft.sinks.hbase.participant import read_document
+from airflow_ft.sinks.hbase.participant import Documents
 from airflow_ft.sinks.hbase.rows import cells, encoded
-from airflow_ft.sinks.hbase.server import address, ledger_table, opened, require_table
+from airflow_ft.sinks.hbase.server import address, opened, require_table
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -37,7 +37,7 @@ def verify(
     log = DeliveredLog.of(wal, delivered)
     with opened(connection, participant=plan.name) as client:
         pipeline = delivered[-1].plan.pipeline
-        head = read_document(client, ledger_table(connection), pipeline, plan.name)[0].head()
+        head = Documents(client, connection, plan.name).read(pipeline)[0].head()
     last, stamps = head.last_delivered if head else None, Stamps.of(delivered)
     reports = []
     for target, sent in by_target(delivered, plan.name, _target).items():

@@ -41,9 +41,9 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
-from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.redis.rows import entries, packed, schema_problems, unfit
 from airflow_ft.sinks.redis.scripts import REPLACE, SEND
 from airflow_ft.sinks.redis.server import address, check_server, opened
@@ -60,31 +60,36 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     return RedisParticipant(plan.name, RedisSink.all_of(plan), plan.promise, connection, wal)
 
 
-def memory_key(pipeline: str, participant: str) -> str:
-    """Return the key of a participant's memory of a pipeline."""
-    return f"{OURS}{pipeline}:{participant}"
+class Documents(keyed.Documents[redis.Redis, bytes | str]):
+    """Documents, each in a hash of its pipeline, with the version that its replacement is compared with."""
+
+    def key(self, pipeline: str) -> str:
+        """Return the key of the hash."""
+        return f"{OURS}{pipeline}:{self.participant}"
+
+    def read(self, pipeline: str, *, create: bool = False) -> tuple[DocumentLedger, bytes | str]:
+        key = self.key(pipeline)
+        text, version = self.client.hmget(key, ["document", "version"])
+        return DocumentLedger(text, f"the key {key!r}"), version or b"0"
 
 
 @dataclass
-class Changes:
-    """One step's connection, what it has read, and what it has staged."""
+class Changes(keyed.Changes[Documents, bytes | str]):
+    """With the keys of staged chunks."""
 
-    client: redis.Redis
-    server: str
-    key: str
-    fence: Fence
-    version: str | bytes
-    plan: Plan | None = None
     staged: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client, self.key = self.documents.client, self.documents.key(self.fence.pipeline)
 
     @property
     def _number(self) -> int:
         return self.plan.number if self.plan else 0
 
-    def replace(self, ledger: DocumentLedger) -> None:
-        """Replace the document, and apply what was staged. OvertakenError: another process was faster."""
-        head = ledger.head()  # its rank: to prune markers ends no delivery
-        arguments = (self.version, ledger.text, *(head or self.fence).rank, self._number)
+    def replace(self) -> None:
+        """And apply what was staged."""
+        head = self.ledger.head()  # its rank: to prune markers ends no delivery
+        arguments = (self.seen, self.ledger.text, *(head or self.fence).rank, self._number)
         self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))
 
     def stage(self, index: int, chunk: bytes) -> None:
@@ -126,12 +131,13 @@ class Changes:
                 key=more,
             )
         if kind == b"GAP":
+            server = address(self.documents.connection)
             return StoreBehindSinkError(
-                f"Redis at {self.server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
+                f"Redis at {server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
                 " restored from a backup, or failed over to a replica that lagged.",
                 code="ledger_lost",
                 remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-                server=self.server,
+                server=server,
                 rows=more,
             )
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
@@ -147,13 +153,8 @@ class Changes:
 class RedisParticipant(KeyedParticipant[Changes]):
     """One database of a server, and all sinks of a pipeline there. See `protocol.participant.Participant`."""
 
-    others = "other processes of the pipeline"
-
-    name: str
+    changes = Changes
     sinks: Mapping[str, RedisSink]
-    promise: Promise
-    connection: ConnectionInfo
-    wal: WalReader
 
     def _place(self) -> str:
         return f"Redis at {address(self.connection)}"
@@ -163,32 +164,10 @@ class RedisParticipant(KeyedParticipant[Changes]):
         with opened(self.connection, participant=self.name) as client:
             return check_server(client, address(self.connection), unsafe=unsafe)
 
-    # --- the document ------------------------------------------------------------------------------------------------
-
-    def _read(self, client: redis.Redis, pipeline: str) -> tuple[DocumentLedger, str | bytes]:
-        key = memory_key(pipeline, self.name)
-        text, version = client.hmget(key, ["document", "version"])
-        return DocumentLedger(text, f"the key {key!r}"), version or b"0"
-
     @contextmanager
-    def _writing(
-        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[Changes, DocumentLedger]]:
+    def _opened(self, plan: Plan | None) -> Iterator[Documents]:
         with opened(self.connection, **self._where(plan)) as client:
-            ledger, version = self._read(client, fence.pipeline)
-            if ledger.head() is None and not create:
-                check_owner(None, fence)
-            key = memory_key(fence.pipeline, self.name)
-            changes = Changes(client, address(self.connection), key, fence, version, plan)
-            yield changes, ledger
-            if keep and (ledger.has_changed or changes.staged):
-                changes.replace(ledger)
-
-    @contextmanager
-    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
-        with opened(self.connection, **self._where(plan)) as client:
-            ledger, _ = self._read(client, pipeline)
-            yield ledger if ledger.head() is not None else None
+            yield Documents(client, self.connection, self.name)
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)

@@ -14,10 +14,9 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
-from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, pieces
 from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
-from airflow_ft.sinks.redis.participant import memory_key
+from airflow_ft.sinks.redis.participant import Documents
 from airflow_ft.sinks.redis.rows import entries
 from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.redis.spec import RedisSink
@@ -50,8 +49,7 @@ def verify(
             readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
             columns = _common(sink, [reader.schema(name).names for _, name, reader in readers])
             changes = [(number, _changes(sink, name, number, reader, columns)) for number, name, reader in readers]
-            document = client.hget(memory_key(newest.plan.pipeline, plan.name), "document")
-            head = DocumentLedger(document, "its document").head()
+            head = Documents(client, connection, plan.name).read(newest.plan.pipeline)[0].head()
             last = head.last_delivered if head else None
             reports.append(compare_keys(begun, into, last, changes, partial(_look, client, sink, columns)))
     return reports

@@ -99,8 +99,9 @@ def test_two_sinks_that_give_one_key_two_types_show_nothing(redis_server: Redis,
         sinks = (target.sink, replace(target.sink, value="string"))
         with (
             raises(UnfitTargetError, "key_unfit", key="orders:1"),
-            participant._writing(world.fence(1, world.attempt()), plan) as (changes, _),
+            participant._writing(world.fence(1, world.attempt()), plan) as (changes, ledger),
         ):
+            participant._raised(ledger, changes.fence)
             for index, sink in enumerate(sinks):
                 changes.stage(index, packed(sink, entries(sink, chunk, 1)))
         assert target.ids() == []
