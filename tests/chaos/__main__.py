@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from tests.chaos.deliveries.faults import FAULTS as DELIVERY_FAULTS
 from tests.chaos.deliveries.run import Deliveries
 from tests.chaos.deliveries.run import Options as DeliveryOptions
-from tests.chaos.deliveries.targets import TARGETS
+from tests.chaos.deliveries.targets import TARGETS, targets_of
 from tests.chaos.faults import FAULTS
 from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
@@ -48,6 +48,7 @@ STREAMING = {
     "at-most-once": AtMostOnce,
     "sources": ChangedSources,
 }
+SYSTEMS = ("redis", "hbase", "cassandra", "iceberg")
 SHARE = 20  # one of so many faults is a kill of a whole pipeline
 
 
@@ -93,7 +94,8 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=Path(os.environ["REPORT"]).absolute() if os.environ.get("REPORT") else None,
         help="write the report as JSON, too (REPORT=)",
     )
-    parser.add_argument("--only", choices=["deliveries", "pipelines", *STREAMING], help="one stage, with all the kills")
+    stages = ["deliveries", "pipelines", *SYSTEMS, *STREAMING]
+    parser.add_argument("--only", choices=stages, help="one stage, with all the kills; of a system: deliveries into it")
     parser.add_argument("--pipelines", type=int, help=f"kills of whole pipelines (default: 1 of {SHARE})")
     parser.add_argument("--folder", type=Path, help="where everything is written (default: .local/chaos)")
     deliveries = parser.add_argument_group("deliveries")
@@ -137,7 +139,7 @@ def split(kills: int, only: str | None, pipelines: int | None) -> tuple[int, int
     if only in STREAMING:
         return 0, 0
     if only is not None:
-        return (kills, 0) if only == "deliveries" else (0, kills)
+        return (0, kills) if only == "pipelines" else (kills, 0)
     share = kills // SHARE if pipelines is None else min(pipelines, kills)
     return kills - share, share
 
@@ -152,7 +154,7 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
             deliveries,
             arguments.seed,
             arguments.fault,
-            arguments.target,
+            arguments.target or (targets_of(arguments.only) if arguments.only in SYSTEMS else []),
             not arguments.no_mount,
         )
         stages.append(("deliveries", Deliveries(options, console)))

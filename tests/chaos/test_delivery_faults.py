@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,10 +18,12 @@ from airflow_ft.testing.relay import Fate, Proxy
 from tests.chaos.__main__ import split
 from tests.chaos.deliveries import clock
 from tests.chaos.deliveries.faults import FAULTS, Draw, choose, deck
-from tests.chaos.deliveries.judge import CHUNK, compare
+from tests.chaos.deliveries.hot_keys import CHUNK, Order, after, changes, states
+from tests.chaos.deliveries.judge import compare
 from tests.chaos.deliveries.points import Point, Points, statement_name
 from tests.chaos.deliveries.report import Report, Struck
-from tests.chaos.deliveries.targets import TARGETS
+from tests.chaos.deliveries.targets import BY_DEFAULT, STORES, TARGETS, targets_of
+from tests.chaos.deliveries.watch import Watch
 from tools.servers.processes import free_port
 
 TRACE = [
@@ -49,9 +51,16 @@ def test_a_longer_run_begins_like_a_shorter_one() -> None:
 
 def test_every_fault_comes_before_any_comes_again_and_fits_its_pipeline() -> None:
     cards = deck(3, 400)
-    assert {draw.fault.name for draw in cards[: len(FAULTS)]} == set(FAULTS)
-    assert {draw.target.name for draw in cards} == set(TARGETS)
+    fitting = {name for name, each in FAULTS.items() if any(each.fits(t, s) for t in BY_DEFAULT for s in STORES)}
+    assert {draw.fault.name for draw in cards[: len(fitting)]} == fitting
+    assert {draw.target.name for draw in cards} == {target.name for target in BY_DEFAULT}
     assert all(draw.fault.fits(draw.target, draw.store) for draw in cards)
+
+
+def test_a_system_has_targets_of_its_own() -> None:
+    cards = deck(3, 100, targets=targets_of("iceberg"))
+    assert {draw.target.name for draw in cards} == {"iceberg commit", "sqlcatalog commit"}
+    assert {"kill -9 of Iceberg's catalog", "zombie at a point"} <= {draw.fault.name for draw in cards}
 
 
 def test_another_try_at_a_fault_has_another_moment() -> None:
@@ -191,6 +200,35 @@ def test_a_loss_a_double_a_foreign_row_another_draw_and_half_a_delivery_are_foun
     verdict = compare(IDS, {"a": ROWS, "b": change(ROWS)})
     assert (verdict.lost, verdict.doubled) == (lost, doubled)
     assert any(problem.startswith(what) for problem in verdict.problems), verdict.problems
+
+
+def test_keys_that_change_may_only_move_forward() -> None:
+    order = Order({**states(range(2, 4), after(2))})
+    assert not any(order.problems({**after(chunks)}) for chunks in (2, 3, 3, 4))
+    assert order.problems({**after(2)})
+    order = Order({"key": [None, 3, None, 5]})
+    assert [order.problems({"key": draw}) for draw in (None, 3, 5)] == [[], [], []]
+    assert order.problems({"key": None}) == ["I2: key went to None from 5"]
+    assert changes(3) == changes(3) != changes(4)
+
+
+def test_a_watch_finds_what_is_seen_for_a_moment_only() -> None:
+    seen = iter([ConnectionError(), {"key": 3}, ConnectionError(), {"key": None}, *[{"key": 5}] * 10_000])
+    moment = threading.Event()
+
+    def look() -> Mapping[Hashable, object]:
+        found = next(seen)
+        if isinstance(found, ConnectionError):
+            raise found
+        if found == {"key": 5}:
+            moment.set()
+        return found
+
+    with Watch(look, Order({"key": [None, 3, 5]})) as watch:
+        while not moment.is_set() and not watch.problems:
+            moment.wait(0.01)
+    assert watch.problems == ["I2: key went to None from 3"]
+    assert watch.looks > 2
 
 
 def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:

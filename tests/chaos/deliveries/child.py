@@ -45,13 +45,14 @@ from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.chaos.deliveries import child_systems
 from tests.chaos.deliveries.clock import jump
 from tests.chaos.deliveries.defects import DEFECTS
+from tests.chaos.deliveries.hot_keys import CHUNK
 from tests.chaos.deliveries.points import Point, Points, statement_name
 
 LEASE_SECONDS = 1.0
 LIMITS = Limits(connect=5, answer=60, lock_wait=1, metadata_wait=2, head_wait=20)
-CHUNK = 1_000_000  # ids of chunk n begin at n times this
 SOURCE = "rows"
 DAG = "chaos"
 FULL = 4096  # bytes that any file may have once the disk is said to be full
@@ -113,6 +114,7 @@ class Process:
 
     def _instrument(self) -> None:
         """Points around the statements and requests of the sinks."""
+        child_systems.instrument(self.points, self._order["sinks"])
 
         def in_session(name: str) -> Callable[..., str]:
             def label(session: Any, sql: Any = "", *_: Any) -> str:
@@ -193,7 +195,7 @@ class Process:
                 number = store.trigger(pipeline, epoch, context.run)
                 folder = SegmentFolder(order["wal"], pipeline, epoch, attempt, chunk)
                 rows = self._rows(chunk, order["chunks"][chunk])
-                segment = self.points.around("wal.write_segment", lambda: self._write(folder, number, rows))  # noqa: B023
+                segment = self.points.around("wal.write_segment", lambda: self._write(folder, number, rows, chunk))  # noqa: B023
                 positions = {SOURCE: {"start": {"chunk": chunk} if chunk else None, "end": {"chunk": chunk + 1}}}
                 before = store.pipeline(pipeline).last_published
                 position = SparkPosition(f"file:///spark/{epoch}-{attempt}", chunk)
@@ -201,10 +203,12 @@ class Process:
                 keeper.check()
             store.end_stage(pipeline, epoch, context.run, None)
 
-    def _write(self, folder: SegmentFolder, number: int, rows: pa.Table) -> Segment:
+    def _write(self, folder: SegmentFolder, number: int, rows: pa.Table, chunk: int) -> Segment:
         """As a driver that cannot write: its task fails, and the next attempt computes again."""
         try:
-            return write_segment(folder, number, dict.fromkeys(self._order["sinks"], rows))
+            sinks = self._order["sinks"].items()
+            tables = {name: child_systems.rows_for(server, rows, chunk) for name, (server, _) in sinks}
+            return write_segment(folder, number, tables)
         except (OSError, pa.ArrowException) as error:
             raise StageError(f"the rows could not be written: {error}") from error
 
@@ -224,6 +228,8 @@ class Process:
     def _spec(self, name: str) -> SinkSpec:
         server, strategy = self._order["sinks"][name]
         place, conn_id = self._order["places"][name], f"{server}-{strategy}"
+        if server in child_systems.SINKS:
+            return child_systems.SINKS[server](self._order["pipeline"], conn_id, strategy)
         if server == "kafka":
             return KafkaSink(topic=place, conn_id=conn_id, strategy=strategy)
         keys: dict[str, Any] = (
@@ -237,6 +243,8 @@ class Process:
             return kafka_participant.open_participant(
                 plan, ConnectionInfo(plan.name, "kafka", extra=connection), open_wal()
             )
+        if plan.kind != "mysql":
+            return child_systems.opened(plan, connection)
         info = ConnectionInfo(plan.name, "mysql", extra={"ssl_disabled": True}, **connection)
         return open_mysql(plan, info, open_wal(), LIMITS)
 

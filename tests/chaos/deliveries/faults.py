@@ -9,18 +9,28 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tests.chaos.deliveries.points import Point
-from tests.chaos.deliveries.targets import MYSQL_FAMILY, STORES, TARGETS, Target
+from tests.chaos.deliveries.targets import BY_DEFAULT, MYSQL_FAMILY, NEWEST, STORES, TARGETS, Target
 
-SERVERS = ("mariadb", "mysql", "postgres", "kafka")
-NAMES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgres": "PostgreSQL", "kafka": "Kafka"}
+NAMES = {
+    "mariadb": "MariaDB",
+    "mysql": "MySQL",
+    "postgres": "PostgreSQL",
+    "kafka": "Kafka",
+    "redis": "Redis",
+    "hbase": "HBase",
+    "cassandra": "Cassandra",
+    "iceberg": "Iceberg's catalog",
+}
 # Calls that send Kafka a request which changes something: what is lost of the others is just asked again.
 _WRITES = (".prepare", ".commit", "producer.init", "producer.flush", "producer.write", "coordinator.end")
 # Where something is written down or made visible.
 _DECISIVE = re.compile(
-    r"COMMIT|XA |LOAD|INSERT|UPDATE|producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
+    r"COMMIT|XA |LOAD|INSERT|UPDATE|EVAL|BATCH|mutateRowsTs|checkAndPut|commit_table|"
+    r"producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
     r"|store\.(take_epoch|trigger|publish|end_stage|plan|begin_attempt|vote|decide|record_proof|finalise|prune)$"
 )
-_COMMITS = {"postgres": b"COMMIT\0"}  # a statement's end: UPDATE ... 'COMMITTING' is none
+_COMMITS = {"postgres": b"COMMIT\0", **dict.fromkeys(NEWEST, b"")}
+"""A statement's end, as UPDATE ... 'COMMITTING' is none; the others have no such word, so any request counts."""
 HOURS = (-30, -7, -1, 1, 7, 20)  # below a day: after that a checkpoint in doubt would be quarantined, as it should
 
 
@@ -91,9 +101,9 @@ def _faults() -> list[Fault]:
         Fault("zombie in recovery", Kind.ZOMBIE, 4, at_random=True, in_recovery=True),
         Fault("rival at a point", Kind.RIVAL, 8),
         Fault("rival at random", Kind.RIVAL, 4, at_random=True),
-        *(Fault(f"kill -9 of {NAMES[s]}", Kind.RESTART, 3, s) for s in SERVERS),
-        *(Fault(f"lost reply of {NAMES[s]}", Kind.LOST_REPLY, 4, s) for s in SERVERS),
-        *(Fault(f"lost request to {NAMES[s]}", Kind.LOST_REQUEST, 2, s) for s in SERVERS),
+        *(Fault(f"kill -9 of {NAMES[s]}", Kind.RESTART, 3, s) for s in NAMES),
+        *(Fault(f"lost reply of {NAMES[s]}", Kind.LOST_REPLY, 4, s) for s in NAMES),
+        *(Fault(f"lost request to {NAMES[s]}", Kind.LOST_REQUEST, 2, s) for s in NAMES),
         Fault("full disk of the log", Kind.FULL_LOG, 3),
         Fault("full disk of the store", Kind.FULL_STORE, 3),
         *(Fault(f"read-only {NAMES[s]}", Kind.READ_ONLY, 3, s) for s in MYSQL_FAMILY),
@@ -118,7 +128,7 @@ def deck(seed: int, count: int, faults: Sequence[str] = (), targets: Sequence[st
     """Each fault once before any comes again, then by weight; each goes through all that it fits, in a seeded order."""
     chosen = [FAULTS[name] for name in faults] or list(FAULTS.values())
     source = random.Random(f"{seed}/deck")
-    aims = [TARGETS[name] for name in targets] or list(TARGETS.values())
+    aims = [TARGETS[name] for name in targets] or BY_DEFAULT
     pairs: dict[str, list[tuple[Target, str]]] = {fault.name: [] for fault in chosen}
     chosen = [f for f in chosen if any(f.fits(t, store) for t in aims for store in STORES)]
     drawn: list[Fault] = source.sample(chosen, len(chosen))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,19 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos import checks
 from tests.chaos.decision_log import DecisionLog
+from tests.chaos.deliveries.hot_keys import CHUNK, FIRST, Order, after, states
 from tests.chaos.deliveries.servers import DATABASE, Servers
+from tests.chaos.deliveries.systems import System
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
 from tests.chaos.outside import Marker
 
 SOURCE = "rows"
-CHUNK = 1_000_000
+_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)  # a document says no times of its markers
 MARKERS_SECONDS = 60.0  # for which Kafka may still write the markers of a transaction that is decided
 
 Row = tuple[int, int]
+Place = tuple[str, str, str, int]
+"""Server, participant, branch and number of a marker."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Judge:
         self._positions: dict[tuple[str, int], int] = {}
         self._records: defaultdict[str, list[tuple[str, Row]]] = defaultdict(list)
         self._heads: dict[tuple[str, str, str], tuple[tuple[int, int], int, int]] = {}
-        self._markers: defaultdict[str, dict[tuple[str, str, str, int], Marker]] = defaultdict(dict)
+        self._markers: defaultdict[str, dict[Place, Marker]] = defaultdict(dict)
 
     def judge_everything(self) -> None:
         """Forgets what was read of the topics, so that the next look reads them from the beginning."""
@@ -127,8 +132,15 @@ class Judge:
     def judge(self, target: Target, store: str, pipeline: str, chunks: Sequence[int]) -> Verdict:
         """Everything about one pipeline whose checkpoints are all said to be confirmed; `chunks`: rows of each."""
         expected = [chunk * CHUNK + row for chunk, count in enumerate(chunks) for row in range(count)]
-        verdict = compare(expected, self.rows(target, pipeline))
+        found = self.rows(target, pipeline)
+        hot = {sink: {id: draw for id, draw in rows if id >= FIRST} for sink, rows in found.items()}
+        verdict = compare(expected, {sink: [row for row in rows if row[0] < FIRST] for sink, rows in found.items()})
         problems = list(verdict.problems)
+        for sink, (server, _) in target.sinks.items():
+            keyed = server in self._servers.systems and not self._servers.systems[server].appends
+            there = {id: draw for id, draw in after(len(chunks) if keyed else 0).items() if draw is not None}
+            if hot[sink] != there:
+                problems.append(f"I2: the keys that change are {hot[sink]} in sink {sink}, and should be {there}")
         with closing(self.log(store, pipeline)) as log:
             checkpoints, events = log.checkpoints(), log.events()
             if left := log.unfinished():
@@ -148,6 +160,9 @@ class Judge:
         """What everybody can see of a pipeline's rows, by sink."""
         found: dict[str, list[Row]] = {}
         for sink, (server, _) in target.sinks.items():
+            if server in self._servers.systems:
+                found[sink] = self._servers.systems[server].rows(pipeline)
+                continue
             if server not in MYSQL_FAMILY:
                 topic = target.topic(sink)
                 self._read(topic)
@@ -156,6 +171,28 @@ class Judge:
             statement = f"SELECT id, draw FROM {target.table(sink)} WHERE pipeline = %s"
             found[sink] = [(int(id), int(draw)) for id, draw in self.sql(server, statement, pipeline)]
         return found
+
+    def watched(self, target: Target, pipeline: str) -> dict[Hashable, object]:
+        """What a watch sees in the newest systems at this moment, by sink."""
+        found: dict[Hashable, object] = {}
+        for sink, system in self._watchable(target).items():
+            seen = system.watched(pipeline)
+            found |= {sink: seen} if target.at_once(sink) else {(sink, thing): seen[thing] for thing in seen}
+        return found
+
+    def order(self, target: Target, chunks: Sequence[int], begun: int) -> Order:
+        """The order of what `watched` may return while the chunks from `begun` on are delivered."""
+        found: dict[Hashable, Sequence[object]] = {}
+        for sink, system in self._watchable(target).items():
+            if target.at_once(sink):
+                found[sink] = system.wholes(chunks, begun)
+            else:
+                found |= {(sink, id): draws for id, draws in states(range(begun, len(chunks)), after(begun)).items()}
+        return Order(found)
+
+    def _watchable(self, target: Target) -> dict[str, System]:
+        systems = self._servers.systems
+        return {sink: systems[server] for sink, (server, _) in target.sinks.items() if server in systems}
 
     def _read(self, topic: str) -> None:
         """Reads what is new in a topic, as read_committed; TimeoutError when an open transaction is in the way."""
@@ -233,7 +270,7 @@ class Judge:
 
     def prepared(self) -> list[str]:
         """XA branches that are prepared on any server."""
-        return [f"{server}: {row[3]!r}" for server in MYSQL_FAMILY for row in self.sql(server, "XA RECOVER")]
+        return [f"{server}: {row[3]!r}" for server in self._servers.databases for row in self.sql(server, "XA RECOVER")]
 
     def _head_problems(self, target: Target, pipeline: str) -> list[str]:
         """I5: what a head remembers never goes back."""
@@ -257,21 +294,26 @@ class Judge:
                 " WHERE pipeline = %s ORDER BY participant",
                 pipeline,
             )
+        ] + [
+            (server, name, head["epoch"], head["attempt"], head["last_delivered"], head["floor"])
+            for server, name, document in self._documents(target, pipeline)
+            if (head := document["head"])
         ]
+
+    def _documents(self, target: Target, pipeline: str) -> Iterator[tuple[str, str, Any]]:
+        """(server, participant, its memory), of the newest systems."""
+        for sink, system in self._watchable(target).items():
+            server, strategy = target.sinks[sink]
+            name = f"{server}-{strategy}"
+            if (text := system.document(pipeline, name)) is not None:
+                yield server, name, json.loads(text)
 
     def _marker_problems(self, target: Target, pipeline: str, completed: Mapping[int, str]) -> list[str]:
         """I2, I4, I5, I6: by participant and branch. A COMPLETED number has its marker, with the plan's digest."""
         problems = []
         seen = self._markers[pipeline]
         floors = {(server, name): floor for server, name, _, _, _, floor in self.heads(target, pipeline)}
-        for server in sorted(target.servers & set(MYSQL_FAMILY)):
-            rows = self.sql(
-                server,
-                "SELECT participant, branch, number, kind, epoch, attempt, digest, `rows`, at FROM airflow_ft_ledger"
-                " WHERE pipeline = %s",
-                pipeline,
-            )
-            now = {(server, row[0], row[1], int(row[2])): _marker(row[2:]) for row in rows}
+        for server, now in self._markers_now(target, pipeline):
             for key, before in seen.items():
                 if key[0] != server:
                     continue
@@ -294,6 +336,23 @@ class Judge:
                         f" the log says {digest}"
                     )
         return problems
+
+    def _markers_now(self, target: Target, pipeline: str) -> Iterator[tuple[str, dict[Place, Marker]]]:
+        """Which markers there are, by server."""
+        for server in sorted(target.servers & set(MYSQL_FAMILY)):
+            rows = self.sql(
+                server,
+                "SELECT participant, branch, number, kind, epoch, attempt, digest, `rows`, at FROM airflow_ft_ledger"
+                " WHERE pipeline = %s",
+                pipeline,
+            )
+            yield server, {(server, row[0], row[1], int(row[2])): _marker(row[2:]) for row in rows}
+        for server, name, document in self._documents(target, pipeline):
+            found = {}
+            for number, made in document["markers"].items():
+                facts = made["epoch"], made["attempt"], made["digest"], sum(made["counts"].values()), _NO_TIME
+                found[server, name, "", int(number)] = Marker(int(number), made["outcome"], *facts)
+            yield server, found
 
 
 def _marker(row: Sequence[Any]) -> Marker:

@@ -41,6 +41,7 @@ class Report:
     struck: list[Struck] = field(default_factory=list)
     checkpoints: int = 0
     rows: int = 0
+    looks: int = 0
     violations: list[str] = field(default_factory=list)
     died: list[str] = field(default_factory=list)
     judged: bool = False
@@ -82,6 +83,7 @@ class Report:
             ("faults", f"{len(self.counted)} of {self.wanted} hit an unfinished checkpoint"),
             ("checkpoints", f"{self.checkpoints:,} confirmed, {self.rows:,} rows"),
             ("full disk", f"by {self.disk}"),
+            *([("looks meanwhile", f"{self.looks:,}")] if self.looks else []),
             *([("died by itself", ", ".join(self.died))] if self.died else []),
             ("seconds", f"{self.seconds:.0f}"),
             ("seed", str(self.seed)),

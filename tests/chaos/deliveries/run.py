@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.deliveries.faults import Choice, Draw, choose, deck
+from tests.chaos.deliveries.faults import NAMES, Choice, Draw, Kind, choose, deck
 from tests.chaos.deliveries.judge import Judge, Verdict
 from tests.chaos.deliveries.nursery import Child, Nursery
 from tests.chaos.deliveries.points import Point
@@ -20,12 +20,14 @@ from tests.chaos.deliveries.report import Report, Struck
 from tests.chaos.deliveries.servers import Servers, missing
 from tests.chaos.deliveries.strikes import PATIENCE, End, Striker
 from tests.chaos.deliveries.targets import Target
+from tests.chaos.deliveries.watch import Watch
 from tools.demo.console import Console
 
 STUCK = 300.0  # seconds after which a pipeline that is not finished does not progress (I7)
 REPEATS = 20  # moments that are tried for one fault
+LATER = 40  # rows of a chunk that is delivered before a stopped process wakes up
 ROUNDS = 8  # of a pipeline; then a new one begins with its first checkpoint
-SQLITE_LOCKED = "another process holds its write lock"
+SQLITE_LOCKED = ("another process holds its write lock", "database is locked")  # the latter of Iceberg's catalog
 ENOUGH = 5  # violations after which nothing is to be learnt any more
 FIRST_WRITE, LAST_WRITE = "store.trigger", "store.finalise"  # between them something is unfinished
 
@@ -98,13 +100,15 @@ class Deliveries:
         """All faults, then a last look at everything from the beginning."""
         began = time.monotonic()
         try:
-            self.servers = self._stack.enter_context(Servers(self.options.folder / "servers", mount=self.options.mount))
+            cards = deck(self.options.seed, self.options.kills, self.options.faults, self.options.targets)
+            of = {server for draw in cards for server in draw.target.servers}
+            servers = Servers(self.options.folder / "servers", of, mount=self.options.mount)
+            self.servers = self._stack.enter_context(servers)
             self.report.disk = self.servers.store_disk.kind
             self.nursery = self._stack.enter_context(Nursery(self.options.folder / "processes"))
             self.judge = Judge(self.servers)
             self._stack.callback(self.judge.close)
-            self.console.say("MariaDB, MySQL, PostgreSQL and Kafka are ready")
-            cards = deck(self.options.seed, self.options.kills, self.options.faults, self.options.targets)
+            self.console.say(f"{', '.join(NAMES[name] for name in self.servers.all)} are ready")
             for draw in cards:
                 self.strike(draw)
                 if len(self.report.violations) >= ENOUGH:
@@ -141,10 +145,17 @@ class Deliveries:
         `defect` is one that all these processes have (`tests.chaos.deliveries.defects`).
         """
         pipeline = self.pipeline(draw.target, draw.store)
+        begun = len(pipeline.chunks)
         pipeline.chunks += choice.chunks
         pipeline.rounds += 1
+        newest = draw.target.is_newest
+        later = [LATER] if newest and draw.fault.kind is Kind.ZOMBIE and choice.late else []
+        forward = self.judge.order(draw.target, [*pipeline.chunks, *later], begun)
+        watch = Watch(lambda: self.judge.watched(draw.target, pipeline.name), forward)
         run = Run(pipeline, self._next_run(), choice.max_delivery_rows, choice.all_done, defect)
         with ExitStack() as stack:
+            if newest:
+                stack.enter_context(watch)
             striker = Striker(self.servers, draw, choice, quiet.seconds, lambda: self._unfinished(pipeline))
             tries = itertools.count(1)
             if draw.fault.in_recovery:
@@ -165,9 +176,16 @@ class Deliveries:
                 child.kill()
             problems = self._finish(stack, run, tries, strike.zombie)
             recovered = time.monotonic()
+            if later and not problems:  # and numbers after it, before a stopped process wakes up
+                pipeline.chunks += later
+                following = Run(pipeline, self._next_run(), choice.max_delivery_rows, True, logs=run.logs)
+                problems = self._finish(stack, following, itertools.count(1), strike.zombie)
             verdict = Verdict(problems=problems) if problems else self.look(pipeline)
             if strike.zombie is not None and strike.zombie.is_stopped and verdict.exact:
                 verdict = self._wake(strike.zombie, run)
+        self.report.looks += watch.looks
+        if watch.problems:
+            verdict = replace(verdict, problems=[*verdict.problems, *watch.problems])
         if verdict.exact:
             for log in run.logs:
                 log.unlink(missing_ok=True)
@@ -215,7 +233,7 @@ class Deliveries:
             child.kill()
             if run.ends[-1].is_done:
                 break
-            if zombie is not None and SQLITE_LOCKED in run.ends[-1].text:
+            if zombie is not None and any(words in run.ends[-1].text for words in SQLITE_LOCKED):
                 zombie.kill()
                 run.ends.append(End("the process that stood still was ended, as the error says"))
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any, Self
 import pymysql
 
 from airflow_ft.testing.relay import Fate, Proxy
-from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
+from tests.chaos.deliveries.systems import OfCassandra, OfHBase, OfRedis, System, of_file, of_rest
+from tests.chaos.deliveries.targets import MYSQL_FAMILY, NEWEST, Target
 from tests.disks import Disk
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
-from tools.servers import Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers import Cassandra, HBase, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers.mysql_family import MySqlFamily
 from tools.servers.processes import free_port
 
+OLDER = (*MYSQL_FAMILY, "kafka")
 DATABASE = "deliveries"
 USER = "pipelines"  # a user with what docs/mysql.md asks for and no more: read_only holds for it
 SILENCE = 20  # seconds for which a broker may be silent
@@ -32,10 +35,14 @@ _TABLES = (
 
 
 class Servers:
-    """All servers of a chaos run, started side by side; `close` (or leaving the `with`) ends them."""
+    """All servers of a chaos run, started side by side; `close` (or leaving the `with`) ends them.
 
-    def __init__(self, folder: Path, *, mount: bool = True) -> None:
+    `of`: those that rows go into; PostgreSQL is there for the decision log.
+    """
+
+    def __init__(self, folder: Path, of: Iterable[str] = OLDER, *, mount: bool = True) -> None:
         self.folder = folder
+        self._of = {*of, "postgres"}
         self._mount = mount
         self._password = secrets.token_hex(12)
         self._topics: set[str] = set()
@@ -58,7 +65,7 @@ class Servers:
         )
         stack.callback(self.log_disk.close)
         stack.callback(self.store_disk.close)
-        ports = {name: free_port() for name in (*MYSQL_FAMILY, "postgres", "kafka")}
+        ports = {name: free_port() for name in (*OLDER, "postgres", *NEWEST)}
         small = {"innodb-buffer-pool-size": "48M"}
         self.mariadb = MariaDb(self.folder / "mariadb", options={**small, "innodb-log-file-size": "16M"})
         self.mysql = MySql(self.folder / "mysql", options=small)
@@ -66,6 +73,12 @@ class Servers:
         self.kafka = Kafka(
             self.folder / "kafka", options={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports['kafka']}"}
         )
+        self._newest: Mapping[str, Server] = {
+            "redis": Redis(self.folder / "redis", options={"appendfsync": "always"}),
+            "hbase": HBase(self.folder / "hbase"),
+            "cassandra": Cassandra(self.folder / "cassandra"),
+            "iceberg": IcebergRest(self.folder / "iceberg"),
+        }
         self.proxies: dict[str, Proxy | KafkaProxy] = {}
         for name, server in self.all.items():
             target = (ports[name], server.port)
@@ -78,21 +91,42 @@ class Servers:
         with ThreadPoolExecutor(len(self.all)) as pool:
             list(pool.map(lambda server: server.start(), self.all.values()))
         self._set_up()
+        for system in self.systems.values():
+            stack.callback(system.close)
 
     @property
     def all(self) -> Mapping[str, Server]:
         """By the names that targets use."""
-        return {"mariadb": self.mariadb, "mysql": self.mysql, "postgres": self.postgres, "kafka": self.kafka}
+        known = {"mariadb": self.mariadb, "mysql": self.mysql, "postgres": self.postgres, "kafka": self.kafka}
+        return {name: server for name, server in {**known, **self._newest}.items() if name in self._of}
+
+    @property
+    def databases(self) -> Mapping[str, MySqlFamily]:
+        """Those of MySQL's family."""
+        known: Mapping[str, MySqlFamily] = {"mariadb": self.mariadb, "mysql": self.mysql}
+        return {name: server for name, server in known.items() if name in self._of}
 
     def _set_up(self) -> None:
-        for server in (self.mariadb, self.mysql):
+        for server in self.databases.values():
             server.sql(f"CREATE DATABASE {DATABASE}")
             for statement in _TABLES:
                 server.sql(statement, DATABASE)
             server.sql(f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{self._password}'")
             server.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON {DATABASE}.* TO '{USER}'@'%'")
-        self.mysql.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{USER}'@'%'")
+        if "mysql" in self._of:
+            self.mysql.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{USER}'@'%'")
         self.postgres.sql(f"CREATE DATABASE {DATABASE}")
+        newest: Mapping[str, Any] = self._newest
+        make: Mapping[str, Callable[[], System]] = {
+            "redis": lambda: OfRedis(newest["redis"]),
+            "hbase": lambda: OfHBase(newest["hbase"]),
+            "cassandra": lambda: OfCassandra(newest["cassandra"]),
+            "iceberg": lambda: of_rest(newest["iceberg"]),
+            "sqlcatalog": lambda: of_file(self.folder / "sqlcatalog"),
+        }
+        self.systems: dict[str, System] = {name: made() for name, made in make.items() if name in self._of}
+        for system in self.systems.values():
+            system.set_up()
 
     # --- for the processes ---
 
@@ -116,12 +150,18 @@ class Servers:
             for name in MYSQL_FAMILY
         }
         found["kafka"] = {"bootstrap.servers": f"127.0.0.1:{self.ports['kafka']}", "airflow_ft_timeout": SILENCE}
+        for name, system in self.systems.items():
+            place = {"host": "127.0.0.1", "port": self.ports[name]} if name in self.all else {}
+            found[name] = {**system.connection, **place}
         return found
 
     def places(self, target: Target) -> Mapping[str, str]:
         """Table or topic of each sink; topics are created when they are needed first."""
         found = {}
         for sink, (server, _) in target.sinks.items():
+            if server in NEWEST:
+                found[sink] = ""  # the processes know it
+                continue
             found[sink] = target.table(sink) if server in MYSQL_FAMILY else target.topic(sink)
             if server == "kafka" and found[sink] not in self._topics:
                 self.kafka.create_topic(found[sink], partitions=2)

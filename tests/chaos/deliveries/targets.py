@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 MYSQL_FAMILY = ("mariadb", "mysql")
 STORES = ("sqlite", "postgres")
+APPENDING = ("iceberg", "sqlcatalog")
+"""Iceberg's REST catalog; a SQL catalog in a file, which is no server."""
+NEWEST = ("redis", "hbase", "cassandra", *APPENDING)
+"""These come only when they are named: the servers of all systems at once take too much memory."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,15 @@ class Target:
     def servers(self) -> frozenset[str]:
         """The servers that its rows go into."""
         return frozenset(server for server, _ in self.sinks.values())
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it is one of those that come only when they are named."""
+        return not self.servers.isdisjoint(NEWEST)
+
+    def at_once(self, sink: str) -> bool:
+        """Whether a reader sees a checkpoint's rows in this sink all at once."""
+        return self.sinks[sink] == ("redis", "atomic") or self.sinks[sink][0] in APPENDING
 
     def table(self, sink: str) -> str:
         """The table of a sink on a MySQL server: one for all pipelines that write there by the same strategy."""
@@ -56,4 +69,18 @@ _MIXES = [
         },
     ),
 ]
-TARGETS: Mapping[str, Target] = {target.name: target for target in [*_ALONE, *_MIXES]}
+_NAMED = [
+    _single("redis", "upsert"),
+    _single("redis", "atomic"),
+    _single("hbase", "upsert"),
+    _single("cassandra", "upsert"),
+    *(_single(server, "commit") for server in APPENDING),
+]
+TARGETS: Mapping[str, Target] = {target.name: target for target in [*_ALONE, *_MIXES, *_NAMED]}
+BY_DEFAULT = [target for target in TARGETS.values() if not target.is_newest]
+
+
+def targets_of(system: str) -> list[str]:
+    """The names of the targets of one of the newest systems alone; Iceberg has two catalogs."""
+    servers = APPENDING if system == "iceberg" else (system,)
+    return [name for name, target in TARGETS.items() if target.servers <= {*servers}]

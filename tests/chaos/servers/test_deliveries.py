@@ -16,7 +16,7 @@ from tests.chaos.deliveries import judge as judging
 from tests.chaos.deliveries.faults import FAULTS, Choice, Draw
 from tests.chaos.deliveries.judge import Verdict
 from tests.chaos.deliveries.run import Deliveries, Options, Pipeline
-from tests.chaos.deliveries.targets import TARGETS
+from tests.chaos.deliveries.targets import TARGETS, targets_of
 from tools.demo.console import Console
 
 SEED = 9
@@ -36,6 +36,16 @@ def chaos(servers_folder: Path) -> Iterator[Deliveries]:
         deliveries.run()
         assert deliveries.report.exact, str(deliveries.report)
         yield deliveries
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("system", ["redis", "hbase", "cassandra", "iceberg"])
+def test_a_slice_of_faults_in_each_of_the_newest_systems(servers_folder: Path, system: str) -> None:
+    options = Options(servers_folder / f"chaos-{system}", KILLS, SEED, targets=targets_of(system))
+    with closing(Deliveries(options, Console())) as deliveries:
+        deliveries.run()
+        assert deliveries.report.exact, str(deliveries.report)
+        assert deliveries.report.looks > KILLS
 
 
 @pytest.fixture

@@ -217,6 +217,31 @@ def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
     world.shows(world.ids_of(1, 2))
 
 
+@pytest.mark.parametrize("strategy", ["upsert", "atomic"])
+def test_a_full_server_takes_no_row_and_says_so(redis_server: Redis, tmp_path: Path, strategy: str) -> None:
+    """Full before the head is raised; and full among the rows, where scripts do not roll back."""
+    with closing(World(Keys(redis_server, "hash", strategy), tmp_path)) as world:
+        target: Any = world.target
+        world.deliver(world.plan())
+        plan = world.plan()
+        vote = world.prepare(plan)
+        process = world.process(plan, vote, stop="freeze", at=20)
+        try:
+            process.wait_until_frozen()
+            target.db.config_set("maxmemory", target.db.info("memory")["used_memory"] // 2)
+            process.resume()
+            assert "SinkUnavailableError" in process.wait()
+            world.shows(world.ids_of(1))
+            with raises(SinkUnavailableError, "limit_reached"):
+                world.commit(plan, vote)
+            world.shows(world.ids_of(1))
+        finally:
+            target.db.config_set("maxmemory", "0")
+            process.kill()
+        world.commit(plan, vote)
+        world.shows(world.ids_of(1, 2))
+
+
 def test_a_server_that_forgot_rows_halts_the_pipeline(world: World) -> None:
     """As after a failover to a replica that lagged: the count of rows goes back in the middle of a checkpoint."""
     world.deliver(world.plan())
