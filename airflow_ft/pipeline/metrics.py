@@ -98,7 +98,7 @@ def emit(health: Health) -> None:
 
 
 class Counters(Meter):
-    """What this process does to checkpoints, as counters, and how large the state is; and its traces."""
+    """Counters of what this process does to checkpoints, gauges of the state's size, and traces."""
 
     @property
     def traces(self) -> bool:
