@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests import units
+from tests.disks import in_memory
 from tests.tiers import Tiers, add_options
 from tools.servers import (
     S3,
@@ -157,6 +158,16 @@ def _seeded_defect() -> Iterator[None]:
             yield
     else:
         yield
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The folder of the test. That of a unit test is in memory, unless it is marked `disk`."""
+    if not units.in_unit_folder(request.path) or request.node.get_closest_marker("disk"):
+        yield request.getfixturevalue("tmp_path")
+        return
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

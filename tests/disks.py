@@ -1,10 +1,11 @@
-"""Disks that can be filled to the last byte, and processes that permissions hold for."""
+"""Folders in memory, disks that can be filled to the last byte, and processes that permissions hold for."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,17 @@ from pathlib import Path
 import pytest
 
 TMPFS, LIMIT = "a small tmpfs", "RLIMIT_FSIZE in the process"
+_MEMORY = Path("/dev/shm")
+_ROOM = 2 << 30  # bytes
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """An empty folder, in memory if there is room. For tests that cut no power: they need not wait for a disk."""
+    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM
+    memory = _MEMORY if has_room else None
+    with tempfile.TemporaryDirectory(prefix="airflow-ft-", dir=memory, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 class Disk:

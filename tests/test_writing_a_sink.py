@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests import written_sink
+from tests.disks import in_memory
 from tests.tiers import SAMPLE, content_number
 from tests.written_sink import PACKAGE
 
@@ -59,8 +59,7 @@ def test_it_is_short() -> None:
 @pytest.mark.slow
 def test_it_passes_the_conformance_kit(installed: Path) -> None:
     (installed.parent / "source" / "conftest.py").write_text(SOME_KILLS)  # all of them take minutes
-    memory = Path("/dev/shm")  # no case cuts the power
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    with in_memory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", f"--basetemp={folder}/kit", KIT],
             cwd=installed.parent / "source", env=on_the_path(installed), capture_output=True, text=True, check=False,

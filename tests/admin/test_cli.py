@@ -750,6 +750,7 @@ def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> 
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.QUARANTINED
 
 
+@pytest.mark.disk  # memory is a finding of the doctor, too
 def test_doctor_examines_the_systems_of_the_newest_plan(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(world.folder))
     world.stage(1)

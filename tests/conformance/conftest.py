@@ -1,27 +1,19 @@
 """What of the conformance kit runs when, and where its files are."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_ft.testing import ParticipantConformance
+from tests.disks import in_memory
 from tests.tiers import SAMPLE, content_number
-
-_MEMORY = Path("/dev/shm")
-_ROOM = 2 << 30  # bytes
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory, if there is room: no case cuts the power, so waiting for a disk shows nothing."""
-    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM:
-        yield tmp_path_factory.mktemp("kit")
-        return
-    with tempfile.TemporaryDirectory(prefix="airflow-ft-kit-", dir=_MEMORY, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def tmp_path() -> Iterator[Path]:
+    with in_memory() as folder:
+        yield folder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

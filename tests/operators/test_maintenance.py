@@ -416,6 +416,7 @@ def test_state_is_dropped_once(scene: Scene) -> None:
     assert scene.store.pipeline(PIPELINE).base == after
 
 
+@pytest.mark.disk  # memory is a finding of the doctor, too
 def test_doctor_fails_with_what_it_has_found(world: World) -> None:
     world.stage(1)
     world.steps(world.context())
