@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.model import Outcome
-from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.set_aside import SetAside, of_proof
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.registry import system
@@ -23,7 +21,7 @@ from airflow_ft.wal.filesystem import filesystem
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.protocol.model import Plan, Segment
+    from airflow_ft.protocol.model import Segment
     from airflow_ft.testing.values import Values
     from airflow_ft.testing.world import World
 
@@ -109,7 +107,7 @@ class DeadLettersConformance:
         given = world.target.values()
         if given is None or not given.refused:
             pytest.skip("the target names no values that are refused")
-        first = self._into(world, given, given.table())
+        first = world.plan_into(given.sink, given.table())
         world.commit(first, world.prepare(first))
         rows = first.segments[0].rows[SINK]
         world.predecessor = first.number
@@ -117,7 +115,7 @@ class DeadLettersConformance:
             if not self._takes(world, given, column, values.type):
                 continue  # the column is refused, so such rows are never decided
             table = _with_id(given.with_refused(column, values.slice(0, 1)))
-            plan = self._into(world, given, table)
+            plan = world.plan_into(given.sink, table)
             try:
                 proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
             except (DeclinedError, UnfitTargetError):  # no single row is refused
@@ -132,7 +130,7 @@ class DeadLettersConformance:
         """Return whether prepare takes a column of this type, with NULL; the number is aborted."""
         import pyarrow as pa
 
-        plan = self._into(world, given, _with_id(given.with_refused(column, pa.nulls(1, type))))
+        plan = world.plan_into(given.sink, _with_id(given.with_refused(column, pa.nulls(1, type))))
         taken = True
         try:
             world.prepare(plan)
@@ -141,12 +139,6 @@ class DeadLettersConformance:
         why = {"message": "a test of conformance"}
         world.participant(plan).abort(plan, world.fence(1, world.attempt()), why)
         return taken
-
-    def _into(self, world: World, given: Values, table: pa.Table) -> Plan:
-        plan = world.plan(table)
-        [planned] = plan_delivery({SINK: given.sink}).participants
-        planned = replace(planned, predecessor=world.predecessor)
-        return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
 
 
 def _with_id(table: pa.Table) -> pa.Table:
@@ -179,7 +171,7 @@ def _check_dead_letters(aside: SetAside, *tables: pa.Table, lacking: Sequence[in
     missing = sum((_missing(table, taken) for table in tables), Counter[int]())
     assert aside.rows == missing.total(), f"the proof says that {aside.rows} rows were set aside, not {missing.total()}"
     assert aside.files and aside.reasons, "the proof names the files of the dead letters, and reasons"
-    dead_letters = [row for uri in aside.files for row in _read(uri)]
+    dead_letters = [row for uri in aside.files for row in rows_in(uri)]
     seen = Counter(row["id"] for row in dead_letters)
     there, wanted = sorted(seen.elements()), sorted(missing.elements())
     assert seen == missing, f"the dead letters hold the rows {there}, not {wanted}"
@@ -201,7 +193,7 @@ def _named(aside: SetAside, segments: Sequence[Segment]) -> dict[tuple[int, str]
     return found
 
 
-def _read(uri: str) -> list[dict[str, Any]]:
+def rows_in(uri: str) -> list[dict[str, Any]]:
     """Return the rows of a file of dead letters."""
     import pyarrow.parquet as pq
 

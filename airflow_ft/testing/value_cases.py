@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Plan, Promise
-from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.model import Outcome, Promise
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SOME = 5
 """Most wrong values that a failure shows, per column."""
@@ -50,7 +43,7 @@ class ValuesConformance:
         world.commit_point = carries
         for name, (column, values) in given.refused.items():
             for number in range(len(values)):
-                plan = _plan(world, given, given.with_refused(column, values.slice(number, 1)))
+                plan = world.plan_into(given.sink, given.with_refused(column, values.slice(number, 1)))
                 with pytest.raises((DeclinedError, UnfitTargetError)) as caught:
                     vote = world.prepare(plan)
                     if carries:
@@ -72,15 +65,7 @@ def _given(world: World) -> Values:
     return given
 
 
-def _plan(world: World, given: Values, table: pa.Table) -> Plan:
-    """Into the table of these values, instead of the target's own."""
-    plan = world.plan(table)
-    [planned] = plan_delivery({SINK: given.sink}).participants
-    planned = replace(planned, predecessor=world.predecessor)
-    return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
-
-
 def _deliver(world: World, given: Values) -> None:
-    plan = _plan(world, given, given.table())
+    plan = world.plan_into(given.sink, given.table())
     proof = world.commit(plan, world.prepare(plan))
     assert proof.outcome is Outcome.COMMITTED

@@ -205,6 +205,13 @@ class World:
         table = self.table(self.number * ROWS) if table is None else table
         return self.plan_of(self.number, self.segment(self.number, table))
 
+    def plan_into(self, sink: SinkSpec, table: pa.Table) -> Plan:
+        """The next number, with these rows, into another sink than the target's own."""
+        plan = self.plan(table)
+        [planned] = plan_delivery({SINK: sink}).participants
+        planned = replace(planned, predecessor=self.predecessor)
+        return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+
     def fence(self, epoch: int = 1, attempt: int = 1, installation: str = OURS) -> Fence:
         return Fence(self.pipeline, installation, epoch, attempt)
 
