@@ -44,7 +44,7 @@ _REMEDIES = {
 
 
 class ServerFault(Enum):
-    """How a server fails, in words, with class, code and remedy of the error."""
+    """Failures of a server, each in words and with the class, code and remedy of its error."""
 
     LOGIN = "refuses the login", SinkAccessError, "login_refused", "Correct login and password of the connection."
     PRIVILEGE = (
