@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.arguments import shown, wrong
-from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError
+from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +113,7 @@ def _table(argument: str, given: object) -> pa.Table:
 
 
 def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows:
-    """The rows of a DataFrame, which Spark writes once. JobError when it cannot."""
+    """The rows of a DataFrame, which Spark writes once. JobError when it cannot, SealError when files lack rows."""
     from pyspark.errors import PySparkException
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -133,7 +133,16 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
             sink=sink,
             remedy="Correct the program. Nothing was published.",
         ) from error
-    return ParquetRows(location)
+    rows, counted = ParquetRows(location), int(observation.get["rows"])
+    if rows.count != counted:
+        raise SealError(
+            f"Spark counted {counted} rows, but its files have {rows.count}.",
+            sink=sink,
+            remedy="Check the disk of wal_root. Nothing was published: the next attempt computes the rows again.",
+            counted=counted,
+            found=rows.count,
+        )
+    return rows
 
 
 def _require_all(rows: Mapping[Any, object], sinks: Collection[str]) -> None:

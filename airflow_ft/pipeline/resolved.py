@@ -188,19 +188,23 @@ def _stored(spec: PipelineSpec, found: PipelineSpec, spark: SparkSettings, decla
 
     So they are not rendered, and of the provider's settings there are the names.
     """
-    jars = settings.spark_jars() if spec.jars is None else spec.jars
-    whole = replace(found, spark_master=spark.master, jars=jars, keep_session=spark.keep_session)
-    filled = ("wal_root", "spark_master", "jars", "keep_session")
+    whole, filled = found, ["wal_root"]
+    if not spec.is_external:
+        jars = settings.spark_jars() if spec.jars is None else spec.jars
+        conf = {**dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf"), **declared.spark_conf}
+        whole = replace(
+            whole,
+            job_args=declared.job_args,
+            spark_master=spark.master,
+            spark_conf=conf,
+            jars=jars,
+            keep_session=spark.keep_session,
+        )
+        filled += ["spark_master", "jars", "keep_session"]
     configured = (
         *(f"checkpointing.{name}" for name in found.config.given - spec.config.given),
-        *(f"spark_conf.{name}" for name in spark.configured),
+        *(f"spark_conf.{name}" for name in spark.configured if not spec.is_external),
         *(name for name in filled if getattr(whole, name) != getattr(spec, name)),
     )
-    conf = {**dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf"), **declared.spark_conf}
-    whole = replace(
-        whole,
-        job_args=declared.job_args,
-        spark_conf=conf,
-        configured=tuple(sorted({*spec.configured, *configured})),
-    )
+    whole = replace(whole, configured=tuple(sorted({*spec.configured, *configured})))
     return whole.to_json()

@@ -73,6 +73,8 @@ class ParquetRows:
 
     Names that begin with '.' or '_' are left out, as Spark does. Files keep Spark's order, others that of their names.
 
+    `count`: the number of rows, by the files' footers.
+
     Raises:
         ExternalRowsError: there are no files, one cannot be read, or they do not fit together.
         ConfigurationError: `location` is on no file system of the log.
@@ -83,10 +85,11 @@ class ParquetRows:
         self._only = only
         self._found = self._look()
         self.sources = self._visible()
-        self._schemas = {name: self._schema(name) for name in self.sources}
+        self.count = 0
+        schemas = {name: self._schema(name) for name in self.sources}
         first = self.sources[0]
-        self.schema = self._schemas[first]
-        for name, other in self._schemas.items():
+        self.schema = schemas[first]
+        for name, other in schemas.items():
             _require_same(self.schema, first, other, name)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -147,6 +150,7 @@ class ParquetRows:
 
     def _schema(self, name: str) -> pa.Schema:
         with self._open(name) as parquet:
+            self.count += parquet.metadata.num_rows
             columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
             instants = {column.path for column in columns if column.physical_type == "INT96"}
             return log_schema(parquet.schema_arrow, instants, name)

@@ -73,7 +73,10 @@ def folder(at: Path, *tables: pa.Table, name: str = "part-{:05}.parquet") -> Pat
     return at
 
 
-def test_a_position_is_delivered_once(shop: Shop) -> None:
+def test_a_position_is_delivered_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.driver.memory": "1g"}')  # concerns other pipelines
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__KEEP_SESSION", "60")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_JARS", "/jars")
     first = shop.deliver(ROWS, "2026-11-24")
     assert (first["numbers"], first["rows"], first["checkpoint"], first["repeated"]) == ([1], 2, 1, False)
     again = shop.deliver(ROWS, "2026-11-24")
