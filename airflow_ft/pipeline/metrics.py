@@ -98,7 +98,7 @@ def emit(health: Health) -> None:
 
 
 class Counters(Meter):
-    """What this process does to checkpoints, as counters, and how large the state is; and its traces."""
+    """Counts the outcomes of checkpoints in this process, reports the size of the state, and traces."""
 
     @property
     def traces(self) -> bool:

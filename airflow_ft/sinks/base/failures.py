@@ -44,7 +44,7 @@ _REMEDIES = {
 
 
 class ServerFault(Enum):
-    """What a server does instead of what it was asked for: in words, with class, code and remedy of the error."""
+    """Answer of a server that refuses or fails: in words, with class, code and remedy of the error."""
 
     LOGIN = "refuses the login", SinkAccessError, "login_refused", "Correct login and password of the connection."
     PRIVILEGE = (
