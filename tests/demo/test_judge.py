@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from tools.demo import data, judge
+from tools.demo import data, judge, readers
 
 FLIGHT = (
     2013,
@@ -87,6 +87,12 @@ def test_a_record_is_read_back_with_its_types() -> None:
     fields = dict(zip((*data.COLUMNS, *judge.EXTRA), (*CANCELLED, 7, 0.5), strict=True))
     text = json.dumps({**fields, "time_hour": "2013-01-01T10:00:00.000000Z"}).encode()
     assert judge.parse_record(text) == (*CANCELLED, 7, 0.5)
+
+
+def test_a_hash_is_read_back_with_its_types() -> None:
+    row = (*CANCELLED, 7, 0.1)
+    texts = {name: str(value) for name, value in zip(readers.NAMES, row, strict=True) if value is not None}
+    assert readers.row_of_texts({**texts, "time_hour": "2013-01-01T10:00:00.000000Z", "_version": "3"}) == row
 
 
 def test_a_record_with_other_fields_is_refused() -> None:

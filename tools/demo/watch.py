@@ -40,11 +40,16 @@ class Story:
 
 
 def choose_killers(
-    store: DecisionLog, pipeline: str, statement: Callable[[], str], seed: int | None = None, *, streaming: bool = False
+    store: DecisionLog,
+    pipeline: str,
+    statement: Callable[[str], str],
+    seed: int | None = None,
+    *,
+    streaming: bool = False,
 ) -> list[DriverKiller | CommitKiller]:
     """Who strikes, one after the other: the driver while it computes, then whoever commits: of a stream its one task.
 
-    `statement` is what the database executes now, "" if nothing. `seed` makes the moment at which the driver is killed
+    `statement` is what a participant executes now, "" if nothing. `seed` makes the moment at which the driver is killed
     repeatable in so far as the processes are.
     """
     stage, commit = ("stream", "stream") if streaming else ("stage", "commit.{}")
