@@ -222,8 +222,8 @@ def test_a_copy_in_postgresql_has_the_rows_of_the_table(
     with server.connect(postgres_database.name) as connection, connection.cursor() as cursor:
         cursor.execute("SET timezone TO 'UTC'")
         execute_values(cursor, "INSERT INTO flights VALUES %s", delivered)
-    reader = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
-    settings = {**world.settings, "copies": {"postgres": {**reader, "dbname": postgres_database.name}}}
+    reader = {"host": server.host, "port": server.port, "login": server.user, "password": server.password}
+    settings = {**world.settings, "copies": {"postgres": {**reader, "schema": postgres_database.name}}}
     assert judge.judge(settings).exact
     postgres_database.sql("DELETE FROM flights WHERE ctid = (SELECT min(ctid) FROM flights)")
     assert judge.judge(settings).copies["postgres"].missing == 1

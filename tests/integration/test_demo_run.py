@@ -56,15 +56,15 @@ def test_all_systems_are_exact_though_driver_and_commits_are_killed(tmp_path: Pa
     tmp_path.chmod(0o711)
     report = tmp_path / "report.json"
     copies = ["iceberg", "redis", "hbase", "cassandra"]
-    more = ["--sinks", ",".join(copies), "--report", str(report), "--flights", "60000"]
+    more = ["--sinks", ",".join(copies), "--report", str(report), "--flights", "100000"]
     finished = subprocess.run(
         command(tmp_path / "demo", *more), cwd=PROJECT, env=environment(), capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stdout[-5000:] + finished.stderr[-2000:]
     found = json.loads(report.read_text())
     assert found["exact"] is True
-    assert found["mysql"]["found"] == 60_000
-    assert {name: copy["found"] for name, copy in found["copies"].items()} == dict.fromkeys(copies, 60_000)
+    assert found["mysql"]["found"] == 100_000
+    assert {name: copy["found"] for name, copy in found["copies"].items()} == dict.fromkeys(copies, 100_000)
     assert found["promises"] == {
         "mysql": "ATOMIC",
         "iceberg": "ATOMIC",
