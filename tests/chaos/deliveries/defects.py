@@ -10,6 +10,7 @@ from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token
 from airflow_ft.sinks.kafka.transaction import Transaction
+from airflow_ft.sinks.redis import participant as redis
 
 
 def _send_without_asking_the_token() -> None:
@@ -27,4 +28,13 @@ def _send_without_asking_the_token() -> None:
     setattr(KafkaParticipant, "_deliver", deliver)  # noqa: B010
 
 
-DEFECTS: Mapping[str, Callable[[], None]] = {"the token is not asked": _send_without_asking_the_token}
+def _send_rows_of_anyone() -> None:
+    fence = "if memory[1] ~= ARGV[1] or memory[2] ~= ARGV[2] then"
+    assert fence in redis.SEND
+    setattr(redis, "SEND", redis.SEND.replace(fence, "if false then"))  # noqa: B010
+
+
+DEFECTS: Mapping[str, Callable[[], None]] = {
+    "the token is not asked": _send_without_asking_the_token,
+    "rows have no fence": _send_rows_of_anyone,
+}

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from tests.chaos.deliveries import judge as judging
 from tests.chaos.deliveries.faults import FAULTS, Choice, Draw
 from tests.chaos.deliveries.judge import Verdict
+from tests.chaos.deliveries.points import Point
 from tests.chaos.deliveries.run import Deliveries, Options, Pipeline
 from tests.chaos.deliveries.targets import TARGETS, targets_of
 from tools.demo.console import Console
@@ -46,6 +47,22 @@ def test_a_slice_of_faults_in_each_of_the_newest_systems(servers_folder: Path, s
         deliveries.run()
         assert deliveries.report.exact, str(deliveries.report)
         assert deliveries.report.looks > KILLS
+
+
+@pytest.mark.release
+def test_a_key_that_goes_back_is_found(servers_folder: Path) -> None:
+    """No process asks for the fence of rows: one that wakes up behind a later number has to be found."""
+    target = TARGETS["redis upsert"]
+    draw = Draw(0, FAULTS["zombie at a point"], target, "sqlite")
+    options = Options(servers_folder / "chaos-back", 1, SEED, ["lost reply of Redis"], [target.name])
+    with closing(Deliveries(options, Console())) as deliveries:
+        deliveries.run()
+        quiet = deliveries.quiet(target, "sqlite")
+        sent = [p for p in quiet.trace if (p.when, p.name) == ("before", "redis-upsert: EVALSHA")]
+        struck = deliveries.round(draw, at(sent[0], late=True), quiet, "rows have no fence")
+        assert struck.counted and struck.outcome == "other"
+        [violation] = deliveries.report.violations
+        assert "I2: " in violation and "went to" in violation, violation
 
 
 @pytest.fixture
@@ -143,14 +160,10 @@ def test_a_transaction_that_is_left_open_is_found(
     producer.abort_transaction(30)
 
 
-def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
-    """Every process sends without asking the token: a kill right after the commit has to double rows."""
-    target = TARGETS["local + transaction"]
-    draw = Draw(0, FAULTS["kill -9 at a point"], target, "sqlite")
-    quiet = chaos.quiet(target, "sqlite")
-    committed = [p for p in quiet.trace if (p.when, p.name) == ("after", "kafka-transaction: producer.commit")]
-    choice = Choice(
-        point=committed[-1],  # the one before raises the head
+def at(point: Point, *, late: bool) -> Choice:
+    """Twelve rows, and a fault at a point."""
+    return Choice(
+        point=point,
         before=None,
         fraction=0,
         chunks=[12],
@@ -160,9 +173,18 @@ def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
         skip=0,
         pattern=b"",
         hours=0,
-        late=False,
+        late=late,
         pause=0,
     )
+
+
+def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
+    """Every process sends without asking the token: a kill right after the commit has to double rows."""
+    target = TARGETS["local + transaction"]
+    draw = Draw(0, FAULTS["kill -9 at a point"], target, "sqlite")
+    quiet = chaos.quiet(target, "sqlite")
+    committed = [p for p in quiet.trace if (p.when, p.name) == ("after", "kafka-transaction: producer.commit")]
+    choice = at(committed[-1], late=False)  # the one before raises the head
     struck = chaos.round(draw, choice, quiet, "the token is not asked")
     assert struck.counted
     assert struck.outcome == "doubled"
