@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.position import SOURCE
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.rows import json_text
 
 _LIVE = "segment_digest IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
-_AT = f"pipeline = ? AND positions = ? AND {_LIVE} ORDER BY number DESC LIMIT 1"
-_NEWEST = f"pipeline = ? AND positions <> '{{}}' AND {_LIVE} ORDER BY number DESC LIMIT 1"
+_AT = f"pipeline = ? AND position_digest = ? AND positions = ? AND {_LIVE} ORDER BY number DESC LIMIT 1"
+_NEWEST = f"pipeline = ? AND positions <> '{{}}' AND {_LIVE} ORDER BY number DESC LIMIT ?"
 _LEFT = (
-    "pipeline = ? AND after_abort = 'rewound' AND segment_digest IS NOT NULL AND positions <> '{}'"
+    "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
     " AND NOT EXISTS (SELECT 1 FROM checkpoint again WHERE again.pipeline = checkpoint.pipeline"
-    " AND again.number > checkpoint.number AND again.positions = checkpoint.positions"
+    " AND again.position_digest = checkpoint.position_digest AND again.number > checkpoint.number"
     " AND again.segment_digest IS NOT NULL AND (again.after_abort IS NULL OR again.after_abort <> 'rewound'))"
     " ORDER BY number LIMIT 1"
 )
 
 
+def position_digest(positions: Mapping[str, Any]) -> str | None:
+    """Return what finds a checkpoint by the position that a program of the author gave; None: these are of a job."""
+    return hashlib.sha256(json_text(dict(positions)).encode()).hexdigest() if SOURCE in positions else None
+
+
 class PositionOperations:
-    """The part of the store that finds checkpoints by their positions. Each query reads all numbers of a pipeline."""
+    """The part of the store that finds checkpoints by the positions that programs of the author gave."""
 
     _database: Database
 
     def published_at(self, pipeline: str, positions: Mapping[str, Any]) -> Checkpoint | None:
         """Return the published checkpoint with exactly these positions; None: there is none, or it was rewound."""
-        return self._one(_AT, pipeline, json_text(dict(positions)))
+        return self._one(_AT, pipeline, position_digest(positions), json_text(dict(positions)))
 
     def newest_position(self, pipeline: str) -> Checkpoint | None:
         """Return the newest published checkpoint that has positions. Rewound ones do not count."""
-        return self._one(_NEWEST, pipeline)
+        return self._one(_NEWEST, pipeline, 1)
 
     def rewound_position(self, pipeline: str) -> Checkpoint | None:
         """Return the first rewound checkpoint whose positions have not been published again since."""

@@ -13,6 +13,7 @@ from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey, Segm
 from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
+from airflow_ft.store.positions import position_digest
 from airflow_ft.store.rows import clean_text, from_time, json_text, key_of
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
@@ -245,6 +246,7 @@ class StagingOperations:
                 spark_location=None if position is None else position.location,
                 spark_batch=None if position is None else position.batch,
                 positions=positions_text,
+                position_digest=position_digest(positions),
                 as_of=None if as_of is None else from_time(as_of),
                 staged_at=write.now,
             )

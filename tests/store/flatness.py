@@ -10,6 +10,7 @@ from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
 from airflow_ft.protocol.overview import Noted, Only
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 from airflow_ft.store.decision_log import DecisionLog
@@ -29,6 +30,8 @@ INDEXES = {
     "FROM checkpoint WHERE pipeline = ? AND dag_id = ?": "checkpoint_run",
     "c.dag_id = ?": "checkpoint_run",
     "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
+    "AND position_digest = ?": "checkpoint_position",
+    "again.position_digest = checkpoint.position_digest": "checkpoint_position_left",
     "ORDER BY stage_began": "run_complete_began",
     "ORDER BY as_of": "checkpoint_as_of",
     "ORDER BY read_as_of": "run_read",
@@ -163,6 +166,10 @@ def every_operation(store: DecisionLog) -> None:
     store.read_all(PIPELINE, epoch, RUN, store.now())
     store.record_lags(PIPELINE, epoch, 1, [Lag("orders", Unit.RECORDS, 7)])
     store.record_state_sizes(PIPELINE, epoch, 1, StateSizes(1, 2, 3))
+    given = Position.of("2026-11-24").to_json()
+    store.published_at(PIPELINE, given)
+    store.newest_position(PIPELINE)
+    store.rewound_position(PIPELINE)
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)

@@ -137,6 +137,8 @@ CREATE INDEX run_read ON run (pipeline, read_as_of) WHERE read_as_of IS NOT NULL
 -- epoch: the one that last changed the state. planned_by: the newest number whose plan contains this segment.
 -- as_of: everything that the sources held at this time is in this number or an earlier one. NULL: unknown.
 -- lag: JSON, by source, for charts. NULL: nobody measured it. state_sizes: JSON (`protocol.model.StateSizes`).
+-- position_digest: SHA-256 of positions that a program of the author gave (`protocol.position`), to find them. NULL: other
+-- positions.
 -- application: Spark's id of the application that was to compute it. '': unknown.
 -- Generated columns, so that no write can forget them, and conditions of partial indexes, so that no query's cost grows
 -- with the history. is_open: as Checkpoint.is_undelivered and open_checkpoints. is_prunable: as prunable. is_base:
@@ -156,6 +158,7 @@ CREATE TABLE checkpoint (
     spark_location TEXT,
     spark_batch BIGINT,
     positions TEXT NOT NULL,
+    position_digest TEXT,
     plan TEXT,
     planned_by BIGINT,
     reason TEXT,
@@ -215,6 +218,9 @@ CREATE INDEX checkpoint_delivered ON checkpoint (pipeline, number) WHERE is_deli
 CREATE INDEX checkpoint_completed ON checkpoint (pipeline, number) WHERE state = 'COMPLETED';
 CREATE INDEX checkpoint_run ON checkpoint (pipeline, dag_id, run_id, map_index, number);
 CREATE INDEX checkpoint_rewound ON checkpoint (pipeline, number) WHERE after_abort = 'rewound';
+CREATE INDEX checkpoint_position ON checkpoint (pipeline, position_digest, number) WHERE position_digest IS NOT NULL;
+CREATE INDEX checkpoint_position_left ON checkpoint (pipeline, number)
+    WHERE position_digest IS NOT NULL AND after_abort = 'rewound';
 CREATE INDEX checkpoint_as_of ON checkpoint (pipeline, as_of)
     WHERE as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound');
 CREATE INDEX checkpoint_covering ON checkpoint (pipeline, number)
