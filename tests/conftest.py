@@ -4,7 +4,7 @@ A server that cannot be started fails the test; nothing is skipped.
 
 | fixture | scope | gives |
 | --- | --- | --- |
-| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `hbase`, `s3` | session | the shared server (see `tools.servers`) |
+| `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `hive`, `hbase`, `s3` | session | the shared server |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -32,6 +32,7 @@ from tools.servers import (
     Database,
     HBase,
     Hdfs,
+    Hive,
     IcebergRest,
     Kafka,
     MariaDb,
@@ -193,6 +194,12 @@ def redis_server(servers_folder: Path) -> Iterator[Redis]:
 @pytest.fixture(scope="session")
 def iceberg_rest(servers_folder: Path) -> Iterator[IcebergRest]:
     with IcebergRest(servers_folder / "iceberg") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hive(servers_folder: Path) -> Iterator[Hive]:
+    with Hive(servers_folder / "hive") as server:
         yield server
 
 

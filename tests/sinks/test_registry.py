@@ -106,6 +106,7 @@ def test_ours_have_every_part() -> None:
         ("delta", "Delta Lake"),
         ("files", "files"),
         ("hbase", "HBase"),
+        ("hive", "Hive"),
         ("iceberg", "Iceberg"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),

@@ -15,6 +15,7 @@ from tools.servers.cassandra import Cassandra
 from tools.servers.database import Database
 from tools.servers.hbase import HBase
 from tools.servers.hdfs import Hdfs
+from tools.servers.hive import Hive
 from tools.servers.iceberg import IcebergRest
 from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
@@ -27,6 +28,7 @@ __all__ = [
     "S3", "Cassandra",
     "Database", "HBase",
     "Hdfs",
+    "Hive",
     "IcebergRest",
     "Kafka",
     "MariaDb",
