@@ -23,10 +23,18 @@ _SPARK_PORT = 7077
 
 
 class _TestedHook(BaseHook):
-    """A connection that can be tried. Airflow gives its id as the argument that `conn_name_attr` names."""
+    """A connection that can be tried. Airflow gives its id as the argument that `conn_name_attr` names.
 
-    conn_name_attr: ClassVar[str]
+    Both names come from `conn_type`, unless a hook has its own.
+    """
+
+    conn_name_attr: ClassVar[str] = ""
     default_conn_name: ClassVar[str]
+    conn_type: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.conn_name_attr = cls.conn_name_attr or f"{cls.conn_type}_conn_id"
+        cls.default_conn_name = f"{cls.conn_type}_default"
 
     def __init__(self, conn_id: str = "", **kwargs: Any) -> None:
         named = kwargs.pop(self.conn_name_attr, "")
@@ -48,8 +56,6 @@ class _TestedHook(BaseHook):
 class MySqlServerHook(_TestedHook):
     """A MySQL or MariaDB server, for `MySqlSink`."""
 
-    conn_name_attr: ClassVar[str] = "mysql_conn_id"
-    default_conn_name: ClassVar[str] = "mysql_default"
     conn_type: ClassVar[str] = "mysql"
     hook_name: ClassVar[str] = "MySQL, MariaDB"
 
@@ -71,8 +77,6 @@ class MySqlServerHook(_TestedHook):
 class SqliteFileHook(_TestedHook):
     """A file, for `SqliteSink`."""
 
-    conn_name_attr: ClassVar[str] = "sqlite_conn_id"
-    default_conn_name: ClassVar[str] = "sqlite_default"
     conn_type: ClassVar[str] = "sqlite"
     hook_name: ClassVar[str] = "SQLite"
 
@@ -85,8 +89,6 @@ class SqliteFileHook(_TestedHook):
 class PostgresServerHook(_TestedHook):
     """A PostgreSQL server, for `PostgresSink` and for the decision log."""
 
-    conn_name_attr: ClassVar[str] = "postgres_conn_id"
-    default_conn_name: ClassVar[str] = "postgres_default"
     conn_type: ClassVar[str] = "postgres"
     hook_name: ClassVar[str] = "PostgreSQL"
 
@@ -104,8 +106,6 @@ class PostgresServerHook(_TestedHook):
 class RedisServerHook(_TestedHook):
     """A Redis server, for `RedisSink`."""
 
-    conn_name_attr: ClassVar[str] = "redis_conn_id"
-    default_conn_name: ClassVar[str] = "redis_default"
     conn_type: ClassVar[str] = "redis"
     hook_name: ClassVar[str] = "Redis"
 
@@ -119,15 +119,13 @@ class RedisServerHook(_TestedHook):
 class IcebergCatalogHook(_TestedHook):
     """A catalog of Iceberg tables, for `IcebergSink`."""
 
-    conn_name_attr: ClassVar[str] = "iceberg_conn_id"
-    default_conn_name: ClassVar[str] = "iceberg_default"
     conn_type: ClassVar[str] = "iceberg"
     hook_name: ClassVar[str] = "Iceberg"
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.sinks.iceberg.catalog import Connected
 
-        with closing(Connected(connection, ())) as place, place.told():
+        with closing(Connected(connection, ())) as place, place.translated_errors():
             return f"an Iceberg catalog with {len(place.catalog.list_namespaces())} namespaces"
 
 
@@ -149,8 +147,6 @@ class HiveMetastoreHook(_TestedHook):
 class HBaseGatewayHook(_TestedHook):
     """A Thrift gateway of HBase, for `HBaseSink`."""
 
-    conn_name_attr: ClassVar[str] = "hbase_conn_id"
-    default_conn_name: ClassVar[str] = "hbase_default"
     conn_type: ClassVar[str] = "hbase"
     hook_name: ClassVar[str] = "HBase"
 
@@ -166,8 +162,6 @@ class HBaseGatewayHook(_TestedHook):
 class CassandraServerHook(_TestedHook):
     """A Cassandra cluster, for `CassandraSink`."""
 
-    conn_name_attr: ClassVar[str] = "cassandra_conn_id"
-    default_conn_name: ClassVar[str] = "cassandra_default"
     conn_type: ClassVar[str] = "cassandra"
     hook_name: ClassVar[str] = "Cassandra"
 
@@ -176,14 +170,13 @@ class CassandraServerHook(_TestedHook):
 
         with opened(connection, _SECONDS) as session:
             row = session.execute("SELECT release_version, cluster_name FROM system.local").one()
-            return f"Cassandra {row.release_version}, cluster {row.cluster_name}, as {connection.login or 'nobody'}"
+            return f"Cassandra {row.release_version}, cluster {row.cluster_name}, as {connection.login or 'anonymous'}"
 
 
 class SparkMasterHook(_TestedHook):
     """Master for Spark's executors, for `[airflow_ft] spark_master = conn:<id>`."""
 
     conn_name_attr: ClassVar[str] = "conn_id"
-    default_conn_name: ClassVar[str] = "spark_default"
     conn_type: ClassVar[str] = "spark"
     hook_name: ClassVar[str] = "Spark"
 

@@ -173,8 +173,8 @@ class PlainRun:
         def stage(context: steps.Context[DecisionLog]) -> None:
             pipeline.stage(resolve(spec), context, connections)
 
-        # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7). So settings of Spark
-        # are looked at by `stage` alone.
+        # As in Airflow, a failed step does not keep decided rows from delivery (I3, I7). So only `stage` reads the
+        # settings of Spark.
         if done(recover) and done(stage):
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))

@@ -215,8 +215,8 @@ def _check_groups(sources: Mapping[str, Source]) -> None:
     it, would rely on it. Topics of a pattern are found at run time and are not checked.
     """
     kafka = {name: each for name, each in sources.items() if isinstance(each, KafkaSource)}
-    told = {name: each for name, each in kafka.items() if each.group_id and each.commit_offsets}
-    for (one, first), (other, second) in combinations(told.items(), 2):
+    committing = {name: each for name, each in kafka.items() if each.group_id and each.commit_offsets}
+    for (one, first), (other, second) in combinations(committing.items(), 2):
         both = sorted(set(first.topics) & set(second.topics))
         if both and (first.conn_id, first.group_id) == (second.conn_id, second.group_id):
             raise ConfigurationError(

@@ -24,8 +24,8 @@ class Participant(Protocol):
         Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
         DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
         rows or schema cannot be accepted, and UnfitTargetError when changing the target would be enough. A TWO_PHASE
-        participant returns when the rows are durable and invisible;
-        whatever an older attempt of this number had prepared is rolled back.
+        participant returns when the rows are durable and invisible. It has rolled back what an older attempt of this
+        number had prepared.
         """
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:

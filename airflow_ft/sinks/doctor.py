@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.sinks.base.requirements import told
+from airflow_ft.sinks.base.requirements import text_of
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
@@ -54,5 +54,5 @@ def examine(
         schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
         judge = partial(part.schema_problems, plan, connection, schemas)
         for problem in exam.attempt("columns", judge) or ():
-            exam.problem("columns", told(problem), problem.remedy, problem.code)
+            exam.problem("columns", text_of(problem), problem.remedy, problem.code)
     return exam.checks

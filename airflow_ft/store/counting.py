@@ -79,8 +79,10 @@ class CountingOperations:
                     aside[row["number"], row["participant"]] = of_proof(proof_of(row))
         if not found.count and not self._database.read("SELECT name FROM pipeline WHERE name = ?", pipeline):
             raise UnknownPipelineError(pipeline)
-        told = Confirmed(found, dict(rows), together(aside[each] for each in sorted(aside)))
-        return replace(told, recovered=recovered, recovered_rows=of_others.total()) if recovered.count else told
+        confirmed = Confirmed(found, dict(rows), together(aside[each] for each in sorted(aside)))
+        if recovered.count:
+            return replace(confirmed, recovered=recovered, recovered_rows=of_others.total())
+        return confirmed
 
 
 def count(write: PipelineWrite, run: RunKey) -> None:

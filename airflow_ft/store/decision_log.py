@@ -1,4 +1,4 @@
-"""The decision log over a database: all operations, whatever the database."""
+"""The decision log over a database: all operations, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -63,18 +63,10 @@ class Keys(Target):
         return 0  # a key is there once
 
     def upserts(self) -> Upserts | None:
-        if self.sink.value == "string":
-            return Upserts(replace(self.sink, key="keyed:{id}", change_column="op"), self._texts)
-        return Upserts(replace(self.sink, key="keyed:{id}", change_column="op"), self._texts, self._write)
+        return Upserts(replace(self.sink, key="keyed:{id}", change_column="op"), self._texts)
 
     def _texts(self) -> dict[int, str]:
         return {int(key.partition(":")[2]): self._read(key)["text"] for key in self.db.scan_iter("keyed:*")}
-
-    def _write(self, id: int, text: str, number: int) -> None:
-        if self.sink.value == "hash":
-            self.db.hset(f"keyed:{id}", mapping={"id": id, "text": text, "_version": number})
-        else:
-            self.db.set(f"keyed:{id}", json.dumps({"_version": number, "id": id, "text": text}, separators=(",", ":")))
 
     def _read(self, key: str) -> dict[str, Any]:
         if self.sink.value == "string":

@@ -28,7 +28,7 @@ DEMANDS = table.Version._commit
 def own_branch_not_compared() -> None:
     """A commit demands only that main has not moved. The fence is raised without moving it."""
 
-    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> str:
+    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> Any:
         return DEMANDS(self, [each for each in demands if _is_of(each, "main")], _without_removal(updates))
 
     table.Version._commit = commit  # type: ignore[method-assign]
@@ -37,7 +37,7 @@ def own_branch_not_compared() -> None:
 def main_not_compared() -> None:
     """A commit hides what others have added since the table was read."""
 
-    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> str:
+    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> Any:
         return DEMANDS(self, [each for each in demands if not _is_of(each, "main")], updates)
 
     table.Version._commit = commit  # type: ignore[method-assign]
@@ -46,7 +46,7 @@ def main_not_compared() -> None:
 def conflict_repeated() -> None:
     """A refused commit is tried again onto the new head, as pyiceberg does it by itself."""
 
-    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> str:
+    def commit(self: Any, demands: Sequence[Any], updates: Sequence[Any]) -> Any:
         try:
             return DEMANDS(self, demands, updates)
         except OvertakenError:

@@ -21,24 +21,19 @@ pytestmark = pytest.mark.server
 SCRIPTS = {
     "no_fence": ("if memory[1] ~= ARGV[1] or memory[2] ~= ARGV[2] then", "if false then"),
     "no_progress": ("local done = memory[3] == ARGV[6] and tonumber(memory[4]) or 0", "local done = first"),
-    "no_numbers": ("numbers[i] <= own", "true"),
     "first_row_counts": ("for i = from, rows.count do", "for i = rows.count, from, -1 do"),
     "no_deletes": ("redis.call('UNLINK', key)", "local _ = 0"),
 }
 
 
 def no_fence() -> None:
-    _seed("no_fence", "no_numbers")  # each covers for the other
+    _seed("no_fence")
 
 
 def no_progress() -> None:
     script, line = participant.SEND, "local first, rows = tonumber(ARGV[4]), cmsgpack.unpack(ARGV[5])\n"
     old, new = SCRIPTS["no_progress"]
     participant.SEND = script.replace(line, "").replace(old, line + new)
-
-
-def no_numbers() -> None:
-    _seed("no_numbers")
 
 
 def first_row_counts() -> None:
@@ -77,7 +72,6 @@ def _seed(*names: str) -> None:
 CASES = [
     (no_fence, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
     (no_progress, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
-    (no_numbers, "test_a_row_of_a_higher_number_is_left_alone", {}),
     (first_row_counts, "test_the_last_change_of_a_key_counts", {}),
     (no_deletes, "test_a_delete_deletes", {}),
     (marker_before_rows, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),

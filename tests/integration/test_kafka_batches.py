@@ -167,9 +167,10 @@ def test_a_record_that_the_broker_refuses_amid_others_is_told_before_the_commit(
     assert read(kafka.bootstrap, topic) == []
 
 
-def test_librdkafka_itself_refuses_to_commit_what_was_not_delivered(kafka: Kafka, topic: str) -> None:
-    with _opened(kafka, topic) as opened:
-        opened.producer.produce(topic, b"never", partition=PARTITIONS + 1)
+def test_librdkafka_itself_refuses_to_commit_what_was_not_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory(PARTITIONS, {"max.message.bytes": "5000"})
+    with _opened(kafka, topic, **{"message.max.bytes": 1_000_000}) as opened:
+        opened.producer.produce(topic, random.Random(0).randbytes(20_000), partition=0)
         opened.send(_records(None, _texts(100)))
         with pytest.raises(ProducerLostError):
             opened.finish()

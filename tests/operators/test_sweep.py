@@ -129,4 +129,4 @@ def test_the_example_dag_recovers_and_alerts(
     [notifier] = task.on_failure_callback
     with caplog.at_level("ERROR"):
         notifier.notify({"exception": caught.value})
-    assert "pipeline orders is HALTED: it is HALTED (TOKEN_LOST): it is gone.\nFix: " in caplog.text
+    assert "pipeline orders is HALTED: it is HALTED (TOKEN_LOST): it is gone.\nFix: " in "\n".join(caplog.messages)

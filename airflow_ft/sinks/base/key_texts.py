@@ -16,8 +16,10 @@ from airflow_ft.sinks.base.key_template import Parts
 
 
 def can_be_key(kind: pa.DataType) -> bool:
-    """Return whether values of this type have exactly one text each."""
-    return not (pa.types.is_nested(kind) or has_floats(kind))
+    """Return whether values of this type have exactly one text each. The text of a decimal changes with its scale."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return not (pa.types.is_nested(kind) or has_floats(kind) or pa.types.is_decimal(kind))
 
 
 def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:

@@ -1,11 +1,10 @@
 """Shared part of key-value stores: rows by key, in the order of the log, a chunk at a time.
 
-A store has no transaction over rows and marker, so readers see some rows before the others. Three rules make every
+A store has no transaction over rows and marker, so readers see some rows before the others. Two rules make every
 delivery idempotent, and let no key go back to an older value:
 
 - The head is raised durably before the first row. The store refuses chunks of an older rank (I5).
 - Chunks carry their place in the checkpoint. The store counts the rows that are in, so a retry skips them.
-- Where a value can carry the number of its checkpoint, a higher number is left alone.
 
 The marker follows after the last row. A store that can apply rows and marker at once is ATOMIC.
 """

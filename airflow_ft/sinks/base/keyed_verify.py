@@ -37,10 +37,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value that is there: its digest, and the number of the checkpoint that wrote it (0: not known)."""
+    """A value that is there: its digest, and the number of the checkpoint that wrote it.
+
+    number: 0: one before all that are compared. None: not known.
+    """
 
     digest: bytes
-    number: int = 0
+    number: int | None = 0
 
 
 class LastChanges:
@@ -121,7 +124,8 @@ def _verdict(change: Change, number: int, found: Found | None, compared: Set[int
         if change.digest is None:
             return SAME
         return UNKNOWN if number <= blind else LACKING
-    if found.number > number and found.number not in compared and number <= blind:
+    may_be_newer = found.number is None or (found.number > number and found.number not in compared)
+    if may_be_newer and number <= blind and found.digest != change.digest:
         return UNKNOWN
     if change.digest is None:
         return LEFT

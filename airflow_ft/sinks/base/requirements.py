@@ -74,7 +74,7 @@ class Requirement:
         for text, remedy in found.warnings:
             exam.warn(name, text, remedy)
         for problem in found.problems:
-            exam.problem(name, told(problem), problem.remedy, problem.code)
+            exam.problem(name, text_of(problem), problem.remedy, problem.code)
         return not found.problems
 
 
@@ -105,7 +105,7 @@ def _is_away(problem: AirflowFtError, sink: str) -> bool:
     return isinstance(problem, SinkUnavailableError) and (not sink or problem.code == "server_unreachable")
 
 
-def told(problem: AirflowFtError) -> str:
+def text_of(problem: AirflowFtError) -> str:
     """Return what a problem says, with its column: the sink is known."""
     return f"column {problem.column}: {problem.what}" if problem.column else problem.what
 

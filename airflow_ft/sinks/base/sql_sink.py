@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 from airflow_ft.sinks.base.sql_names import TableName
-from airflow_ft.sinks.registry import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlSink:
+class SqlSink(ServerSink):
     """Rows into one table of a server. A system says its strategies, how tables are named, and what it has besides."""
 
     table: str
@@ -28,7 +28,6 @@ class SqlSink:
     change_column: str | None = None
     shared: bool = False
 
-    strategies: ClassVar[Mapping[str, Strategy]]
     names: ClassVar[type[TableName]]
 
     def __post_init__(self) -> None:
@@ -90,11 +89,6 @@ class SqlSink:
                 self.names.check("column (key_columns)", column)
             self.names.check("column (version_column)", self.version_column)
 
-    @property
-    def promise(self) -> Promise:
-        """Return what the strategy can promise."""
-        return self.strategies[self.strategy].promise
-
     def at_least_once(self) -> Promise:
         """The same: marker and rows are in one transaction, so its rows come once all the same."""
         if self.promise is Promise.TWO_PHASE:
@@ -126,15 +120,7 @@ class SqlSink:
         return given | {"key_columns": list(self.key_columns), **by_key}
 
     @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
-
-    @classmethod
-    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
-        """The sinks of a plan. ConfigurationError: they contradict each other."""
-        sinks = {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    def _check_together(cls, plan: ParticipantPlan, sinks: Mapping[str, Self]) -> None:
         if len({sink.ledger_schema for sink in sinks.values()}) > 1:
             raise ConfigurationError(
                 f"the sinks {', '.join(sorted(sinks))} name different ledger schemas, and share one ledger.",
@@ -143,4 +129,3 @@ class SqlSink:
                 participant=plan.name,
                 arguments=["ledger_schema"],
             )
-        return sinks

@@ -71,12 +71,12 @@ class Format:
         self, table: str, schema: pa.Schema, columns: Sequence[Column], name: str, *, evolves: bool
     ) -> Iterator[AirflowFtError]:
         """Yield why such rows do not fit into a table with these columns. `evolves`: lacking ones are added."""
-        there = {column.name.lower(): column for column in columns}
+        there, misfits = matched(schema, columns), Misfits(table, name)
         for field in schema:
-            yield from self._unfit(Misfits(table, name), field, columns, there.get(field.name.lower()), evolves)
-        given = {field.name.lower() for field in schema}
+            yield from self._unfit(misfits, field, columns, there.get(field.name), evolves)
+        given = {column.name for column in there.values()}
         for column in columns:
-            if column.name.lower() not in given and column.must:
+            if column.name not in given and column.must:
                 what = f"column {column.name!r} of the table is NOT NULL, and the rows do not have it."
                 yield declined(what, "column_required", "Return the column in the job.", name, column.name)
             if column.oddity:
@@ -96,6 +96,10 @@ class Format:
             added = f"ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})"
             remedy = f"Add it in Spark ({added}), drop it in the job, or set {self.sink}(schema_evolution=True)."
             yield misfits.missing(field.name, field.name, (each.name for each in columns), remedy)
+        several = [each.name for each in columns if each.name.lower() == field.name.lower()]
+        if len(several) > 1 and field.name not in several:
+            what = f"column {field.name!r} of the rows could be any of {several} of table {misfits.table}."
+            yield misfits.of_table(what, "column_ambiguous", "Name it in the job as in the table.", column=field.name)
         if column is not None and kind and not self.holds(column, field.type):
             remedy = f"Cast it to {column.type} in the job, or deliver into another table."
             yield misfits.unfit(field.name, column.type, kind, remedy)
@@ -106,9 +110,9 @@ class Format:
         Raises:
             UnfitTargetError: a column was removed meanwhile.
         """
-        there = {column.name.lower(): column for column in columns}
+        there = matched(schema, columns)
         for field in schema:
-            if field.name.lower() not in there:
+            if field.name not in there:
                 raise UnfitTargetError(
                     f"the table no longer has the column {field.name!r}.",
                     code="column_missing",
@@ -116,18 +120,18 @@ class Format:
                     column=field.name,
                 )
         return all(
-            there[field.name.lower()].name == field.name
-            and there[field.name.lower()].type == self.type_of(field.type)
+            there[field.name].name == field.name
+            and there[field.name].type == self.type_of(field.type)
             and in_micros(field.type) == field.type
             for field in schema
         )
 
     def cast(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
         """The rows with the table's names and types."""
-        there = {column.name.lower(): column for column in columns}
+        there = matched(rows.schema, columns)
         names, arrays = [], []
         for field, values in zip(rows.schema, rows.columns, strict=True):
-            column = there[field.name.lower()]
+            column = there[field.name]
             names.append(column.name)
             arrays.append(values.cast(self._arrow(field.type, column.type)))
         return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -171,13 +175,34 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def new_schema(schema: pa.Schema) -> pa.Schema:
-    """As a table is made of it: every column may be NULL, since the log does not say more."""
-    return pa.schema([pa.field(field.name, in_micros(field.type)) for field in schema])
+    """As a table is made of it: every column may be NULL, and so may its parts, since the log does not say more."""
+    return pa.schema([pa.field(field.name, in_micros(nullable(field.type))) for field in schema])
+
+
+def nullable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with parts that may be NULL, but for the keys of maps themselves."""
+    if pa.types.is_large_list(kind):
+        return pa.large_list(nullable(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(nullable(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
+    return kind
 
 
 def in_micros(kind: pa.DataType) -> pa.DataType:
     """Return the type with microseconds, if it is a timestamp."""
     return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def matched(schema: pa.Schema, columns: Sequence[Column]) -> dict[str, Column]:
+    """Return the table's column for each one of the rows that it has: by the exact name, else by any case."""
+    exact = {column.name: column for column in columns}
+    folded = {column.name.lower(): column for column in columns}
+    found = {name: exact.get(name) or folded.get(name.lower()) for name in schema.names}
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:

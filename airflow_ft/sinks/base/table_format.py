@@ -19,7 +19,7 @@ from airflow_ft.protocol.verify import Sent, SinkReport
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
-from airflow_ft.sinks.base.table_columns import Column, Format, lacking
+from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -45,10 +45,10 @@ class Staged(Protocol):
 S = TypeVar("S", bound=Staged)
 
 
-class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
+class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
 
-    `V` is one version of the table, `S` the files that a step adds to it.
+    `V` is one version of the table, `S` the files that a step adds to it. A transaction is both, and the pipeline.
     """
 
     others = "other writers of the table"
@@ -60,7 +60,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     # --- what a system says --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
         """Errors of the system as ours, with their place."""
 
     @abstractmethod
@@ -98,8 +98,11 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         yield from ()
 
     @abstractmethod
-    def _evolve(self, version: V, schema: pa.Schema) -> bool:
-        """Commit the columns that a version lacks; False: it lacks none. OvertakenError as above."""
+    def _evolve(self, version: V, schema: pa.Schema, pipeline: str) -> bool:
+        """Commit the columns that a version lacks; False: it lacks none.
+
+        OvertakenError as above, also if another process has replaced the document of `pipeline`.
+        """
 
     @abstractmethod
     def _lacks_table(self) -> AirflowFtError:
@@ -114,11 +117,6 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
 
     # --- the steps -----------------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        if not self.creates and self._there(plan) is None:
-            raise self._lacks_table().located(sink=self.sink_name, **self._where(plan))
-        return super()._prepare(plan, fence)
-
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         if plan.participant(self.name).predecessor == 0:  # prepare may have found nothing to make a table of
             with self._writing(fence, plan, create=True) as (_, ledger):
@@ -127,23 +125,27 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
         return super()._abort(plan, fence, detail)
 
     def _schema_problems(
-        self, db: tuple[V, S], readers: Sequence[SegmentReader], make: bool
+        self, db: tuple[V, S, str], readers: Sequence[SegmentReader], make: bool
     ) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows. Makes columns that are lacking, where that was asked for."""
         found = self._judged(db[0], readers)
         yield from found
         for schema in self._schemas(readers) if not found else ():
-            if self._evolve(db[0], schema):
+            try:
+                evolved = self._evolve(db[0], schema, db[2])
+            except AirflowFtError as error:
+                raise error.located(sink=self.sink_name) from error.__cause__
+            if evolved:
                 raise OvertakenError  # by oneself: the rest is judged by the table as it is now
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name and (there := self._there(plan)) is not None:
-            with self._told(plan):
+            with self._translated_errors(plan):
                 self._staged(there, fence.rank).try_out(readers)
         return {}
 
     def _insert(
-        self, db: tuple[V, S], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+        self, db: tuple[V, S, str], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
         has_rows = any(segment.rows.get(self.sink_name) for segment in plan.segments)
         if has_rows and (problems := self._judged(db[0], readers)):  # the table may have changed since the vote
@@ -155,20 +157,23 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     @contextmanager
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[tuple[V, S], DocumentLedger]]:
+    ) -> Iterator[tuple[tuple[V, S, str], DocumentLedger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
-            if version is None and create:
+            begins = create and (plan is None or plan.participant(self.name).predecessor == 0)
+            if version is None and begins:  # else others have dropped or renamed it
+                if not self.creates:
+                    raise self._lacks_table().located(sink=self.sink_name)
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
-            if version is None or ledger is None or (ledger.head() is None and not create):
+            if version is None or ledger is None or (ledger.head() is None and not begins):
                 raise self._lost()
             if ledger.head() is None:
                 self._require_beginning()
             staged = self._staged(version, fence.rank)
             try:
-                yield (version, staged), ledger
+                yield (version, staged, fence.pipeline), ledger
             except BaseException:
                 staged.discard()
                 raise
@@ -185,7 +190,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
         """None: there is no table, or it has never seen the pipeline."""
-        with self._told(plan):
+        with self._translated_errors(plan):
             version = self._newest()
             ledger = self._ledger(version, pipeline) if version is not None else None
             if version is not None and ledger is not None:
@@ -198,7 +203,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S]], Generic[V, S]):
     # --- what the steps share ----------------------------------------------------------------------------------------
 
     def _there(self, plan: Plan) -> V | None:
-        with self._told(plan):
+        with self._translated_errors(plan):
             return self._newest()
 
     def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
@@ -258,14 +263,14 @@ def compared(
         schema = reader.schema(name)
         if gone := lacking(schema, columns).names:
             return replace(report, error=f"the table has no column {gone[0]!r}")
-        types = {field.name.lower(): field.type for field in schema}
-        for column in columns:  # cast like the table's values, the log's would look the same
-            kind = types.get(column.name.lower())
-            if kind is not None and not form.holds(column, kind):
+        there = matched(schema, columns)
+        for each, column in there.items():  # cast like the table's values, the log's would look the same
+            kind = schema.field(each).type
+            if not form.holds(column, kind):
                 what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
                 return replace(report, error=what)
-        written |= {each.lower() for each in schema.names}
-    names = [column.name for column in columns if column.name.lower() in written]
+        written |= {column.name for column in there.values()}
+    names = [column.name for column in columns if column.name in written]
 
     def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
         for batch in reader.batches(name, file):
@@ -275,7 +280,7 @@ def compared(
 
 
 def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
-    """In the order of the columns; one that is lacking is NULL."""
+    """In the order of the columns; a missing one is NULL."""
     names = rows.schema.names
     values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
     return list(zip(*values, strict=True))

@@ -38,7 +38,7 @@ TYPES = (*_WHOLE, "float", "double", "decimal", "boolean", "ascii", "text", "blo
 """Types of columns that rows can have."""
 IN_KEYS = tuple(kind for kind in TYPES if kind not in ("float", "double", "decimal"))
 """Types of key columns: of the others, equal values may be different keys."""
-LONGEST_KEY = 65_535  # bytes of a key column
+LONGEST_KEY = 65_535  # bytes of the partition key as the server writes it, and of all clustering columns together
 LARGEST_ROW = 4_000_000  # bytes of texts and blobs of a row: the server's limit on a message is 16 MiB by default
 
 

@@ -4,8 +4,8 @@ The memory of a pipeline and a participant is one row of the table `airflow_ft`:
 step replaces the document by a lightweight transaction, on condition that the version is as it was read.
 
 The document gives out a stamp (microseconds) for each checkpoint, once, before its first row. A row is written with the
-stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in whatever order changes
-arrive, a delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
+stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in any order of arrival. A
+delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
@@ -37,7 +37,7 @@ from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, Statement
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -53,6 +53,7 @@ from airflow_ft.sinks.cassandra.server import (
     documents_exist,
     keyspace_of,
     opened,
+    time_of,
 )
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, read_table, schema_problems
@@ -66,6 +67,8 @@ _VALUE_BYTES = 16
 _CAS_UNKNOWN = 0x1700
 """Code of an error that the driver has no class for: the outcome of a lightweight transaction is not known."""
 _LOOK_SECONDS = 1.0
+_AHEAD = 60_000_000
+"""Microseconds by which the last stamp may be ahead of a node's clock, at most."""
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -118,6 +121,7 @@ class Changes:
     fence: Fence
     ledger: DocumentLedger
     version: int
+    plan: Plan | None
     prepared: dict[tuple[str, str], PreparedStatement] = field(default_factory=dict)
     looked: float = field(default_factory=time.monotonic)
 
@@ -215,7 +219,7 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         ledger, version = documents.read(fence.pipeline)
         if ledger.head() is None and not create:
             check_owner(None, fence)
-        yield Changes(documents, fence, ledger, version), ledger
+        yield Changes(documents, fence, ledger, version, plan), ledger
         if keep and ledger.has_changed:
             documents.replace(fence.pipeline, version, ledger.text)
 
@@ -228,14 +232,20 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         yield ledger if ledger.head() is not None else None
 
     def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
-        """Give out the plan's stamp, once: later than all before, and no earlier than now."""
+        """Give out the plan's stamp, once: later than all before, and no earlier than the time of Cassandra.
+
+        SinkUnavailableError: the last stamp is in the future. Writes of other programs would count only after it.
+        """
         assert isinstance(ledger, DocumentLedger)
-        given = ledger.others
-        if ledger.marker(plan.number) is None and given["plan"] != plan.digest:
+        kept = ledger.others
+        if ledger.marker(plan.number) is None and kept["plan"] != plan.digest:
             rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
-            stamp = max(given["free"], time.time_ns() // 1000)
-            given.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
-        return {"stamp": given["stamp"]}
+            now = time_of(self._session)
+            if kept["stamp"] > now + _AHEAD:
+                raise _clock_behind(kept["stamp"] - now).located(**self._where(plan))
+            stamp = max(kept["free"], now)
+            kept.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
+        return {"stamp": kept["stamp"]}
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -254,15 +264,39 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         return unfit(self.sinks[sink], self._table(sink), rows, deletes)
 
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
-        first = db.ledger.others["stamp"]
+        assert db.plan is not None
+        first = given(db.ledger, db.plan)
         for chunk in chunks:
             db.look()
             sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
             seconds = table.seconds_to_live(sink)
             if seconds:  # from the stamp on, so that a retry prolongs no life
-                seconds = max(1, seconds - max(0, int(time.time() - first / 1e6)))
+                seconds = max(1, seconds - max(0, time_of(db.documents.session) - first) // 1_000_000)
             names, rows = inserts(sink, table, chunk, first, seconds)
             if rows:
                 db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
             if rows := deletes(table, chunk, first):
                 db.write(db.statement(table.delete(), sink.consistency), rows)
+
+
+def given(ledger: DocumentLedger, plan: Plan) -> int:
+    """Return the plan's stamp. StoreBehindSinkError: it has none, though it was given out before."""
+    if ledger.others["plan"] != plan.digest:
+        raise StoreBehindSinkError(
+            f"the sink has lost the stamp of checkpoint {plan.number}, which it had given out. Cassandra was restored"
+            " from a backup.",
+            code="ledger_lost",
+            remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+            number=plan.number,
+        )
+    return int(ledger.others["stamp"])
+
+
+def _clock_behind(microseconds: int) -> SinkUnavailableError:
+    seconds = microseconds // 1_000_000
+    return SinkUnavailableError(
+        f"the clock of a Cassandra node is {seconds} s behind the pipeline's last write timestamp.",
+        code="clock_behind",
+        remedy="Let all nodes follow NTP. Airflow retries.",
+        seconds=seconds,
+    )

@@ -42,7 +42,7 @@ def _table(sink: CassandraSink, plan: ParticipantPlan, connection: ConnectionInf
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         table = tables.read_table(session, *sink.place(keyspace_of(connection)))
     text = f"exists, with the primary key {', '.join(table.key)}"
-    return Finding(text, warnings=list(tables.warnings(table, sink)))
+    return Finding(text, warnings=list(tables.warnings(table)))
 
 
 def schema_problems(

@@ -17,6 +17,9 @@ from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, written
 
 Mask = npt.NDArray[np.bool_]
+_TEXTS = ("ascii", "text", "blob")
+_FIXED_BYTES = 16  # of a key column of another type, at most
+_FRAME_BYTES = 3  # around each column of a partition key that has several
 
 
 def unfit(sink: CassandraSink, table: Table, rows: pa.RecordBatch, deleted: Mask) -> dict[int, str]:
@@ -29,14 +32,25 @@ def unfit(sink: CassandraSink, table: Table, rows: pa.RecordBatch, deleted: Mask
             found |= _where(wrong if is_key else wrong & ~deleted, f"column {name} {why}")
         length = lengths(column)
         size += length if is_key else length * ~deleted
-        if is_key:
-            found |= _where(length > LONGEST_KEY, f"column {name} of the key is longer than {LONGEST_KEY} bytes")
+    for part, names in (("partition key", table.partition), ("clustering columns", table.clustering)):
+        framed = len(names) > 1 and names is table.partition
+        longer = _key_size(table, rows, names, framed=framed) > LONGEST_KEY
+        found |= _where(longer, f"its {part} ({', '.join(names)}) is longer than {LONGEST_KEY} bytes")
     found |= _where(size > LARGEST_ROW, f"its texts and blobs are longer than {LARGEST_ROW} bytes")
-    if len(table.partition) == 1 and table.types[name := table.partition[0]] in ("ascii", "text", "blob"):
+    if len(table.partition) == 1 and table.types[name := table.partition[0]] in _TEXTS:
         column = rows.column(name)
         empty = (lengths(column) == 0) & booleans(column.is_valid())
         found |= _where(empty, f"column {name}, the partition key, is empty")
     return found
+
+
+def _key_size(table: Table, rows: pa.RecordBatch, names: Sequence[str], *, framed: bool) -> npt.NDArray[np.int64]:
+    """Return at least the bytes of some key columns; `framed`: each has its length before it and a zero after it."""
+    size = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        size += lengths(rows.column(name)) if table.types[name] in _TEXTS else _FIXED_BYTES
+        size += _FRAME_BYTES if framed else 0
+    return size
 
 
 def _where(mask: Mask, why: str) -> dict[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cassandra import (
@@ -12,6 +12,7 @@ from cassandra import (
     ConsistencyLevel,
     DriverException,
     InvalidRequest,
+    OperationTimedOut,
     ProtocolVersion,
     Unauthorized,
 )
@@ -25,7 +26,7 @@ from cassandra.cluster import (
     Session,
 )
 from cassandra.connection import ConnectionBusy, ConnectionException
-from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
 from airflow_ft.clients.foreign_connections import require_type
@@ -36,6 +37,7 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
+_ALL_NODES = "all nodes"
 _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
@@ -114,7 +116,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
             monitor_reporting_enabled=False,
         )
         try:
-            yield cluster.connect()
+            yield cluster.connect(wait_for_all_pools=True)  # else `check_nodes` might miss nodes
         finally:
             cluster.shutdown()
     except ERRORS as error:
@@ -158,7 +160,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
 
 
 def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsafe: bool) -> dict[str, Any]:
-    """Return what the nodes say of themselves, for people. A node that does not answer is not asked again.
+    """Return what the nodes of all datacenters say of themselves, for people. Nodes that are down are not asked.
 
     Raises:
         UnfitTargetError: a node is too old; or, unless `unsafe`, one may forget what it has acknowledged.
@@ -166,12 +168,13 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
     """
     wrong: dict[str, str] = {}
     versions: set[str] = set()
+    _connect_to_all(session)
     for host in session.cluster.metadata.all_hosts():
         version = str(host.release_version or "")  # "": it is not known yet
         if version and tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
             raise _too_old(f"the Cassandra node {host.address} has version {version}", server)
         versions |= {version} - {""}
-        if (found := _commitlog_sync(session, host)) not in ("", *_SAFE_SYNC):
+        if host.is_up is not False and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
             wrong["commitlog_sync"] = found
     for keyspace in dict.fromkeys(keyspaces):
         if not _durable(session, keyspace, server):
@@ -198,15 +201,21 @@ def _too_old(what: str, server: str) -> UnfitTargetError:
     )
 
 
+def _connect_to_all(session: Session) -> None:
+    """Connect to the nodes of other datacenters, too; those that cannot be reached count as down afterwards."""
+    if _ALL_NODES not in session.cluster.profile_manager.profiles:
+        with suppress(OperationTimedOut):  # a node without a connection is not known
+            policy = RoundRobinPolicy()  # connects to all, but no request uses it
+            session.cluster.add_execution_profile(_ALL_NODES, ExecutionProfile(policy), 2 * _CONNECT_SECONDS)
+
+
 def _commitlog_sync(session: Session, host: Any) -> str:
-    """Return the node's setting; "unknown" if this user may not read it, "" if the node does not answer."""
+    """Return the node's setting; "unknown" if this user may not read it, or the node cannot be asked."""
     query = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'"
     try:
         row = session.execute(query, host=host).one()
-    except (InvalidRequest, Unauthorized):
+    except (InvalidRequest, Unauthorized, NoHostAvailable):
         return "unknown"
-    except NoHostAvailable:  # it is down, or in a datacenter without connections
-        return ""
     return str(row.value).lower() if row is not None else "unknown"
 
 
@@ -221,6 +230,12 @@ def _durable(session: Session, keyspace: str, server: str) -> bool:
             keyspace=keyspace,
         )
     return bool(row.durable_writes)
+
+
+def time_of(session: Session) -> int:
+    """Return the time of a node: microseconds since 1970, a multiple of 1,000."""
+    row = session.execute("SELECT toUnixTimestamp(now()) AS milliseconds FROM system.local").one()
+    return int(row.milliseconds) * 1_000
 
 
 def documents_exist(session: Session, keyspace: str) -> bool:

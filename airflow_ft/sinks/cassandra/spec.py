@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
-from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.protocol.model import Promise
+from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
 DOCUMENTS = "airflow_ft"
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CassandraSink:
+class CassandraSink(ServerSink):
     """Rows of a pipeline into a Cassandra table, by its primary key. The last row of a key counts (IDEMPOTENT).
 
     Args:
@@ -50,6 +50,7 @@ class CassandraSink:
     shared: bool = False
 
     kind: ClassVar[str] = "cassandra"
+    strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
         for name in ("table", "conn_id", "strategy", "consistency"):
@@ -58,27 +59,18 @@ class CassandraSink:
         check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="CassandraSink")
         for name in ("allow_unsafe_durability", "shared"):
             check_type(name, getattr(self, name), bool, "Give True or False.", of="CassandraSink")
-        for name, known in (("consistency", CONSISTENCIES), ("strategy", tuple(STRATEGIES))):
-            if getattr(self, name) not in known:
-                raise _invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(known)}.")
+        self._check_choices(consistency=CONSISTENCIES)
         if not 0 <= self.ttl_seconds <= LONGEST_TTL:
-            raise _invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {LONGEST_TTL} seconds.")
-        if not self.conn_id.strip():
-            raise _invalid("conn_id", self.conn_id, "Name an Airflow connection of type cassandra.")
+            raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {LONGEST_TTL} seconds.")
         if not is_template(self.table):
             self._check_table()
 
     def _check_table(self) -> None:
         parts = self.table.split(".")
         if len(parts) > 2 or not all(map(_NAME.fullmatch, parts)):
-            raise _invalid("table", self.table, 'Give "keyspace.table" or "table", of letters, digits and "_".')
+            raise self._invalid("table", self.table, 'Give "keyspace.table" or "table", of letters, digits and "_".')
         if parts[-1] == DOCUMENTS:
-            raise _invalid("table", self.table, f"Choose another table: {DOCUMENTS} is the sink's own.")
-
-    @property
-    def promise(self) -> Promise:
-        """Return what the strategy promises."""
-        return STRATEGIES[self.strategy].promise
+            raise self._invalid("table", self.table, f"Choose another table: {DOCUMENTS} is the sink's own.")
 
     @property
     def key_columns(self) -> Sequence[str]:
@@ -90,34 +82,8 @@ class CassandraSink:
         first, _, second = self.table.rpartition(".")
         return first or keyspace, second
 
-    def at_least_once(self) -> Promise:
-        """Return the same promise: a repeated delivery runs under its marker."""
-        return self.promise
-
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in the table."""
         refuse_jinja(self.table)
         self._check_table()
-        names = [field.name for field in fields(self) if field.name not in ("conn_id", "strategy", "shared")]
-        return {**{name: getattr(self, name) for name in names}, **shared_setting(self.shared)}
-
-    @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
-
-    @classmethod
-    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
-        """The sinks of a plan, by name; raises as `from_settings`."""
-        return {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-
-
-def _invalid(argument: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{argument} of CassandraSink is {value!r}.",
-        code="argument_invalid",
-        remedy=remedy,
-        argument=argument,
-        value=value,
-    )
+        return self._settings()

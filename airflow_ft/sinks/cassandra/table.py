@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from airflow_ft.sinks.cassandra.columns import IN_KEYS, TYPES, fits
 from airflow_ft.sinks.cassandra.spec import CassandraSink
 
 _LOW_GRACE = 3600
+_LAST_EXPIRY = 2_147_483_645  # seconds since 1970: the last that all versions take
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def read_table(session: Session, keyspace: str, name: str) -> Table:
     if option is None:
         views = f"SELECT view_name FROM system_schema.views {where.format('view_name')}"
         if session.execute(views, (keyspace, name)).one() is not None:
-            raise _unsupported(keyspace, name, "is a materialized view, which nobody can write")
+            raise _unsupported(keyspace, name, "is a materialized view, which takes no rows")
         raise SinkAccessError(
             f"there is no table {keyspace}.{name}.",
             code="table_missing",
@@ -120,12 +122,12 @@ def _unsupported(keyspace: str, name: str, why: str) -> UnfitTargetError:
     )
 
 
-def warnings(table: Table, sink: CassandraSink) -> Iterator[tuple[str, str]]:
+def warnings(table: Table) -> Iterator[tuple[str, str]]:
     """Yield what is risky, with a remedy."""
-    if sink.change_column is not None and table.gc_grace < _LOW_GRACE:
+    if table.gc_grace < _LOW_GRACE:  # NULL and expiry leave tombstones, too
         yield (
-            f"gc_grace_seconds of {table.keyspace}.{table.name} is {table.gc_grace}: a late process could bring deleted"
-            " rows back",
+            f"gc_grace_seconds of {table.keyspace}.{table.name} is {table.gc_grace}: a late process could bring"
+            " deleted rows and values back",
             f"Set it to at least {_LOW_GRACE}.",
         )
 
@@ -151,6 +153,14 @@ def schema_problems(sink: CassandraSink, table: Table, schema: pa.Schema, name: 
                 sink=name,
                 column=column,
             )
+    if (seconds := table.seconds_to_live(sink)) and time.time() + seconds > _LAST_EXPIRY:
+        yield UnfitTargetError(
+            f"rows of {table.cql} would live {seconds} s, until after 2038-01-19, which Cassandra may not hold.",
+            code="limit_reached",
+            remedy="Give the sink a shorter ttl_seconds=, or the table a shorter default_time_to_live.",
+            sink=name,
+            seconds=seconds,
+        )
     for column in names:
         yield from _column_problems(table, schema.field(column), name)
 

@@ -7,6 +7,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -45,7 +46,7 @@ def verify(
     log, own = DeliveredLog.of(wal, delivered), keyspace_of(connection)
     reports = []
     with opened(connection, participant=plan.name) as session:
-        for target, sent in by_target(delivered, plan.name, lambda settings: str(settings["table"])).items():
+        for target, sent in by_target(delivered, plan.name, partial(_target, own)).items():
             into = list({each.plan.number: each for each, _ in sent}.values())
             begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
             newest, newest_name = sent[-1]
@@ -65,6 +66,11 @@ def verify(
             last = head.last_delivered if head else None
             reports.append(compare_keys(begun, into, last, changes, rows.look))
     return reports
+
+
+def _target(own: str, settings: Mapping[str, Any]) -> str:
+    """Return the whole name of a sink's table; `own` is the connection's keyspace."""
+    return ".".join(CassandraSink(table=settings["table"]).place(own))
 
 
 def _common(sink: CassandraSink, table: Table, schemas: Sequence[Sequence[str]]) -> list[str]:

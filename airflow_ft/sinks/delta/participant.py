@@ -65,7 +65,7 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
 
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
         return translated_delta_errors(self.place, **self._where(plan))
 
     def _newest(self) -> Snapshot | None:
@@ -99,7 +99,7 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _oddities(self, version: Snapshot) -> Iterator[AirflowFtError]:
         return version.oddities()
 
-    def _evolve(self, version: Snapshot, schema: pa.Schema) -> bool:
+    def _evolve(self, version: Snapshot, schema: pa.Schema, pipeline: str) -> bool:
         return version.evolve(schema, self.sink.partition_by)
 
     def _require_beginning(self) -> None:

@@ -36,7 +36,7 @@ class DeltaSink:
         schema_evolution: columns that the table lacks are added to it. Else they are refused.
         file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
             together.
-        create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+        create: the first checkpoint of a pipeline creates a missing table, with the columns of the rows.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well.
         name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
 
@@ -105,7 +105,7 @@ class DeltaSink:
 
     @property
     def participant(self) -> str:
-        """The name, or one that is made of the folder: it stays, whatever is rendered."""
+        """The name, or one made from the folder. It is the same in all runs."""
         return self.name or name_of("delta", self.table)
 
     def at_least_once(self) -> Promise:

@@ -158,7 +158,7 @@ class FilesSink:
 
     @property
     def participant(self) -> str:
-        """The name, or one that is made of the folder: it stays, whatever is rendered."""
+        """The name, or one made from the folder. It is the same in all runs."""
         return self.name or name_of("files", self.folder)
 
     def at_least_once(self) -> Promise:

@@ -18,7 +18,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.hbase.rows import encoded, schema_problems, unfit
+from airflow_ft.sinks.hbase.rows import encoded, row_keys, row_size, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
     BatchMutation,
@@ -44,6 +44,7 @@ from airflow_ft.sinks.hbase.server import (
     Mutation,
     address,
     create_ledger,
+    is_framed,
     is_no_table,
     ledger_table,
     opened,
@@ -55,7 +56,7 @@ from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 
 _COLUMN = f"{FAMILY}:document".encode()
 _REQUEST_BYTES = 1_000_000
-"""A request is ended behind the row that exceeds this: a framed gateway takes 2 MB at once."""
+"""A request is ended before the row that exceeds this: a framed gateway takes 2 MB at once."""
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -111,11 +112,12 @@ class Changes:
         part: list[BatchMutation] = []
         size = 0
         for key, cells in rows.items():
-            part.append(BatchMutation(row=key, mutations=cells))
-            size += sum(len(key) + len(cell.column) + len(cell.value or b"") for cell in cells)
-            if size > _REQUEST_BYTES:
+            more = row_size(len(key), (len(cell.column) + len(cell.value or b"") for cell in cells))
+            if part and size + more > _REQUEST_BYTES:
                 self._mutate(table, part, stamp)
                 part, size = [], 0
+            part.append(BatchMutation(row=key, mutations=cells))
+            size += more
         if part:
             self._mutate(table, part, stamp)
 
@@ -198,7 +200,7 @@ class HBaseParticipant(KeyedParticipant[Changes]):
         return schema_problems(self.sinks[sink], schema, sink)
 
     def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
-        return unfit(self.sinks[sink], rows, deletes)
+        return unfit(self.sinks[sink], rows, deletes, is_framed(self.connection))
 
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
         assert db.plan is not None
@@ -208,13 +210,14 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             rows: dict[bytes, list[Mutation]] = {}
             for chunk in some:
                 rows |= mutations(sink, chunk)  # of a key, the last change counts
+            db.send(sink.table, deleted_before(sink, some, rows), first + offset - 1)
             db.send(sink.table, rows, first + offset)
 
 
 def mutations(sink: HBaseSink, chunk: Chunk) -> dict[bytes, list[Mutation]]:
     """Return the last change of each key: cells to put and, of NULL, to delete; or families to delete."""
     found = encoded(sink, chunk)
-    gone = [Mutation(isDelete=True, column=family.encode()) for family in sink.families]
+    gone = _gone(sink)
     null = [Mutation(isDelete=True, column=name) for name in found.names]
     rows: dict[bytes, list[Mutation]] = {}
     for row, key in enumerate(found.keys):
@@ -228,3 +231,24 @@ def mutations(sink: HBaseSink, chunk: Chunk) -> dict[bytes, list[Mutation]]:
                 for at, column in enumerate(found.columns)
             ]
     return rows
+
+
+def deleted_before(
+    sink: HBaseSink, chunks: Sequence[Chunk], last: Mapping[bytes, list[Mutation]]
+) -> dict[bytes, list[Mutation]]:
+    """Return deletes of families for the keys that a batch deletes and writes again; `last` has their last changes.
+
+    Cells that the last change does not write would stay else: of dropped columns, or of another sink.
+    """
+    gone = _gone(sink)
+    rows: dict[bytes, list[Mutation]] = {}
+    for chunk in chunks:
+        if chunk.deletes.any():
+            for row, key in enumerate(row_keys(sink, chunk.rows)):
+                if chunk.deletes[row] and row not in chunk.refused and last.get(key, gone) != gone:
+                    rows[key] = gone
+    return rows
+
+
+def _gone(sink: HBaseSink) -> list[Mutation]:
+    return [Mutation(isDelete=True, column=family.encode()) for family in sink.families]

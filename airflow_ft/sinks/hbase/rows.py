@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,9 @@ from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGTH
 _LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
+_LARGEST_ROW = 1_900_000  # bytes in a frame, below hbase.regionserver.thrift.framed.max_frame_size_in_mb of 2
+_LONGEST_NUMBER = 80  # bytes, of the text of any number, date or time: 76 digits, a sign, a point and a zero
+_THRIFT_BYTES = 32  # of a row, and of a cell, beside its texts: 16 and 23 in the binary protocol
 
 
 def cells(sink: HBaseSink, schema: pa.Schema) -> dict[str, str]:
@@ -98,26 +101,43 @@ def _no_bytes(field: pa.Field) -> bool:
     return bool(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) or in_nanoseconds)
 
 
-def unfit(sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> dict[int, str]:
-    """Return the rows that HBase cannot hold exactly, by their place, with the reason."""
+def unfit(
+    sink: HBaseSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_], framed: bool = False
+) -> dict[int, str]:
+    """Return the rows that HBase, or a `framed` gateway, cannot take exactly, by their place, with the reason."""
     found: dict[int, str] = {}
-    for name in cells(sink, rows.schema):
-        column = rows.column(name)
+    written = cells(sink, rows.schema)
+    size = np.full(rows.num_rows, row_size(0, (len(cell.encode()) for cell in written.values())))
+    for name in written:
+        column, has_text = _decoded(rows.column(name)), ~deletes
         if sink.encoding == "text" or pa.types.is_nested(column.type):
             if has_floats(column.type):
-                found |= where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
-            found |= where(
-                booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999"
-            )
-        if is_text(column.type) or is_binary(column.type):
-            large = pc.greater(pc.binary_length(column), scalar(_LARGEST_CELL, pa.int64()))
-            large = pc.fill_null(large, scalar(0, pa.bool_()))
-            found |= where(booleans(large) & ~deletes, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
+                odd = booleans(not_finite(column)) & ~deletes
+                found |= where(odd, f"column {name} is NaN or infinity")
+                has_text &= ~odd
+            odd = booleans(beyond_years(column)) & ~deletes
+            found |= where(odd, f"column {name} is outside of the years 1 to 9999")
+            has_text &= ~odd
+        lengths = _lengths(column, has_text)
+        size += lengths
+        found |= where(lengths > _LARGEST_CELL, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
     found |= ambiguous(sink.parts, rows)
     length = numbers(pc.binary_length(keys(sink.parts, rows)))
     longest = _LONGEST_KEY - len(_prefix(sink, b""))
     found |= where(length > longest, f"the row key is longer than {longest:,} bytes")
-    return found | where(length == 0, "the row key is empty")
+    found |= where(length == 0, "the row key is empty")
+    large = framed & ~deletes & (size + length > _LARGEST_ROW)
+    return where(large, f"the row is larger than {_LARGEST_ROW:,} bytes, and the gateway takes frames") | found
+
+
+def _lengths(column: pa.Array, has_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each value, or more than these where all values are short; 0 without a text."""
+    if pa.types.is_nested(column.type):
+        column = plain(_masked(column, flags(has_text)))
+    elif not (is_text(column.type) or is_binary(column.type)):
+        return np.full(len(column), _LONGEST_NUMBER)
+    lengths = pc.fill_null(pc.binary_length(column).cast(pa.int64()), scalar(0, pa.int64()))
+    return numbers(lengths) * has_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +162,7 @@ def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
     written = cells(sink, rows.schema)
     keep = flags(live)  # others may hold values that have no text
     encode = _texts if sink.encoding == "text" else _big_endian
-    columns = [encode(_masked(rows.column(name), keep)) for name in written]
+    columns = [encode(_masked(_decoded(rows.column(name)), keep)) for name in written]
     return Cells(row_keys(sink, rows), [cell.encode() for cell in written.values()], columns)
 
 
@@ -152,15 +172,22 @@ def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
     return [_prefix(sink, key) + key for key in found] if sink.salt else found
 
 
+def row_size(key: int, cells: Iterable[int]) -> int:
+    """Return the bytes of a row in a request: of a key, and of cells with their names and values."""
+    return key + _THRIFT_BYTES + sum(cell + _THRIFT_BYTES for cell in cells)
+
+
 def _prefix(sink: HBaseSink, key: bytes) -> bytes:
     if not sink.salt:
         return b""
     return b"%0*d:" % (len(str(sink.salt - 1)), zlib.crc32(key) % sink.salt)
 
 
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     return pc.if_else(keep, column, scalar(None, column.type))
 
 

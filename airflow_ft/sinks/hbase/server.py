@@ -76,6 +76,11 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         raise failure(error, address(connection)).located(**where) from None
 
 
+def is_framed(connection: ConnectionInfo) -> bool:
+    """Return whether the gateway takes requests as frames, whose size it limits."""
+    return bool(connection.extra.get("transport") == "framed")
+
+
 def _choice(connection: ConnectionInfo, name: str, known: Mapping[str, Any]) -> Any:
     given = connection.extra.get(name) or next(iter(known))
     if given not in known:

@@ -10,7 +10,8 @@ from airflow_ft.sinks.hbase.server import FAMILY, address, create_ledger, ledger
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _DELETES = "hbase.hstore.time.to.purge.deletes"
-_DELETES_MILLISECONDS = 3_600_000
+_DELETES_MILLISECONDS = 86_400_000
+"""HBase compares it with a delete's timestamp, given out before the rows: a checkpoint and its retries are shorter."""
 
 
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template, shown
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
 LEDGER = "airflow_ft"
@@ -25,7 +26,7 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HBaseSink:
+class HBaseSink(ServerSink):
     """Rows of a pipeline into a table of HBase, over its Thrift gateway.
 
     Args:
@@ -57,6 +58,7 @@ class HBaseSink:
     shared: bool = False
 
     kind: ClassVar[str] = "hbase"
+    strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
         for name in ("table", "row_key", "conn_id", "encoding", "strategy"):
@@ -66,15 +68,11 @@ class HBaseSink:
         check_type("salt", self.salt, int, "Give a number of buckets.", of="HBaseSink")
         check_type("shared", self.shared, bool, "Give True or False.", of="HBaseSink")
         check_type("columns", self.columns, Mapping, 'Give a dict: {"name": "family:qualifier"}.', of="HBaseSink")
-        for name, known in (("encoding", ENCODINGS), ("strategy", tuple(STRATEGIES))):
-            if getattr(self, name) not in known:
-                raise _invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(known)}.")
+        self._check_choices(encoding=ENCODINGS)
         if not 0 <= self.salt <= MOST_BUCKETS or self.salt == 1:
-            raise _invalid("salt", self.salt, f"Give 2 to {MOST_BUCKETS} buckets, or 0 for no prefix.")
-        if not self.conn_id.strip():
-            raise _invalid("conn_id", self.conn_id, "Name an Airflow connection of type hbase.")
+            raise self._invalid("salt", self.salt, f"Give 2 to {MOST_BUCKETS} buckets, or 0 for no prefix.")
         if self.family is None and not self.columns:
-            raise _invalid("family", None, 'Give family="f" for all columns, or columns={"name": "f:n"}.')
+            raise self._invalid("family", None, 'Give family="f" for all columns, or columns={"name": "f:n"}.')
         if self.family is not None and not is_template(self.family):
             self._check_family("family", self.family)
         self._check_columns()
@@ -85,31 +83,30 @@ class HBaseSink:
 
     def _check_table(self) -> None:
         if not re.fullmatch(rf"([A-Za-z0-9_]+:)?{_NAME}", self.table):
-            raise _invalid("table", self.table, "Give a name of letters, digits, '_', '-' and '.': namespace:table.")
+            raise self._invalid(
+                "table", self.table, "Give a name of letters, digits, '_', '-' and '.': namespace:table."
+            )
         if self.table.rpartition(":")[2] == LEDGER:
-            raise _invalid("table", self.table, f"Name another table: {LEDGER} is the sink's own.")
+            raise self._invalid("table", self.table, f"Name another table: {LEDGER} is the sink's own.")
 
     def _check_family(self, argument: str, family: str) -> None:
         if not family or family.startswith(".") or re.search(r"[\x00-\x1f\x7f:/]", family):
-            raise _invalid(argument, family, "A family is not empty, begins with no '.', and has neither ':' nor '/'.")
+            raise self._invalid(
+                argument, family, "A family is not empty, begins with no '.', and has neither ':' nor '/'."
+            )
 
     def _check_columns(self) -> None:
         for column, cell in self.columns.items():
             if not isinstance(column, str) or not isinstance(cell, str) or ":" not in cell:
-                raise _invalid("columns", cell, 'Give each column as {"name": "family:qualifier"}.')
+                raise self._invalid("columns", cell, 'Give each column as {"name": "family:qualifier"}.')
             self._check_family("columns", cell.partition(":")[0])
         if len(set(self.columns.values())) < len(self.columns):
-            raise _invalid("columns", dict(self.columns), "Give each column a cell of its own.")
+            raise self._invalid("columns", dict(self.columns), "Give each column a cell of its own.")
         if self.change_column in self.columns:
-            raise _invalid("columns", self.change_column, "Leave change_column out: it is not written.")
+            raise self._invalid("columns", self.change_column, "Leave change_column out: it is not written.")
 
     def _key_invalid(self, remedy: str) -> ConfigurationError:
-        return _invalid("row_key", self.row_key, remedy)
-
-    @property
-    def promise(self) -> Promise:
-        """Return what the strategy promises."""
-        return STRATEGIES[self.strategy].promise
+        return self._invalid("row_key", self.row_key, remedy)
 
     @property
     def parts(self) -> Parts:
@@ -127,39 +124,10 @@ class HBaseSink:
         named = [cell.partition(":")[0] for cell in self.columns.values()]
         return sorted({*named, *([self.family] if self.family is not None else [])})
 
-    def at_least_once(self) -> Promise:
-        """Return the same promise: a repeated delivery runs under its marker."""
-        return self.promise
-
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a text."""
-        for text in (self.table, self.row_key, self.family):
-            if text is not None and is_template(text):
-                refuse_jinja(text)
+        refuse_jinja(self.table, self.row_key, self.family)
         self._check_table()
         check_parts(self.parts, self._key_invalid)
-        names = [each.name for each in fields(self) if each.name not in ("conn_id", "strategy", "shared")]
-        given = {name: getattr(self, name) for name in names}
         table = self.table.removeprefix("default:")  # one table has one name
-        return {**given, "table": table, "columns": dict(self.columns), **shared_setting(self.shared)}
-
-    @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {each.name for each in fields(cls)} - {"conn_id", "strategy"})
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
-
-    @classmethod
-    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
-        """The sinks of a plan, by name; raises as `from_settings`."""
-        return {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-
-
-def _invalid(argument: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{argument} of HBaseSink is {shown(value)}.",
-        code="argument_invalid",
-        remedy=remedy,
-        argument=argument,
-        value=value,
-    )
+        return {**self._settings(), "table": table, "columns": dict(self.columns)}

@@ -2,8 +2,8 @@
 
 A delete hides every put of the same or a lower timestamp, also one that is written later (HBASE-2256, HBASE-8626). So
 the rows of a checkpoint are divided into batches of 1,000 rows, the same in each attempt. A batch has one timestamp
-and one sink, all its rows have the same columns, and only the last change of a key in it is sent. Batches follow each
-other by one millisecond.
+and one sink, all its rows have the same columns, and only the last change of a key in it is sent. If a delete precedes
+it in the batch, the delete is sent with the timestamp below. So batches follow each other by two milliseconds.
 
 The document holds the stamps of one number, given out once: above those of every earlier number, and not below
 HBase's own clock. Cells that other programs wrote before are older, those that they write later are newer.
@@ -21,6 +21,7 @@ from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 
 _ROWS = 1_000
+_STEP = 2  # milliseconds: of a batch's deletes that others of its rows follow, and of its last changes
 NONE_GIVEN: Mapping[str, Any] = {"number": 0, "digest": "", "first": 0, "last": 0}
 
 
@@ -31,7 +32,7 @@ def give(ledger: DocumentLedger, plan: Plan, now: int) -> dict[str, Any]:
         first = max(stamps["last"] + 1, now)
         rows = sum(count for segment in plan.segments for count in segment.rows.values())
         sinks = sum(len(participant.sinks) for participant in plan.participants)
-        last = first + rows // _ROWS + sinks * len(plan.segments) + 1
+        last = first + _STEP * (rows // _ROWS + sinks * len(plan.segments) + 1)
         stamps = {"number": plan.number, "digest": plan.digest, "first": first, "last": last}
         ledger.others["stamps"] = stamps
     return {"stamps": [stamps["first"], stamps["last"]]}
@@ -52,7 +53,10 @@ def given(ledger: DocumentLedger, plan: Plan) -> int:
 
 
 def batches(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, list[Chunk]]]:
-    """Yield the rows of batch after batch: its stamp, from 0 on; its sink; and its chunks, in the order of the log."""
+    """Yield the rows of batch after batch: its stamp, from 1 on; its sink; and its chunks, in the order of the log.
+
+    The stamp below is the batch's, too.
+    """
     changes, before, batch, offset = 0, None, list[Chunk](), 0
     for chunk in chunks:
         kind = (chunk.sink, chunk.rows.schema)
@@ -60,7 +64,7 @@ def batches(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, list[Chunk]]]:
             changes += 1
         before = kind
         for piece in _pieces(chunk):
-            following = piece.first // _ROWS + changes
+            following = (piece.first // _ROWS + changes) * _STEP + 1
             if batch and following != offset:
                 yield offset, batch[0].sink, batch
                 batch = []

@@ -53,12 +53,20 @@ class RestCatalogWithTimeouts(RestCatalog):
         return session
 
 
+_CLASSES = {
+    "rest": f"{__name__}.{RestCatalogWithTimeouts.__name__}",
+    "sql": "airflow_ft.sinks.iceberg.sql_catalog.DurableSqlCatalog",
+}
+
+
 @dataclass
 class Connected:
     """A table's name in the catalog of a connection, which is opened at the first use."""
 
     connection: ConnectionInfo
     identifier: tuple[str, ...]
+    looks: bool = False
+    """True: create nothing, not even a SQL catalog's tables."""
     _catalog: Catalog | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -69,9 +77,9 @@ class Connected:
         """The catalog. SinkAccessError: the connection names none."""
         if self._catalog is None:
             given = properties(self.connection)
-            if given["type"] == "rest":
-                del given["type"]
-                given["py-catalog-impl"] = f"{__name__}.{RestCatalogWithTimeouts.__name__}"
+            if self.looks:
+                given["init_catalog_tables"] = "false"
+            given["py-catalog-impl"] = _CLASSES[given.pop("type")]
             try:
                 self._catalog = load_catalog(name_of(self.connection), **given)
             except (ValueError, KeyError) as error:
@@ -99,8 +107,8 @@ class Connected:
                 catalog.close()
 
     @contextmanager
-    def told(self, **where: Any) -> Iterator[None]:
-        """Errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
         where = {"unconnected": True, **where}
         try:
             yield
@@ -148,7 +156,7 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
             remedy="Check that the catalog runs and that the connection is right. Airflow retries.",
             table=place,
         )
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _CLIENTS:
+    if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
         return SinkUnavailableError(
             f"{place}: {type(error).__name__}: {words}.",
             code="sink_unavailable",

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 
 KINDS = ("rest", "sql")
 _NAME = "catalog_name"
-_SECRET = ("secret", "token", "password", "credential", "key")
+_SECRET = ("secret", "token", "password", "credential", "key", "auth")
+_SHOWN = ("type", "impl", "uri", "url", "client_id", "scope")
+"""How names end whose values are no secrets."""
 
 
-def properties(connection: ConnectionInfo) -> dict[str, str]:
+def properties(connection: ConnectionInfo) -> dict[str, Any]:
     """Return the properties of a catalog: those in the extra; else host, login and password as Airflow's provider.
 
     SinkAccessError: the connection is another system's, or names no catalog that this sink can use.
     """
     require_type(connection, "iceberg")
-    given = {key: str(value) for key, value in connection.extra.items() if key != _NAME and value is not None}
+    given: dict[str, Any] = {
+        key: value if isinstance(value, dict) else str(value)  # `auth` is a dict
+        for key, value in connection.extra.items()
+        if key != _NAME and value is not None
+    }
     if connection.host:
         host = connection.host if "://" in connection.host else f"http://{connection.host}"
         given.setdefault("uri", host + (f":{connection.port}" if connection.port else ""))
@@ -48,11 +58,22 @@ def name_of(connection: ConnectionInfo) -> str:
 
 def secrets(connection: ConnectionInfo) -> list[str]:
     """Return what no message may show."""
-    given = [str(value) for key, value in connection.extra.items() if any(one in key.lower() for one in _SECRET)]
+    given = list(_hidden(connection.extra))
     uri = str(connection.extra.get("uri", ""))
     if "@" in uri:
         given.append(uri.partition("://")[2].rpartition("@")[0].partition(":")[2])
+        given.append(unquote(given[-1]))
+    given += _hidden(dict(parse_qsl(uri.partition("?")[2])))
     return sorted(filter(None, {connection.password, *given}), key=len, reverse=True)
+
+
+def _hidden(given: Mapping[str, Any], secret: bool = False) -> Iterator[str]:
+    for key, value in given.items():
+        inside = secret or any(one in key.lower() for one in _SECRET)
+        if isinstance(value, dict):
+            yield from _hidden(value, inside)
+        elif inside and value is not None and not key.lower().endswith(_SHOWN):
+            yield str(value)
 
 
 def _invalid(connection: ConnectionInfo, field: str, what: str, remedy: str) -> SinkAccessError:

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 
 def local(location: str) -> Path | None:
-    """Return the path of a location; None: it is not on a disk."""
+    """Return the path of a location, as pyiceberg reads it: a % is a %. None: it is not on a disk."""
     parts = urlsplit(location)
-    return Path(unquote(parts.path) if parts.scheme else location) if parts.scheme in ("", "file") else None
+    return Path(parts.path if parts.scheme else location) if parts.scheme in ("", "file") else None
 
 
-def sync(locations: Iterable[str], table: str) -> None:
-    """Return when these files, and the folders up to that of the table, are on disk. Passes what is elsewhere."""
-    paths = [path for path in map(local, locations) if path is not None and path.exists()]
-    top = local(table)
+def sync(locations: Iterable[str], *, missing_ok: bool = False) -> None:
+    """Return when these files, and the folders above them, are on disk. Passes what is elsewhere.
+
+    FileNotFoundError: a file is gone. `missing_ok`: a server may have written it to a disk of its own.
+    """
     folders: set[Path] = set()
-    for path in paths:
-        _sync(path)
-        folders.add(path.parent)
-        if top is not None and top in path.parents:
-            folders |= {each for each in path.parents if top.parent in (each, *each.parents)}
+    for path in filter(None, map(local, locations)):
+        try:
+            _sync(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+        else:
+            folders |= set(_above(path))
     for folder in folders:
-        _sync(folder)
+        with suppress(PermissionError):  # a folder that may not be read is none that this process has made
+            _sync(folder)
+
+
+def _above(path: Path) -> Iterable[Path]:
+    """Return the folders on the disk of a file: any of them may be new."""
+    disk = path.stat().st_dev
+    return (folder for folder in path.absolute().parents if folder.stat().st_dev == disk)
 
 
 def _sync(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +11,9 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset
 from airflow_ft.sinks.iceberg.connection import name_of, properties
 
+_LOGIN = re.compile(r"^([^:]+://)[^:/]*(:[^@]*)?@")
+"""Login and password as SQLAlchemy reads them: other readers end them at the first / ? or #."""
+
 
 def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:
     """`iceberg://host:8181`, `shop.orders`: a name of our own.
@@ -17,7 +21,7 @@ def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:
     A database may hold several SQL catalogs: `iceberg:///data/catalog.db/lake`.
     """
     given = properties(connection)
-    parts = urlsplit(given["uri"])
+    parts = urlsplit(_LOGIN.sub(r"\1", given["uri"]))
     namespace = f"iceberg://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
     if given["type"] == "sql":
         namespace += f"/{name_of(connection)}"

@@ -56,7 +56,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     sink: IcebergSink
     place: Connected
     wal: WalReader
-    _kept: Kept = field(default_factory=dict)
+    _kept: dict[str, Kept] = field(default_factory=dict)
+    """Files of the step's tries before, by the name mapping that they were judged by."""
 
     @property
     def creates(self) -> bool:  # type: ignore[override]
@@ -76,8 +77,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
 
     # --- versions of the table ---------------------------------------------------------------------------------------
 
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
-        return self.place.told(**self._where(plan))
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+        return self.place.translated_errors(**self._where(plan))
 
     def _newest(self) -> Version | None:
         return Version.newest(self.place)
@@ -89,7 +90,7 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
         return version.ledger(branch_of(pipeline, self.name))
 
     def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:
-        return Rows(version, self.sink_name, self.sink.file_bytes, self._kept)
+        return Rows(version, self.sink_name, self.sink.file_bytes, self._kept.setdefault(version.mapping, {}))
 
     def _sync(self, version: Version, ledger: DocumentLedger) -> None:
         version.sync()
@@ -97,8 +98,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     def _commit_onto(
         self, version: Version, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any], pipeline: str
     ) -> None:
-        told = {f"airflow-ft.{name}": str(value) for name, value in says.items()}
-        version.commit(branch_of(pipeline, self.name), ledger, staged.files, told)
+        properties = {f"airflow-ft.{name}": str(value) for name, value in says.items()}
+        version.commit(branch_of(pipeline, self.name), ledger, staged.files, properties)
 
     def _schema_problems_of(self, version: Version | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
         there = version.table.schema() if version is not None else None
@@ -107,8 +108,8 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     def _oddities(self, version: Version) -> Iterator[AirflowFtError]:
         return version.oddities()
 
-    def _evolve(self, version: Version, schema: pa.Schema) -> bool:
-        return version.evolve(schema, self.sink.partition_by)
+    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
+        return version.evolve(schema, self.sink.partition_by, branch_of(pipeline, self.name))
 
     def _place(self) -> str:
         return str(self.place)

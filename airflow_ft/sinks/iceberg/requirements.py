@@ -28,7 +28,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 
 def _table(sink: IcebergSink, connection: ConnectionInfo) -> Finding:
-    with closing(Connected(connection, sink.identifier)) as place, place.told():
+    with closing(Connected(connection, sink.identifier, looks=True)) as place, place.translated_errors():
         there = Version.newest(place)
         if there is None and not sink.create:
             raise lacks_table(place)
@@ -48,7 +48,10 @@ def schema_problems(
     for name, schema in schemas.items():
         sink = IcebergSink.from_settings(plan.name, plan.sinks[name])
         try:
-            with closing(Connected(connection, sink.identifier)) as place, place.told(participant=plan.name, sink=name):
+            with (
+                closing(Connected(connection, sink.identifier, looks=True)) as place,
+                place.translated_errors(participant=plan.name, sink=name),
+            ):
                 there = Version.newest(place)
         except UnfitTargetError as error:  # it was asked, and what it is does not fit
             found.append(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 
@@ -26,6 +28,7 @@ from airflow_ft.sinks.arrow import beyond, numbers
 from airflow_ft.sinks.files.writing import large
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
 from airflow_ft.sinks.iceberg.durable import local
+from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
 from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.refused import Refused, accepted
 from airflow_ft.wal.filesystem import filesystem, link_file
@@ -65,9 +68,13 @@ class Rows:
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
+        readers = [each for each in readers if self._has_rows(each)]
         for reader in readers:
-            if self._has_rows(reader) and not self._fits(reader):
-                for file in reader.files(self.sink):
+            if self._fits(reader) and not texts(self.version.table.metadata):
+                continue
+            adopted = self._adoptable(reader, len(readers))
+            for file in reader.files(self.sink):
+                if file not in adopted:
                     for _ in self._taken(reader, file, None):
                         pass
 
@@ -83,7 +90,7 @@ class Rows:
 
     def _written(self, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> Iterator[DataFile]:
         for reader in readers:
-            adopted = large(reader.files(self.sink), len(readers), self.file_bytes) if self._fits(reader) else []
+            adopted = self._adoptable(reader, len(readers))
             waiting: list[pa.RecordBatch] = []
             size = 0
             for file in reader.files(self.sink):
@@ -113,8 +120,25 @@ class Rows:
 
     # --- files of the log --------------------------------------------------------------------------------------------
 
+    def _adoptable(self, reader: SegmentReader, segments: int) -> list[WalFile]:
+        """Return the files that become the table's as they are: no row of them is refused."""
+        if not self._fits(reader):
+            return []
+        columns = texts(self.version.table.metadata)
+
+        def is_bounded(file: WalFile) -> bool:
+            uri = self._source(reader, file)
+            with filesystem(uri).open(uri) as log:
+                return bounded(pq.read_metadata(log), columns)
+
+        found = large(reader.files(self.sink), segments, self.file_bytes)
+        return [each for each in found if is_bounded(each)] if columns else found
+
+    def _source(self, reader: SegmentReader, file: WalFile) -> str:
+        return filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
+
     def _fits(self, reader: SegmentReader) -> bool:
-        """Return whether its files can be the table's as they are: then no row of them is refused either."""
+        """Return whether its columns and values are as the table has them."""
         metadata, schema = self.version.table.metadata, reader.schema(self.sink)
         try:
             same = FORMAT.as_it_is(schema, self.version.columns)
@@ -139,11 +163,12 @@ class Rows:
     def _adopted(self, reader: SegmentReader, file: WalFile) -> DataFile:
         """A file of the log as it is, under a second name. WalCorruptError: it does not match its checksum."""
         table = self.version.table
-        source = filesystem(reader.segment.location).uri(reader.segment.location, *file.path.split("/"))
+        source = self._source(reader, file)
         target = table.location_provider().new_data_location(f"{self._name}-{next(self._count):05}.parquet")
         self._made.append(target)
         if (path := local(target)) is not None:
             link_file(source, path.as_uri())
+            os.utime(path)  # `remove_orphan_files` goes by the age, and the log's file may have waited for long
         else:
             with filesystem(source).open(source) as log, table.io.new_output(target).create() as out:
                 shutil.copyfileobj(log, out, _CHUNK)
@@ -193,7 +218,7 @@ class Rows:
         for name, kind in sources(self.version.table.schema(), self.version.spec).items():
             if name not in rows.schema.names:  # NULL, as in any other column that rows lack
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
-        return rows, wrong
+        return rows, wrong | refused(self.version.table.metadata, rows)
 
     @property
     def _required(self) -> list[str]:

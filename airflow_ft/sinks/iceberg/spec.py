@@ -40,7 +40,7 @@ class IcebergSink:
             here is partitioned by. A table that is there has its own.
         schema_evolution: columns that the table lacks are added to it. Else they are refused.
         file_bytes: files of the log under an eighth of it are put together.
-        create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+        create: the first checkpoint of a pipeline creates a missing table, with the columns of the rows.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well.
         strategy: "commit", the only one.
         name: of the participant; tasks are named by it. "": made of the table. To be given where that contains Jinja.
@@ -92,7 +92,7 @@ class IcebergSink:
 
     @property
     def participant(self) -> str:
-        """The name, or one that is made of the table: it stays, whatever is rendered."""
+        """The name, or one made from the table. It is the same in all runs."""
         return self.name or name_of("iceberg", self.table)
 
     def at_least_once(self) -> Promise:

@@ -28,7 +28,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 from pyiceberg.table.update import (
@@ -99,6 +100,11 @@ class Version:
     def spec(self) -> PartitionSpec:
         return self.table.metadata.spec()
 
+    @property
+    def mapping(self) -> str:
+        """Return the property that finds columns in files without field ids, as it is; "": there is none."""
+        return self.table.metadata.properties.get(_MAPPING, "")
+
     def memory(self, branch: str) -> IcebergSnapshot | None:
         """The snapshot that a branch points to; None: there is no such branch."""
         return self.table.metadata.snapshot_by_name(branch)
@@ -120,7 +126,7 @@ class Version:
 
     def sync(self) -> None:
         """Returns when this version survives a power cut; its files were synced before its commit."""
-        sync([self.table.metadata_location], self.table.location())
+        sync([self.table.metadata_location], missing_ok=True)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -151,12 +157,25 @@ class Version:
         updates: list[TableUpdate] = [*transaction._updates, SetSnapshotRefUpdate.model_validate(moved)]
         if before is not None:
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [before.snapshot_id]}))
-        sync([*written, *(file.file_path for file in files)], self.table.location())
-        now = self._commit(demands, updates)
+        sync([*written, *(file.file_path for file in files)])
+        done = self._commit(demands, updates)
+        now = done.metadata_location
         if before is not None:
             with suppress(Exception):  # no version names it any more
                 self.table.io.delete(before.manifest_list)
-        sync([now], self.table.location())
+        sync([now], missing_ok=True)
+        self._require_mapping(files, done.metadata)
+
+    def _require_mapping(self, files: Sequence[DataFile], after: TableMetadata) -> None:
+        """Raise if adopted files are read by another mapping than the one they were judged by."""
+        judged = self.mapping
+        if files and judged and self.spec.is_unpartitioned() and after.properties.get(_MAPPING) != judged:
+            raise UnfitTargetError(
+                f"others changed the property {_MAPPING} of {self.place} during the commit, and files need it.",
+                code="table_setting_unsafe",
+                remedy=f"Set the property {_MAPPING} to {judged} again. The rows are delivered.",
+                setting=_MAPPING,
+            )
 
     def _append(
         self, transaction: Transaction, files: Sequence[DataFile], says: Mapping[str, str], written: list[str]
@@ -179,8 +198,8 @@ class Version:
         written += producer._written_manifest_lists
         return int(producer.snapshot_id)
 
-    def _commit(self, demands: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> str:
-        """Return where the new version's metadata lies. OvertakenError: what was demanded does not hold any more."""
+    def _commit(self, demands: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> CommitTableResponse:
+        """Return the new version's metadata. OvertakenError: what was demanded does not hold any more."""
         catalog, base = self.place.catalog, self.table.metadata
         try:
             done = catalog.commit_table(self.table, tuple(demands), tuple(updates))
@@ -193,19 +212,28 @@ class Version:
         if isinstance(catalog, MetastoreCatalog):  # else the server does it
             with suppress(Exception):
                 catalog._delete_old_metadata(self.table.io, base, done.metadata)
-        return done.metadata_location
+        return done
 
-    def evolve(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
+    def evolve(self, schema: pa.Schema, partition_by: Sequence[str], branch: str) -> bool:
         """Add the columns that the table lacks, and to one without columns its partitions; False: it lacks none.
 
-        OvertakenError: it is not the newest version any more.
+        OvertakenError: it is not the newest version any more. UnfitTargetError: another column had the name before.
         """
         new = lacking(schema, self.columns)
         if not new.names:
             return False
+        former = {name for each in self.table.metadata.name_mapping() or () for name in each.names}
+        for name in new.names:
+            if name in former:  # adopted files have no ids, so their values would move into the new column
+                raise UnfitTargetError(
+                    f"the name {name!r} belonged to another column of {self.place}, and files still have it.",
+                    code="column_missing",
+                    remedy="Rename the column in the job as in the table.",
+                    column=name,
+                )
         transaction = self.table.transaction()
         with transaction.update_schema() as update:
-            update.union_by_name(new)
+            update.union_by_name(new_schema(new))
         if not self.columns and partition_by:
             with transaction.update_spec() as spec:
                 for field in partition(transaction.table_metadata.schema(), partition_by).fields:
@@ -214,8 +242,13 @@ class Version:
         if not self.columns:  # else pyiceberg adds to the mapping, which may have former names of columns
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({_MAPPING: mapping})
-        demands = (AssertTableUUID(uuid=self.table.metadata.table_uuid), *transaction._requirements)
-        sync([self._commit(demands, transaction._updates)], self.table.location())
+        # The branch too: a process whose fence was overtaken since the read changes no schema.
+        demands = (
+            AssertTableUUID(uuid=self.table.metadata.table_uuid),
+            _at(branch, self.memory(branch)),
+            *transaction._requirements,
+        )
+        sync([self._commit(demands, transaction._updates).metadata_location], missing_ok=True)
         return True
 
 

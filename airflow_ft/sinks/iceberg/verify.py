@@ -37,7 +37,7 @@ def _verify(
     sent: Sequence[Sent], participant: str, table: str, connection: ConnectionInfo, log: DeliveredLog
 ) -> SinkReport:
     sink = IcebergSink.from_settings(participant, {"table": table})
-    with closing(Connected(connection, sink.identifier)) as place, place.told(participant=participant):
+    with closing(Connected(connection, sink.identifier)) as place, place.translated_errors(participant=participant):
         report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
         there = Version.newest(place)
 

@@ -152,7 +152,7 @@ def _of_columns(session: Session, target: Target, sink: MySqlSink, schema: pa.Sc
 def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
     """Return the target as its strategy writes it.
 
-    For an upsert it raises what `check_keys` raises, also when a privilege is lacking.
+    For an upsert it raises what `check_keys` raises, also for a missing privilege.
     """
     if sink.strategy != "upsert":
         return target

@@ -209,7 +209,7 @@ def into_labels(column: Column) -> Sequence[Check]:
     what = "a text with a part that is none of the labels" if labels.several else "a text that is none of the labels"
     return (
         Check(
-            what, f"{labels} (letter by letter, whatever the collation)",
+            what, f"{labels} (letter by letter, under every collation)",
             "Correct the values in the job, or add the label to the column.", labels.unknown, None, named=True,
             problem="label",
         ),

@@ -17,7 +17,7 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
-from airflow_ft.sinks.base.requirements import told
+from airflow_ft.sinks.base.requirements import text_of
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import translated_errors
@@ -153,7 +153,7 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
     for reader in judged:
         problems = list(schema_problems_of(session, sink, reader.schema(name), name))
         for problem in problems:
-            exam.problem(f"rows for {table.name}", told(problem), problem.remedy, problem.code)
+            exam.problem(f"rows for {table.name}", text_of(problem), problem.remedy, problem.code)
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:

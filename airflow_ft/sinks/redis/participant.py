@@ -83,7 +83,8 @@ class Changes:
 
     def replace(self, ledger: DocumentLedger) -> None:
         """Replace the document, and apply what was staged. OvertakenError: another process was faster."""
-        arguments = (self.version, ledger.text, *self.fence.rank, self._number)
+        head = ledger.head()  # its rank: to prune markers ends no delivery
+        arguments = (self.version, ledger.text, *(head or self.fence).rank, self._number)
         self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))
 
     def stage(self, index: int, chunk: bytes) -> None:

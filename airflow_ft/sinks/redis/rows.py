@@ -86,7 +86,7 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
             found |= where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
         found |= where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
     found |= ambiguous(sink.parts, rows)
-    if not sink.parts[0][0]:  # it begins with a column
+    if OURS.startswith(sink.parts[0][0]):  # a column may complete it, also where the key begins with one
         found |= where(booleans(pc.starts_with(keys(sink.parts, rows), OURS)), f"the key begins with {OURS!r}")
     return found
 

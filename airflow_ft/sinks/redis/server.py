@@ -175,5 +175,5 @@ def rules(keys: Sequence[str]) -> str:
     patterns = " ".join(f"~{beginning}*" for beginning in (OURS, *keys))
     connecting = "+ping +select +info +config|get"
     scripts = "+eval +evalsha +script|load"
-    keys_and_values = "+get +getrange +set +hget +hmget +hset +hdel +expire +unlink +type"
+    keys_and_values = "+get +set +hget +hmget +hset +hdel +expire +persist +unlink +type"
     return f"{patterns} {connecting} {scripts} {keys_and_values}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
 OURS = "airflow_ft:"
@@ -25,7 +26,7 @@ _LONGEST_TTL = 10 * 366 * 86_400  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisSink:
+class RedisSink(ServerSink):
     """Rows of a pipeline into keys of a Redis server: one primary, no cluster.
 
     Args:
@@ -35,8 +36,8 @@ class RedisSink:
             with all columns. "string" is the one column that is not in the key.
         strategy: "upsert": 1,000 rows at a time, after the decision (IDEMPOTENT). "atomic": all rows and the marker in
             one script (ATOMIC), during which the server answers no other client. For small checkpoints.
-        version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it. A key
-            with a higher number is left alone. Strings have none.
+        version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it, for
+            people and for `airflow ft verify`. Strings have none.
         change_column: the column with the kind of change, which is not written. None: no deletes.
         ttl_seconds: seconds from the write of a key until it expires. 0: never.
         allow_unsafe_durability: deliver although the server may forget what it has acknowledged.
@@ -57,6 +58,7 @@ class RedisSink:
     shared: bool = False
 
     kind: ClassVar[str] = "redis"
+    strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
         for name in ("key", "conn_id", "value", "strategy", "version_field"):
@@ -65,15 +67,11 @@ class RedisSink:
         check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="RedisSink")
         for name in ("allow_unsafe_durability", "shared"):
             check_type(name, getattr(self, name), bool, "Give True or False.", of="RedisSink")
-        for name, known in (("value", VALUES), ("strategy", tuple(STRATEGIES))):
-            if getattr(self, name) not in known:
-                raise _invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(known)}.")
+        self._check_choices(value=VALUES)
         if not 0 <= self.ttl_seconds <= _LONGEST_TTL:
-            raise _invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")
+            raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")
         if self.value != "string" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.version_field):
-            raise _invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
-        if not self.conn_id.strip():
-            raise _invalid("conn_id", self.conn_id, "Name an Airflow connection of type redis.")
+            raise self._invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
         if not is_template(self.key):
             self._check_key()
 
@@ -84,12 +82,7 @@ class RedisSink:
         check_parts(parts, self._key_invalid)
 
     def _key_invalid(self, remedy: str) -> ConfigurationError:
-        return _invalid("key", self.key, remedy)
-
-    @property
-    def promise(self) -> Promise:
-        """Return what the strategy promises."""
-        return STRATEGIES[self.strategy].promise
+        return self._invalid("key", self.key, remedy)
 
     @property
     def parts(self) -> Parts:
@@ -101,35 +94,8 @@ class RedisSink:
         """Return the columns that make the key."""
         return columns_of(self.parts)
 
-    def at_least_once(self) -> Promise:
-        """Return the same promise: a repeated delivery runs under its marker."""
-        return self.promise
-
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in the key."""
-        if is_template(self.key):
-            refuse_jinja(self.key)
+        refuse_jinja(self.key)
         self._check_key()
-        names = [field.name for field in fields(self) if field.name not in ("conn_id", "strategy", "shared")]
-        return {**{name: getattr(self, name) for name in names}, **shared_setting(self.shared)}
-
-    @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
-
-    @classmethod
-    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
-        """The sinks of a plan, by name; raises as `from_settings`."""
-        return {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-
-
-def _invalid(argument: str, value: object, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{argument} of RedisSink is {value!r}.",
-        code="argument_invalid",
-        remedy=remedy,
-        argument=argument,
-        value=value,
-    )
+        return self._settings()

@@ -103,10 +103,10 @@ def _digest(values: Iterable[bytes], names: Iterable[str] = ()) -> bytes:
     return hashlib.blake2b(repr(parts).encode(), digest_size=20).digest()
 
 
-def _json_number(sink: RedisSink, text: bytes) -> int:
-    """Return the number in a JSON value; 0 where it is none of the sink's."""
+def _json_number(sink: RedisSink, text: bytes) -> int | None:
+    """Return the number in a JSON value; 0 where it is none of the sink's, None where a value has none."""
     if sink.value != "json":
-        return 0
+        return None
     try:
         return _number(str(json.loads(text)[sink.version_field]).encode())
     except (ValueError, KeyError, TypeError):

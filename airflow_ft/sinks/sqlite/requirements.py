@@ -37,7 +37,7 @@ _TOKEN = re.compile(
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
     """Yield what must be there before `prepare`: a file that can be written, and tables of the right shape."""
-    patient = SqliteFile.of(connection)  # waits for whoever delivers into it
+    patient = SqliteFile.of(connection)  # waits for the end of a delivery
     file = replace(patient, wait_seconds=ASK_SECONDS)
     place = Requirement("file", partial(_file, file), closer=lambda: Finding(patient.describe()))
     yield place

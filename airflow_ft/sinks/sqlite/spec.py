@@ -29,7 +29,7 @@ class SqliteSink:
         table: may contain Jinja, which must be rendered before the plan is made.
         conn_id: the Airflow connection of type `sqlite`, whose host is the file. All sinks of one connection are one
             participant: they commit together, in one transaction (ATOMIC), which can carry the commit point.
-        create: the first checkpoint of a pipeline creates the table, if it is lacking, with the columns of the rows.
+        create: the first checkpoint of a pipeline creates a missing table, with the columns of the rows.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well.
 
     Raises:

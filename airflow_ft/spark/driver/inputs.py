@@ -275,7 +275,7 @@ def declared_source(request: StageRequest, name: str) -> Source | None:
 
 def sources_by_place(request: StageRequest, names: Sequence[str]) -> dict[str, Source | None]:
     """Return the sources in Spark's order, under distinct names. None: the job opened it itself."""
-    return {told: declared_source(request, name) for told, name in zip(distinct_names(names), names, strict=True)}
+    return {shown: declared_source(request, name) for shown, name in zip(distinct_names(names), names, strict=True)}
 
 
 def unfrozen_sources(request: StageRequest) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,16 @@ import pytest
 
 from airflow_ft import CassandraSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage
+from airflow_ft.sinks.cassandra import table as tables
+from airflow_ft.sinks.cassandra.participant import given
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
-from airflow_ft.sinks.cassandra.table import Table, schema_problems, warnings
+from airflow_ft.sinks.cassandra.table import Table, schema_problems
 from tests.raising import raises
 
 TYPES = {
@@ -96,7 +102,19 @@ def test_rows_need_the_whole_key_and_the_kind_of_change() -> None:
     numbered = Table("shop", "t", {"id": "decimal"}, {"id": "partition_key"}, ["id"], [], 0, 0)
     [problem] = schema_problems(CassandraSink(table="t"), numbered, pa.schema({"id": pa.decimal128(9, 2)}), "rows")
     assert problem.code == "key_unfit"
-    assert list(warnings(TABLE, SINK)) and not list(warnings(TABLE, CassandraSink(table="t")))
+
+
+def test_a_low_gc_grace_is_warned_of() -> None:
+    assert list(tables.warnings(TABLE)) and not list(tables.warnings(replace(TABLE, gc_grace=3_600)))
+
+
+def test_rows_do_not_expire_after_2038(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema({"op": pa.string(), "id": pa.int64(), "at": INSTANT})
+    monkeypatch.setattr(tables, "time", SimpleNamespace(time=lambda: 2_147_483_645.0 - 1_000))
+    for seconds, codes in {0: [], 1_000: [], 1_001: ["limit_reached"]}.items():
+        sink, table = replace(SINK, ttl_seconds=seconds), replace(TABLE, ttl=seconds)
+        assert [each.code for each in schema_problems(sink, TABLE, schema, "rows")] == codes
+        assert [each.code for each in schema_problems(SINK, table, schema, "rows")] == codes
 
 
 def test_each_change_has_its_own_time_and_null_is_written() -> None:
@@ -119,7 +137,42 @@ def test_each_change_has_its_own_time_and_null_is_written() -> None:
     assert deletes(TABLE, chunk, 1_000) == [(1_011, 1, 1)]
 
 
+def test_the_stamp_of_another_plan_is_not_used() -> None:
+    plan = Plan("orders", "here", 2, (Segment(2, "digest", "file:///log/2", {"rows": 1}, 1),), (), None)
+    assert given(DocumentLedger(None, "here", plan=plan.digest, stamp=7), plan) == 7
+    with raises(StoreBehindSinkError, "ledger_lost", number=2):
+        given(DocumentLedger(None, "here", plan="another", stamp=7), plan)
+
+
 def test_an_empty_partition_key_is_refused() -> None:
     table = Table("shop", "t", {"id": "text"}, {"id": "partition_key"}, ["id"], [], 0, 0)
     rows = pa.record_batch({"id": ["", "a", None, "x" * 70_000]})
     assert set(unfit(CassandraSink(table="t"), table, rows, np.zeros(4, np.bool_))) == {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("partition", "clustering", "longest"),
+    [
+        (["a"], [], 65_535),
+        (["id", "a"], ["day"], 65_535 - 16 - 2 * 3),
+        (["a", "b"], [], 65_535 - 100 - 2 * 3),
+        (["day"], ["a"], 65_535),
+        (["day"], ["a", "id", "b"], 65_535 - 16 - 100),
+    ],
+    ids=str,
+)
+def test_the_columns_of_a_key_are_limited_together(partition: list[str], clustering: list[str], longest: int) -> None:
+    """As the server limits them, but a UUID of 36 letters has 16 bytes."""
+    types = {"a": "text", "b": "blob", "id": "uuid", "day": "date"}
+    kinds = {**dict.fromkeys(partition, "partition_key"), **dict.fromkeys(clustering, "clustering")}
+    table = Table("shop", "t", types, kinds, partition, clustering, 0, 0)
+    rows = pa.record_batch(
+        {
+            "a": ["x" * longest, "x" * (longest + 1)],
+            "b": pa.array([b"x" * 100] * 2),
+            "id": ["00000000-0000-0000-0000-000000000000"] * 2,
+            "day": pa.array([0, 0], pa.date32()),
+        }
+    )
+    for deleted in (False, True):
+        assert list(unfit(CassandraSink(table="t"), table, rows, np.full(2, deleted))) == [1]

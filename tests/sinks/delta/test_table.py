@@ -156,6 +156,17 @@ def test_columns_are_added_where_that_was_asked_for(tmp_path: Path) -> None:
     assert found[0]["at"].microsecond == 7 and found[0]["x"] == [1] and found[1]["x"] is None and len(found) == 81
 
 
+def test_required_parts_of_rows_may_be_null_in_the_table(tmp_path: Path) -> None:
+    world = world_of(tmp_path, schema_evolution=True)
+    within = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+    kind = pa.list_(pa.field("element", within, nullable=False))
+    parts = pa.array([[[("a", 7)]]], kind)
+    world.deliver(world.plan(pa.table({"id": [1], "parts": parts})))
+    world.deliver(world.plan(pa.table({"id": [2], "parts": parts, "more": parts})))
+    found = sorted(table_of(world).read().to_pylist(), key=lambda row: row["id"])
+    assert [(row["parts"], row["more"]) for row in found] == [([[("a", 7)]], None), ([[("a", 7)]], [[("a", 7)]])]
+
+
 @pytest.mark.parametrize("decides", [True, False])
 def test_rows_that_lack_the_table_s_partition_column_have_null_there(tmp_path: Path, decides: bool) -> None:
     world = world_of(tmp_path)
@@ -279,6 +290,7 @@ def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
         with raises(StoreBehindSinkError, "ledger_damaged" if loss == "a byte of it" else "ledger_lost") as caught:
             world.prepare(plan)
         assert caught.error is not None and caught.error.remedy
+        assert path.exists() == (loss != "all"), "no table is made in the place of a lost one"
 
 
 def test_a_table_that_is_made_anew_beside_a_participant_at_work_halts(tmp_path: Path) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase.participant import Changes, HBaseParticipant, deleted_before, mutations
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.stamps import batches
+from airflow_ft.sinks.hbase.server import _API, Mutation
+from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from tests.raising import raises
 
 SINK: dict[str, Any] = {"table": "orders", "row_key": "{id}", "family": "f"}
@@ -60,6 +68,8 @@ def test_a_plan_keeps_its_settings() -> None:
     [
         ({"row_key": "{no}"}, "job_column_missing"),
         ({"row_key": "{ratio}"}, "type_unsupported"),
+        ({"row_key": "{price}"}, "type_unsupported"),
+        ({"row_key": "{coded}"}, "type_unsupported"),
         ({"change_column": "no"}, "job_column_missing"),
         ({"columns": {"no": "f:n"}}, "job_column_missing"),
         ({"columns": {"n": "f:ratio"}}, "column_ambiguous"),
@@ -69,7 +79,9 @@ def test_a_plan_keeps_its_settings() -> None:
     ids=str,
 )
 def test_columns_that_do_not_fit_are_named(given: dict[str, Any], code: str) -> None:
-    odd = {"word": pa.uint32()} if "encoding" in given else {}
+    price = pa.decimal128(10, 2)
+    keys = {"price": price, "coded": pa.dictionary(pa.int32(), price)}
+    odd = {"encoding": {"word": pa.uint32()}, "row_key": keys}.get(next(iter(given)), {})
     schema = pa.schema({"id": pa.string(), "n": pa.int64(), "ratio": pa.float64(), **odd})
     [problem] = schema_problems(HBaseSink(**{**SINK, **given}), schema, "rows")
     assert problem.code == code and problem.sink == "rows" and problem.remedy
@@ -126,6 +138,89 @@ def test_batches_are_the_same_however_the_log_hands_out_rows() -> None:
         made = [(stamp, sink, some) for stamp, sink, some in batches(chunks(size))]
         return [(stamp, sink, some[0].first, sum(each.rows.num_rows for each in some)) for stamp, sink, some in made]
 
-    expected = [(0, "a", 0, 1_000), (1, "a", 1_000, 1_000), (2, "a", 2_000, 500), (3, "a", 2_500, 300)]
-    expected += [(4, "b", 2_800, 200), (5, "b", 3_000, 100)]
+    expected = [(1, "a", 0, 1_000), (3, "a", 1_000, 1_000), (5, "a", 2_000, 500), (7, "a", 2_500, 300)]
+    expected += [(9, "b", 2_800, 200), (11, "b", 3_000, 100)]
     assert seen(1_000) == expected == seen(7) == seen(333)
+
+
+def test_a_delete_counts_although_the_key_is_written_again() -> None:
+    """Of a key that is deleted and inserted in one batch, both are sent; of others, the last change."""
+    sink = HBaseSink(**{**SINK, "columns": {"n": "g:n"}}, change_column="op")
+    kinds = {"again": "di", "gone": "d", "twice": "did", "three": "idi", "kept": "ii"}
+    changes = [(key, kind, at) for at in range(3) for key, order in kinds.items() for kind in order[at : at + 1]]
+    keys, ops, values = zip(*changes, strict=True)
+    rows = pa.record_batch({"id": keys, "op": ops, "n": values})
+    chunk = Chunk(0, "rows", rows, np.array([op == "d" for op in ops]), {})
+    last: dict[bytes, Any] = {}
+    some = [replace(chunk, rows=rows.slice(at, 1), deletes=chunk.deletes[at : at + 1]) for at in range(len(ops))]
+    for one in some:
+        last |= mutations(sink, one)
+    for chunks in (some, [chunk]):
+        found = deleted_before(sink, chunks, last)
+        assert set(found) == {b"again", b"three"}
+        assert {(each.column, each.isDelete) for each in found[b"again"]} == {(b"f", True), (b"g", True)}
+
+
+def test_stamps_are_above_all_earlier_ones() -> None:
+    """Also the one below a batch's, for deletes. HBase's clock counts if it is later."""
+    ledger = DocumentLedger(None, "here", stamps=dict(NONE_GIVEN))
+    sink = HBaseSink(**SINK)
+    taken = 0
+    for number, now in enumerate((50, 50, 51, 90), 1):
+        segment = Segment(number, "digest", "location", {"a": 1_999, "b": 1_999}, 0)
+        into = ParticipantPlan("hbase", "hbase", "upsert", sink.promise, 0, dict.fromkeys("ab", sink.settings()))
+        plan = Plan("p", "here", number, (segment,), (into,), None)
+        give(ledger, plan, now)
+        first, rows = given(ledger, plan), pa.record_batch({"id": range(1_999)})
+        chunks = (Chunk(at, name, rows, np.zeros(1_999, np.bool_), {}) for at, name in ((0, "a"), (1_999, "b")))
+        used = [first + offset - below for offset, _, _ in batches(chunks) for below in (1, 0)]
+        assert max(taken, now - 1) < used[0] and used == sorted(set(used))
+        taken = used[-1]
+        assert taken <= ledger.others["stamps"]["last"], "verify knows cells of the checkpoint by it"
+
+
+@pytest.mark.parametrize("size", [900, 300_000, 1_500_000])
+def test_a_request_fits_into_the_frame_of_a_gateway(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that Thrift writes beside keys and values: a gateway takes 2 MiB by default."""
+    sent: list[Any] = []
+    monkeypatch.setattr(Changes, "_mutate", lambda self, table, rows, stamp: sent.append(rows))
+    small = {b"%d" % n: [Mutation(column=b"f:%d" % at, value=b"") for at in range(20)] for n in range(7_000)}
+    large = {b"large%d" % n: [Mutation(column=b"f:n", value=b"x" * size)] for n in range(8)}
+    rows = {**small, **large} if size > 900 else {**large, **small}
+    Changes.send(object.__new__(Changes), "orders", rows, 7)
+    assert [(each.row, each.mutations) for some in sent for each in some] == list(rows.items())
+    for some in sent:
+        buffer = TMemoryBuffer()
+        TBinaryProtocol(buffer).write_struct(_API.Hbase.mutateRowsTs_args(b"orders", some, 7, {}))
+        assert len(buffer.getvalue()) < 2 * 1024**2
+
+
+def test_a_cell_that_is_too_large_is_refused_whatever_its_type() -> None:
+    """Also as JSON, or where each text is kept once. A value without a text has no size, and a delete writes none."""
+    large = "x" * 10_000_001
+    lists = pa.array([[large, "a"], ["a"], None, [large]])
+    pairs = pa.array([{"t": "a", "n": float("nan")}, {"t": large, "n": 1.0}, {"t": large, "n": 1.0}, None])
+    texts = {"text": pa.array([large, "a", None, "b"]), "raw": pa.array([b"", b"", large.encode(), large.encode()])}
+    deletes = np.array([False, False, False, True])
+    for name, column, refused in (
+        ("lists", lists, {0}),
+        ("pairs", pairs, {0, 1, 2}),
+        ("text", texts["text"], {0}),
+        ("text", texts["text"].dictionary_encode(), {0}),
+        ("raw", texts["raw"], {2}),
+        ("raw", texts["raw"].dictionary_encode(), {2}),
+    ):
+        rows = pa.record_batch({"id": ["1", "2", "3", "4"], name: column})
+        assert set(unfit(HBaseSink(**SINK, encoding="bytes"), rows, deletes)) == refused
+
+
+def test_a_row_that_exceeds_a_frame_is_refused_for_a_framed_gateway_alone() -> None:
+    """The limit is of the whole row, and a delete is small."""
+    half, rest = "x" * 1_000_000, "x" * 899_000
+    columns = {"id": ["1", "2", "3", "4"], "one": [half] * 4, "two": [[half], [rest], None, [half]]}
+    rows, deletes = pa.record_batch(columns), np.array([False, False, False, True])
+    wal: Any = None
+    for transport, refused in (("framed", {0}), ("buffered", set())):
+        connection = ConnectionInfo("hbase", "hbase", extra={"transport": transport})
+        one = HBaseParticipant("hbase", {"rows": HBaseSink(**SINK)}, Promise.IDEMPOTENT, connection, wal)
+        assert set(one._unfit("rows", rows, deletes)) == refused

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,8 +16,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.update import RemoveSnapshotRefUpdate
+from pyiceberg.table.update import AddSchemaUpdate, RemoveSnapshotRefUpdate
+from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_ft import IcebergSink
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -30,9 +33,10 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
-from airflow_ft.sinks.iceberg.requirements import schema_problems
+from airflow_ft.sinks.iceberg.requirements import required, schema_problems
+from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.iceberg.verify import verify
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
@@ -182,6 +186,34 @@ def test_a_lost_memory_halts(world: World) -> None:
     world.shows(world.ids_of(1))
 
 
+def test_a_table_that_others_have_renamed_is_not_made_again(world: World) -> None:
+    world.deliver(world.plan())
+    moved = (table_of(world).space, "moved")
+    with closing(table_of(world).catalog()) as catalog:
+        catalog.rename_table(table_of(world).sink.identifier, moved)
+        plan = world.plan()
+        with raises(StoreBehindSinkError, "ledger_lost"):
+            world.prepare(plan)
+        catalog.rename_table(moved, table_of(world).sink.identifier)  # no other one has the name
+    world.commit(plan, world.prepare(plan))
+    world.shows(world.ids_of(1, 2))
+
+
+def test_a_sink_that_creates_no_table_creates_none(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, create=False)) as world:
+        plan = world.plan()
+        participant, fence = world.participant(plan), world.fence(1, world.attempt())
+        for step in (
+            participant.prepare,
+            lambda *of: participant.abort(*of, {}),
+            lambda *_: participant.adopt(fence, 0),
+        ):
+            with raises(UnfitTargetError, "table_missing", sink=SINK, participant="orders"):
+                step(plan, fence)
+        with table_of(world).opened() as table:
+            assert table is None
+
+
 def test_a_compacted_table_is_verified(world: World) -> None:
     plan = world.plan()
     proof = world.deliver(plan)
@@ -224,6 +256,46 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
         assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
 
 
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_required_parts_of_rows_may_be_null_in_the_table(tmp_path: Path, rewritten: bool) -> None:
+    """Of a table that is made, and of a column that is added."""
+    by = ["bucket(2, id)"] if rewritten else []
+    with closing(world_of(tmp_path, schema_evolution=True, partition_by=by)) as world:
+        first, second = required_parts([1], "parts"), required_parts([2], "parts", "more")
+        for rows in (first, second):
+            world.deliver(world.plan(rows))
+        found = sorted(table_of(world).read().to_pylist(), key=lambda row: row["id"])
+        assert found == [{**first.to_pylist()[0], "more": None}, *second.to_pylist()]
+
+
+def required_parts(ids: list[int], *columns: str) -> pa.Table:
+    """Rows whose nested columns have no part that may be NULL, as Spark makes them of literals."""
+    number = pa.field("n", pa.int64(), nullable=False)
+    within = pa.map_(pa.string(), pa.field("value", pa.struct([number]), nullable=False))
+    kind = pa.list_(pa.field("element", within, nullable=False))
+    values = pa.array([[[("a", {"n": each})]] for each in ids], kind)
+    return pa.table({"id": pa.array(ids, pa.int64()), **dict.fromkeys(columns, values)})
+
+
+def test_a_raised_fence_refuses_columns_on_their_way(tmp_path: Path) -> None:
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        older = world.plan(world.table(900, 1).append_column("note", pa.array(["a"])))
+        number = world.number
+        newer = world.plan_of(number, world.segment(number, world.table(900, 1)))
+        real = Version._commit
+
+        def commit(self: Version, demands: Any, updates: Any) -> Any:
+            if any(isinstance(each, AddSchemaUpdate) for each in updates):
+                with mock.patch.object(Version, "_commit", real):
+                    world.prepare(newer, epoch=2)
+            return real(self, demands, updates)
+
+        with mock.patch.object(Version, "_commit", commit), raises(FencedError, "fenced"):
+            world.prepare(older)
+        assert table_of(world).read().column_names == ["id", "text"]
+
+
 def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
     """The log's files in the table have the former name alone."""
     with closing(world_of(tmp_path, schema_evolution=True)) as world:
@@ -234,6 +306,57 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
             world.deliver(world.plan(pa.table({"id": [id], "label": ["new"], "note": ["n"]})))
         rows = {row["id"]: (row["label"], row["note"]) for row in table_of(world).read().to_pylist()}
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
+
+
+def test_a_mapping_that_others_change_is_reported_and_used_no_more(world: World) -> None:
+    world.deliver(world.plan())
+    name = "schema.name-mapping.default"
+    with opened(world) as table:
+        mapping = table.properties[name]
+
+    def drop() -> None:
+        with opened(world) as table, table.transaction() as transaction:
+            transaction.remove_properties(name)
+
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(drop), raises(UnfitTargetError, "table_setting_unsafe", setting=name):
+        world.commit(plan, vote)
+    with opened(world) as table, table.transaction() as transaction:
+        transaction.set_properties({name: mapping})
+    world.commit(plan, vote)  # it finds the marker
+    world.predecessor = plan.number
+
+    def drop_and_append() -> None:
+        drop()
+        append(world, -1)
+
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next_commit(drop_and_append):  # the files of the second try have field ids
+        world.commit(plan, vote)
+    with opened(world) as table:
+        newest = table.snapshot_by_name("main")
+        assert newest is not None
+        [ours] = [each for each in newest.manifests(table.io) if each.added_snapshot_id == newest.snapshot_id]
+        [entry] = ours.fetch_manifest_entry(table.io)
+        assert Path(entry.data_file.file_path.removeprefix("file://")).stat().st_nlink == 1, "it is not the log's"
+
+
+@pytest.mark.parametrize("change", ["rename", "drop"])
+def test_a_former_name_is_refused(tmp_path: Path, change: str) -> None:
+    """The log's files in the table would give their values to the new column."""
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        world.deliver(world.plan(world.table(1, 1)))
+        with opened(world) as table, table.update_schema() as update:
+            if change == "rename":
+                update.rename_column("text", "label")
+            else:
+                update.delete_column("text")
+        before = table_of(world).read().to_pylist()
+        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+            world.prepare(world.plan(world.table(900, 1)))
+        assert table_of(world).read().to_pylist() == before
 
 
 @pytest.mark.parametrize("first", ["rows", "nothing"])
@@ -271,6 +394,45 @@ def test_partitions_that_cannot_be_are_refused(tmp_path: Path, by: str, column: 
         assert [each.code for each in problems(world, plan)] == [code]
 
 
+def test_columns_that_differ_only_in_case(world: World) -> None:
+    """The exact name counts, and another one is refused."""
+    fields = NestedField(1, "id", LongType()), NestedField(2, "ID", LongType()), NestedField(3, "text", StringType())
+    with closing(table_of(world).catalog()) as catalog:
+        catalog.create_namespace(table_of(world).space)
+        catalog.create_table(table_of(world).sink.identifier, Schema(*fields))
+    plan = world.plan(world.table(1, 1))
+    proof = world.deliver(plan)
+    assert table_of(world).read().to_pylist() == [{"id": 1, "ID": None, "text": "row 1"}]
+    [planned] = plan.participants
+    [report] = verify([Delivered(plan, proof, None)], planned, world.target.connection, open_wal())
+    assert (report.missing, report.repeated, report.other, report.error) == (0, 0, 0, "")
+    with raises(UnfitTargetError, "column_ambiguous", column="Id", sink=SINK):
+        world.prepare(world.plan(world.table(2, 1).rename_columns(["Id", "text"])))
+
+
+@pytest.mark.parametrize(
+    ("by", "values"),
+    [
+        (["what"], pa.array(["a", "x" * 260])),
+        (["what"], pa.array(["a", "\N{SNOWMAN}" * 30])),
+        (["truncate(10, what)"], pa.array([Decimal("9999.99"), Decimal("-9999.99")], pa.decimal128(6, 2))),
+        (["truncate(10, what)"], pa.array([2**31 - 1, -(2**31)], pa.int32())),
+        (["bucket(2, id)"], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+        ([], pa.array(["a", "a" * 15 + "\ud7ff!"])),
+    ],
+)
+def test_rows_that_pyiceberg_cannot_write_are_refused(tmp_path: Path, by: list[str], values: pa.Array) -> None:
+    """Else no try of the step could deliver the others."""
+    given = pa.table({"id": [1, 2], "what": values})
+    with closing(world_of(tmp_path, partition_by=by)) as world:
+        world.commit_point = False
+        with raises(DeclinedError, "row_refused", sink=SINK):
+            world.prepare(world.plan(given))
+        plan = world.plan(given)
+        proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+        assert proof.counts[SINK] == 1 and world.target.ids() == [1]
+
+
 def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None:
     world.deliver(world.plan())
     sink = table_of(world).sink
@@ -287,6 +449,21 @@ def test_a_table_with_other_partitions_or_files_is_refused(world: World) -> None
     world.deliver(world.plan())
 
 
+def test_a_check_creates_no_catalog(world: World) -> None:
+    plan = world.plan()
+    [planned] = plan.participants
+    file = world.folder / "catalog.db"
+    for _ in range(2):
+        [asked] = required(world.pipeline, planned, world.target.connection)
+        assert not asked.look().problems and problems(world, plan) == []
+        assert not file.exists() or not file.stat().st_size
+        file.touch()
+    world.deliver(plan)
+    [asked] = required(world.pipeline, planned, world.target.connection)
+    assert not asked.look().problems
+    world.shows(world.ids_of(1))
+
+
 def test_an_error_shows_no_secret(world: World) -> None:
     secret = "planted-Secret-7"
     extra = {"uri": f"postgresql+psycopg2://user:{secret}@127.0.0.1:1/db", "s3.secret-access-key": secret}
@@ -296,6 +473,26 @@ def test_an_error_shows_no_secret(world: World) -> None:
     assert secret not in f"{told.value} {vars(told.value)}"
     named = dataset(table_of(world).sink.settings(), world.target.connection)
     assert named.uri == "iceberg://127.0.0.1:1/db/lake/shop/orders"
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret", "sec:ret", "secret"])
+@pytest.mark.parametrize("user", ["me", "me@work"])
+def test_lineage_shows_no_password(user: str, password: str) -> None:
+    """SQLAlchemy takes these as they are."""
+    extra = {"uri": f"postgresql+psycopg2://{user}:{password}@db:5432/lake"}
+    named = dataset(IcebergSink(table="lake.shop.orders").settings(), ConnectionInfo("lake", "iceberg", extra=extra))
+    assert named.uri == "iceberg://db:5432/lake/lake/shop/orders"
+
+
+def test_secrets_in_dicts_are_known_and_passed_on() -> None:
+    auth = {"type": "oauth2", "oauth2": {"client_id": "me", "client_secret": "S-1", "token_url": "https://a"}}
+    extra = {"auth": auth, "header.Authorization": "S-2", "oauth2-server-uri": "https://b", "s3": {"secret": "S-3"}}
+    given = ConnectionInfo("lake", "iceberg", host="https://c", extra={**extra, "warehouse": "w"})
+    assert properties(given)["auth"] == auth
+    hidden = set(secrets(given))
+    assert {"S-1", "S-2", "S-3"} <= hidden and not hidden & {"oauth2", "me", "https://a", "https://b", "w"}
+    sql = ConnectionInfo("lake", "iceberg", extra={"uri": "postgresql://me:S%2F4@db/x?password=S-5"})
+    assert {"S%2F4", "S/4", "S-5"} <= set(secrets(sql))
 
 
 def test_one_table_has_one_place() -> None:

@@ -72,13 +72,14 @@ def test_keys_of_the_sink_itself_are_refused() -> None:
         (RedisSink(key="o:{no}"), "job_column_missing"),
         (RedisSink(key="o:{x}", change_column="no"), "job_column_missing"),
         (RedisSink(key="o:{ratio}"), "type_unsupported"),
+        (RedisSink(key="o:{price}"), "type_unsupported"),
         (RedisSink(key="o:{x}", value="string"), "column_unfit"),
         (RedisSink(key="o:{x}", version_field="n"), "column_reserved"),
     ],
     ids=str,
 )
 def test_columns_that_do_not_fit_are_named(sink: RedisSink, code: str) -> None:
-    schema = pa.schema([("x", pa.string()), ("n", pa.int64()), ("ratio", pa.float64())])
+    schema = pa.schema({"x": pa.string(), "n": pa.int64(), "ratio": pa.float64(), "price": pa.decimal128(10, 2)})
     [problem] = schema_problems(sink, schema, "rows")
     assert problem.code == code and problem.sink == "rows" and problem.remedy
     assert isinstance(problem, UnfitTargetError) or code == "job_column_missing"

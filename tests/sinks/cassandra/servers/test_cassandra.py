@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,9 @@ import pyarrow as pa
 import pytest
 from cassandra import WriteTimeout, WriteType
 from cassandra.cluster import Session
+from cassandra.connection import DefaultEndPoint
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
@@ -88,6 +92,31 @@ def test_a_cluster_that_may_forget_is_refused(world: World, monkeypatch: pytest.
         assert not lacking(world)
     finally:
         target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH durable_writes = true")
+
+
+def test_all_nodes_that_are_up_are_asked(world: World) -> None:
+    target: Any = world.target
+    with opened(target.connection) as session:
+
+        def add(name: str) -> Host:
+            """Add a node of another datacenter, as far as the driver knows."""
+            host = Host(DefaultEndPoint(name, target.server.port), SimpleConvictionPolicy)
+            host.set_location_info("elsewhere", "rack")
+            host, _ = session.cluster.metadata.add_or_return_host(host)
+            return host
+
+        def check() -> None:
+            server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
+
+        far = add("localhost")
+        check()
+        assert far in session.get_pool_state()
+        silent = add("127.0.0.99")
+        silent.set_up()
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={"commitlog_sync": "unknown"}):
+            check()
+        silent.set_down()
+        check()
 
 
 @pytest.mark.parametrize(
@@ -194,19 +223,37 @@ def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypa
     assert report.error
     plan = world.plan(pa.table({"id": [2], "text": ["b"]}))
     vote = world.prepare(plan)
-    now = time.time()
-    monkeypatch.setattr(participant, "time", Clock(time=lambda: now + 600))  # it was written first 10 minutes ago
+    later = chain([0], repeat(600_000_000))  # its stamp was given out 10 minutes ago
+    monkeypatch.setattr(participant, "time_of", lambda session: server.time_of(session) + next(later))
     world.commit(plan, vote)
     [(living,)] = rows(world, f"SELECT TTL(text) FROM {KEYSPACE}.brief WHERE id = 2")
     assert living <= 410
 
 
 def test_stamps_do_not_overlap_when_the_clock_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns()
-    monkeypatch.setattr(participant, "time", Clock(time_ns=lambda: now))
+    now = time.time_ns() // 1_000
+    monkeypatch.setattr(participant, "time_of", lambda session: now)
     deliver(world, id=[1] * 500, text=[f"first {n}" for n in range(500)])
     deliver(world, id=[1], text=["second"])
     assert rows(world, f"SELECT id, text FROM {KEYSPACE}.orders") == [(1, "second")]
+
+
+def test_stamps_follow_the_clock_of_cassandra(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    with monkeypatch.context() as wrong:
+        tomorrow = time.time() + 86_400
+        wrong.setattr(participant, "time", Clock(time=lambda: tomorrow, time_ns=lambda: int(tomorrow * 1e9)))
+        deliver(world, id=[1], text=["delivered"])
+    target.db.execute(f"UPDATE {KEYSPACE}.orders SET text = 'other' WHERE id = 1")
+    assert rows(world, f"SELECT text FROM {KEYSPACE}.orders") == [("other",)]
+    plan = world.plan(pa.table({"id": [1], "text": ["later"]}))
+    vote = world.prepare(plan)
+    with monkeypatch.context() as late:
+        late.setattr(participant, "time_of", lambda session: server.time_of(session) - 120_000_000)
+        with raises(SinkUnavailableError, "clock_behind"):
+            world.commit(plan, vote)
+    world.commit(plan, vote)
+    assert rows(world, f"SELECT text FROM {KEYSPACE}.orders") == [("later",)]
 
 
 def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +287,7 @@ def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest
 
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
-    target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed", change_column="op")
+    target.sink = replace(target.sink, table="keyed", change_column="op")
     delivered: list[Delivered] = []
     before: Proof | None = None
     for number, changes in enumerate(
@@ -251,12 +298,14 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
         plan = world.plan_of(number, world.segment_of(number, changed))
         delivered.append(Delivered(plan, world.deliver(plan), before))
         before = delivered[-1].proof
+        target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed")  # the same one
 
     def report(given: list[Delivered]) -> Any:
         [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
         return found
 
     assert report(delivered).is_exact and report(delivered).expected == 5
+    assert report(delivered).target == f"{KEYSPACE}.keyed"
     first = report(delivered[:1])  # keys 1 and 2 were changed since
     assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
     for statement in (

@@ -239,6 +239,54 @@ def test_rows_expire(world: World) -> None:
     assert report.error and SINK in report.sink
 
 
+def test_keys_stop_expiring_when_the_sink_says_so(world: World) -> None:
+    target: Any = world.target
+    for seconds, left in ((1_000, range(900, 1_001)), (0, range(-1, 0))):
+        target.sink = replace(target.sink, ttl_seconds=seconds)
+        world.deliver(world.plan(pa.table({"id": [1], "text": ["a"]})))
+        assert target.db.ttl("orders:1") in left
+
+
+def test_of_two_pipelines_the_later_write_counts(redis_server: Redis, tmp_path: Path) -> None:
+    with closing(World(Keys(redis_server, "hash", "upsert"), tmp_path)) as world:
+        for text in ("a", "b", "c"):
+            world.deliver(world.plan(pa.table({"id": [1], "text": [text]})))
+        target: Any = world.target
+        other = World(target, tmp_path / "other")
+        (tmp_path / "other").mkdir()
+        other.deliver(other.plan(pa.table({"id": [1], "text": ["of another pipeline"]})))
+        assert target.db.hgetall("orders:1")["text"] == "of another pipeline"
+
+
+def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
+    world.deliver(world.plan())
+    plan = world.plan()
+    world.prepare(plan)
+    participant: Any = world.participant(plan)
+    sink: Any = world.target.sink
+    chunk = packed(sink, entries(sink, Chunk(0, SINK, world.table(0, 1).to_batches()[0], np.zeros(1, np.bool_), {}), 2))
+    with participant._writing(world.fence(1, world.attempt()), plan) as (changes, ledger):
+        participant._raised(ledger, changes.fence)
+    world.participant(plan).forget(world.fence(1, 0), 1)
+    changes.client = world.target.raw  # type: ignore[attr-defined]
+    changes.send(iter([(0, chunk)]))
+
+
+def test_a_row_may_have_thousands_of_columns(world: World) -> None:
+    target: Any = world.target
+    wide = pa.table({"id": [1], **{f"c{number}": [number if number % 2 else None] for number in range(9_000)}})
+    world.deliver(world.plan(wide))
+    assert target.db.hlen("orders:1") == 4_502 and target.db.hget("orders:1", "c8999") == "8999"
+
+
+def test_two_templates_of_one_form_are_one_place() -> None:
+    from airflow_ft.sinks.redis.lineage import place
+
+    connection = ConnectionInfo("cache", "redis", host="cache")
+    assert place({"key": "orders:{id}"}, connection) == place({"key": "orders:{number}"}, connection)
+    assert place({"key": "orders:{id}"}, connection) != place({"key": "users:{id}"}, connection)
+
+
 def test_a_connection_names_its_database() -> None:
     from airflow_ft.sinks.redis.lineage import dataset
 

@@ -1,0 +1,76 @@
+"""A catalog in a SQL database, as pyiceberg loads it by name: only this one needs SQLAlchemy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Identifier
+from pyiceberg.types import strtobool
+from sqlalchemy import inspect, make_url
+
+from airflow_ft.sinks.iceberg.durable import sync
+
+INIT = "init_catalog_tables"
+"""pyiceberg's property: false makes no tables in a database that has none."""
+
+
+_DRIVERS = ("psycopg2", "psycopg")
+_LIMITS = {
+    "connect_timeout": "5",
+    "options": "-c lock_timeout=60s -c idle_in_transaction_session_timeout=60s",
+}
+"""Of PostgreSQL: a process that is frozen in a commit holds a lock, for which its successor would wait forever."""
+
+
+def bounded(uri: str) -> str:
+    """Return the URI of a database with limits for waiting, unless it names its own."""
+    url = make_url(uri)
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in _DRIVERS:
+        return uri
+    missing = {name: value for name, value in _LIMITS.items() if name not in url.query}
+    return url.update_query_dict(missing).render_as_string(hide_password=False)
+
+
+class DurableSqlCatalog(SqlCatalog):
+    """A SQL catalog whose database names no metadata that a power cut takes away."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **{**properties, "uri": bounded(properties["uri"])})
+
+    def _init_catalog(self) -> None:
+        if self._creates or self._is_there():
+            super()._init_catalog()
+        else:
+            self._schema_version = "v1"
+
+    @property
+    def _creates(self) -> bool:
+        return bool(strtobool(self.properties.get(INIT, "true")))
+
+    def _is_there(self) -> bool:
+        """Return whether the database has the catalog's tables.
+
+        SQLite would make a file that is not there. Where it could not, it raises, as it will at the first commit.
+        """
+        url = self.engine.url
+        in_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
+        if in_file and not (file := Path(str(url.database))).exists() and os.access(file.parent, os.W_OK):
+            return False
+        return inspect(self.engine).has_table(IcebergTables.__tablename__)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """The table. NoSuchTableError: also if there is no catalog, and none is made."""
+        if not self._creates and not self._is_there():
+            raise NoSuchTableError(f"there is no catalog for {identifier}")
+        return super().load_table(identifier)
+
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        SqlCatalog._write_metadata(metadata, io, metadata_path)
+        sync([metadata_path])

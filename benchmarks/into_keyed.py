@@ -1,0 +1,281 @@
+"""WAL -> Redis, Cassandra, HBase: the sinks against what a user would write into `foreachBatch`, from the same Parquet.
+
+One client process and one server on one machine, so client and server share its cores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.bench import Bench
+from benchmarks.data import segment
+from benchmarks.into_mysql import INSTALLATION
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError, timed
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.sink_spec import SinkSpec
+
+MOST_ROWS = 200_000
+BATCH = 1_000
+
+
+def redis(bench: Bench) -> list[Comparison]:
+    """`upsert` and `atomic` against pipelines of HSET."""
+    return [IntoRedis(bench).comparison()]
+
+
+def cassandra(bench: Bench) -> list[Comparison]:
+    """`upsert` against the driver's `execute_concurrent`."""
+    return [IntoCassandra(bench).comparison()]
+
+
+def hbase(bench: Bench) -> list[Comparison]:
+    """`upsert` against batches of happybase."""
+    return [IntoHBase(bench).comparison()]
+
+
+class IntoKeyed(ABC):
+    """A server with rows by key, and its contenders."""
+
+    title: ClassVar[str]
+    wanted: ClassVar[float]
+
+    def __init__(self, bench: Bench, kind: str) -> None:
+        self.bench, self.kind = bench, kind
+        self.rows = bench.table.slice(0, min(bench.rows, MOST_ROWS))
+        self._source = bench.folder / f"{kind}.parquet"
+        pq.write_table(self.rows, self._source)
+        name = f"{kind}-{next(bench.servers.numbers)}"
+        self._segment = segment(bench.folder / "wal", name, {"orders": self.rows})
+        self._worker = bench.servers.worker("benchmarks.delivering")
+
+    @property
+    @abstractmethod
+    def connection(self) -> dict[str, Any]:
+        """How tasks reach the server."""
+
+    @abstractmethod
+    def sinks(self) -> Iterable[SinkSpec]:
+        """Those to measure."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Remove all rows."""
+
+    @abstractmethod
+    def by_hand(self, rows: Iterator[dict[str, Any]]) -> None:
+        """Write rows as a user would."""
+
+    @abstractmethod
+    def codes(self) -> dict[int, str]:
+        """Return the column `code` of all rows that are there, by id."""
+
+    def comparison(self) -> Comparison:
+        """Ours, each from opening the participant to the marker, and the usual way."""
+        ours = [self._contender(sink.strategy, lambda sink=sink: self._deliver(sink)) for sink in self.sinks()]
+        plain = self._contender(self.title, lambda: timed(self._write))
+        claims = [
+            Claim(f"WAL -> {self.kind}, `{each.name}` against {self.title}", each.name, (self.title,), self.wanted)
+            for each in ours[:1]
+        ]
+        title = f"WAL -> {self.kind}, committed (prepare and commit), against {self.title}, from Parquet"
+        return Comparison(self.kind, title, [*ours, plain], claims, rows=self.rows.num_rows)
+
+    def _write(self) -> None:
+        table = pq.read_table(self._source)
+        self.by_hand(row for batch in table.to_batches(10_000) for row in batch.to_pylist())
+
+    def _deliver(self, sink: SinkSpec) -> float:
+        from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise
+
+        chosen = ParticipantPlan("store", self.kind, sink.strategy, sink.promise, 0, {"orders": sink.settings()})
+        decides = "store" if sink.promise is Promise.ATOMIC else None
+        plan = Plan(f"p{next(self.bench.servers.numbers)}", INSTALLATION, 1, (self._segment,), (chosen,), decides)
+        seconds: float = self._worker.ask("deliver", plan=plan.to_json(), connection=self.connection)["seconds"]
+        return seconds
+
+    def _contender(self, name: str, deliver: Any) -> Contender:
+        def run() -> float:
+            self.empty()
+            seconds: float = deliver()
+            wanted = dict(zip(self.rows["id"].to_pylist(), self.rows["code"].to_pylist(), strict=True))
+            if (found := self.codes()) != wanted:
+                raise MeasurementError(f"{name}: {len(found):,} rows are there, not just the {len(wanted):,}")
+            return seconds
+
+        return Contender(name, run)
+
+
+class IntoRedis(IntoKeyed):
+    """Redis with `appendfsync always`."""
+
+    title = f"HSET, {BATCH:,} a pipeline"
+    wanted = 2.0
+
+    def __init__(self, bench: Bench) -> None:
+        import redis
+
+        from tools.servers import Redis
+
+        super().__init__(bench, "redis")
+        options = {"appendfsync": "always"}
+        self._server = bench.stack.enter_context(Redis(bench.servers.folder / "redis", options=options))
+        self._db = redis.Redis(port=self._server.port, password=self._server.password)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        return {
+            "conn_id": "store", "conn_type": "redis", "host": self._server.host, "port": self._server.port,
+            "password": self._server.password,
+        }  # fmt: skip
+
+    def sinks(self) -> Iterable[SinkSpec]:
+        from airflow_ft import RedisSink
+
+        strategies = ("upsert", "atomic") if self.rows.num_rows <= 100_000 else ("upsert",)
+        return [RedisSink(key="orders:{id}", conn_id="store", strategy=strategy) for strategy in strategies]
+
+    def empty(self) -> None:
+        self._db.flushall()
+
+    def by_hand(self, rows: Iterator[dict[str, Any]]) -> None:
+        pipe = self._db.pipeline(transaction=False)
+        for number, row in enumerate(rows, 1):
+            pipe.hset(f"orders:{row['id']}", mapping={name: str(value) for name, value in row.items()})
+            if number % BATCH == 0:
+                pipe.execute()
+        pipe.execute()
+
+    def codes(self) -> dict[int, str]:
+        keys = list(self._db.scan_iter("orders:*", count=10_000))
+        found = {}
+        for start in range(0, len(keys), 10_000):
+            pipe = self._db.pipeline(transaction=False)
+            for key in keys[start : start + 10_000]:
+                pipe.hget(key, "code")
+            for key, code in zip(keys[start : start + 10_000], pipe.execute(), strict=True):
+                found[int(key.rpartition(b":")[2])] = code.decode()
+        return found
+
+
+class IntoCassandra(IntoKeyed):
+    """One node."""
+
+    title = "execute_concurrent"
+    wanted = 1.0
+
+    def __init__(self, bench: Bench) -> None:
+        from tools.servers import Cassandra
+
+        super().__init__(bench, "cassandra")
+        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra"))
+        with self._opened("") as session:
+            session.execute(
+                "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            session.execute(
+                "CREATE TABLE bench.orders (id bigint PRIMARY KEY, code text, score double, at timestamp, note text,"
+                " flag tinyint, quantity int, amount decimal)"
+            )
+        # Cassandra keeps milliseconds, and the sink refuses what is finer.
+        at = self.rows.schema.get_field_index("at")
+        milliseconds = self.rows["at"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(self.rows["at"].type)
+        self.rows = self.rows.set_column(at, self.rows.schema.field(at), milliseconds)
+        pq.write_table(self.rows, self._source)
+        name = f"cassandra-{next(bench.servers.numbers)}"
+        self._segment = segment(bench.folder / "wal", name, {"orders": self.rows})
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        server = self._server
+        return {
+            "conn_id": "store", "conn_type": "cassandra", "host": server.host, "port": server.port,
+            "login": server.user, "password": server.password, "schema": "bench",
+        }  # fmt: skip
+
+    @contextmanager
+    def _opened(self, keyspace: str = "bench") -> Iterator[Any]:
+        from cassandra.auth import PlainTextAuthProvider
+        from cassandra.cluster import Cluster
+
+        login = PlainTextAuthProvider(self._server.user, self._server.password)
+        cluster = Cluster([self._server.host], port=self._server.port, auth_provider=login)
+        try:
+            session = cluster.connect(keyspace or None)
+            session.default_timeout = 60
+            yield session
+        finally:
+            cluster.shutdown()
+
+    def sinks(self) -> Iterable[SinkSpec]:
+        from airflow_ft import CassandraSink
+
+        return [CassandraSink(table="orders", conn_id="store")]
+
+    def empty(self) -> None:
+        with self._opened() as session:
+            session.execute("TRUNCATE orders")
+
+    def by_hand(self, rows: Iterator[dict[str, Any]]) -> None:
+        from cassandra.concurrent import execute_concurrent_with_args
+
+        names = self.rows.schema.names
+        with self._opened() as session:
+            statement = f"INSERT INTO orders ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+            given = (tuple(row.values()) for row in rows)
+            execute_concurrent_with_args(session, session.prepare(statement), given, concurrency=100)
+
+    def codes(self) -> dict[int, str]:
+        with self._opened() as session:
+            return {row.id: row.code for row in session.execute("SELECT id, code FROM orders")}
+
+
+class IntoHBase(IntoKeyed):
+    """One server and its gateway."""
+
+    title = f"happybase, {BATCH:,} rows a batch"
+    wanted = 2.0
+
+    def __init__(self, bench: Bench) -> None:
+        from tools.servers import HBase
+
+        super().__init__(bench, "hbase")
+        self._server = bench.stack.enter_context(HBase(bench.servers.folder / "hbase"))
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        return {"conn_id": "store", "conn_type": "hbase", "host": self._server.host, "port": self._server.port}
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        import happybase
+
+        with closing(happybase.Connection(self._server.host, self._server.port, timeout=120_000)) as db:
+            yield db
+
+    def sinks(self) -> Iterable[SinkSpec]:
+        from airflow_ft import HBaseSink
+
+        return [HBaseSink(table="orders", row_key="{id}", family="d", conn_id="store")]
+
+    def empty(self) -> None:
+        with self._opened() as db:
+            if b"orders" in db.tables():
+                db.delete_table("orders", disable=True)
+            db.create_table("orders", {"d": {}})
+
+    def by_hand(self, rows: Iterator[dict[str, Any]]) -> None:
+        with self._opened() as db, db.table("orders").batch(batch_size=BATCH) as batch:
+            for row in rows:
+                batch.put(str(row["id"]), {f"d:{name}": str(value) for name, value in row.items() if value is not None})
+
+    def codes(self) -> dict[int, str]:
+        with self._opened() as db:
+            found = db.table("orders").scan(columns=["d:code"], batch_size=10_000)
+            return {int(key): row[b"d:code"].decode() for key, row in found}
