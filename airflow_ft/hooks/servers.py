@@ -132,15 +132,13 @@ class IcebergCatalogHook(_TestedHook):
 class HiveMetastoreHook(_TestedHook):
     """A Hive metastore, for `HiveSink`."""
 
-    conn_name_attr: ClassVar[str] = "metastore_conn_id"
-    default_conn_name: ClassVar[str] = "metastore_default"
     conn_type: ClassVar[str] = "hive_metastore"
     hook_name: ClassVar[str] = "Hive metastore"
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.sinks.hive.metastore import Connected
 
-        with closing(Connected(connection, ("", ""), _SECONDS)) as place, place.told():
+        with closing(Connected(connection, ("", ""), _SECONDS)) as place, place.translated_errors():
             return f"a Hive metastore with {len(place.client.get_all_databases())} schemas"
 
 

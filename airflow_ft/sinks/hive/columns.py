@@ -25,12 +25,12 @@ def type_of(kind: pa.DataType) -> str:
     return "" if _LOCAL.search(name) else name.lower()
 
 
-FORMAT = Format("Hive", HiveSink.__name__, type_of, re.compile(r"[^A-Za-z0-9_]"), KEY)
+FORMAT = Format("Hive", HiveSink.__name__, type_of, re.compile(r"[^A-Za-z0-9_]"), KEY, evolves=False)
 
 
 def of_table(table: Any) -> list[Column]:
     """Return the columns of a table, those of its partitions last."""
-    fields = [*(table.sd.cols or ()), *(key for key in table.partitionKeys if key.name != KEY)]
+    fields = [*(table.sd.cols or ()), *(key for key in table.partitionKeys or () if key.name != KEY)]
     return [Column(field.name, field.type.replace(" ", "").lower(), True) for field in fields]
 
 

@@ -12,7 +12,6 @@ newest is found by halving. Of old ones only the name is kept.
 from __future__ import annotations
 
 import base64
-import hashlib
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -23,7 +22,6 @@ from airflow_ft.sinks.base.document import DocumentLedger
 _NAME = "memory-"
 _PARAMETER = "airflow_ft.memory."
 _PART = 3_500  # characters: a parameter has 4,000 in some of the metastore's databases
-_LONGEST = 150  # characters of a group: a value has 256
 _AT_ONCE = 64
 _HIGHEST = 40  # as a power of two
 _NEXT = 8
@@ -42,10 +40,7 @@ class Ledger(DocumentLedger):
 
 def group_of(pipeline: str, participant: str) -> str:
     """Return how values of a participant's partitions begin."""
-    made = f"{pipeline}/{participant}"
-    if len(made) <= _LONGEST:
-        return made
-    return f"{made[: _LONGEST - 17]}-{hashlib.sha256(made.encode()).hexdigest()[:16]}"
+    return f"{pipeline}/{participant}"  # 127 characters at most: a value may have 256
 
 
 def value_of_rows(group: str, number: int) -> str:

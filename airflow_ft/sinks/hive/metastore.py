@@ -96,10 +96,10 @@ class Connected:
             yield from self.client.get_partitions_by_names(*self.identifier, list(names[first : first + _AT_ONCE]))
 
     @contextmanager
-    def told(self, **where: Any) -> Iterator[None]:
-        """Errors of the metastore and of files as ours, and all of ours with their place.
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of the metastore and of files as ours, and all of ours with their place.
 
-        Each ends the connection.
+        They end the connection, and so does an interruption: the answer to another request may be on its way.
         """
         where = {"unconnected": True, **where}
         try:
@@ -111,6 +111,9 @@ class Connected:
         except (TException, ProtocolError, OSError, EOFError) as error:
             self.close()
             raise self._failure(error).located(**where) from None
+        except BaseException:
+            self.close()
+            raise
 
     def _failure(self, error: BaseException) -> AirflowFtError:
         words = _words(error)

@@ -66,8 +66,8 @@ class HiveParticipant(TableParticipant[Version, Rows]):
         """End the connection to the metastore."""
         self.place.close()
 
-    def _told(self, plan: Plan | None = None) -> AbstractContextManager[None]:
-        return self.place.told(**self._where(plan))
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+        return self.place.translated_errors(**self._where(plan))
 
     def _newest(self) -> Version | None:
         version = Version.newest(self.place)
@@ -92,8 +92,8 @@ class HiveParticipant(TableParticipant[Version, Rows]):
         self, version: Version, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any], pipeline: str
     ) -> None:
         assert isinstance(ledger, Ledger)
-        told = {f"airflow_ft.{name}": str(value) for name, value in says.items()}
-        version.commit(group_of(pipeline, self.name), ledger, staged.number, staged.parts, told)
+        parameters = {f"airflow_ft.{name}": str(value) for name, value in says.items()}
+        version.commit(group_of(pipeline, self.name), ledger, staged.number, staged.parts, parameters)
 
     def _schema_problems_of(self, version: Version | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
         return schema_problems(self.sink, schema, version.table if version is not None else None, self.sink_name)
@@ -101,8 +101,8 @@ class HiveParticipant(TableParticipant[Version, Rows]):
     def _oddities(self, version: Version) -> Iterator[AirflowFtError]:
         return version.oddities()
 
-    def _evolve(self, version: Version, schema: pa.Schema) -> bool:
-        return version.evolve(schema, self.sink.partition_by)
+    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
+        return version.evolve(schema, self.sink.partition_by, group_of(pipeline, self.name))
 
     def _place(self) -> str:
         return str(self.place)

@@ -28,7 +28,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 
 def _table(sink: HiveSink, connection: ConnectionInfo) -> Finding:
-    with closing(Connected(connection, sink.identifier, ASK_SECONDS)) as place, place.told():
+    with closing(Connected(connection, sink.identifier, ASK_SECONDS)) as place, place.translated_errors():
         there = Version.newest(place)
         if there is None and not sink.create:
             raise lacks_table(place)
@@ -48,7 +48,7 @@ def schema_problems(
         sink = HiveSink.from_settings(plan.name, plan.sinks[name])
         place = Connected(connection, sink.identifier, ASK_SECONDS)
         try:
-            with closing(place), place.told(participant=plan.name, sink=name):
+            with closing(place), place.translated_errors(participant=plan.name, sink=name):
                 there = Version.newest(place)
         except UnfitTargetError as error:  # it was asked, and what it is does not fit
             found.append(error)

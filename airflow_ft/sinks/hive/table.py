@@ -28,6 +28,7 @@ OURS = "_airflow_ft"
 _FORMAT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
 _SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 _COLUMNS = "airflow_ft.columns"
+_RETENTION = "partition.retention.period"
 _FILLED = 32
 """Documents that are kept. A process that reads one has not slept for so many replacements."""
 
@@ -81,7 +82,9 @@ class Version:
             )  # fmt: skip
         except API.AlreadyExistsException as error:
             raise OvertakenError from error
-        return cls(place, place.table())
+        if (table := place.table()) is None:  # others have dropped it
+            raise OvertakenError
+        return cls(place, table)
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
@@ -121,21 +124,28 @@ class Version:
             yield _unsupported(f"the table is a {table.tableType}", "tableType")
         if "parquet" not in (storage.inputFormat or "").lower() or storage.serdeInfo.serializationLib != _SERDE:
             yield _unsupported(f"the table has files of {storage.inputFormat}", "stored as")
+        if parameters.get(_RETENTION, "0") not in ("", "0"):
+            yield _unsupported("the metastore drops old partitions, and with them the sink's own", _RETENTION)
         if storage.numBuckets is not None and storage.numBuckets > 0:
             yield _unsupported("the table has buckets", "clustered by")
         scheme = (storage.location or "").partition(":/")[0] if ":/" in (storage.location or "") else "file"
         if scheme not in ("file", "hdfs"):
             yield _unsupported(f"the table is at {storage.location}", "location")
 
-    def evolve(self, schema: pa.Schema, by: Sequence[str]) -> bool:
-        """Give columns to a table that was made without; False: it had them."""
+    def evolve(self, schema: pa.Schema, by: Sequence[str], group: str) -> bool:
+        """Give columns to a table that was made without; False: it had them.
+
+        OvertakenError: another process has replaced the memory since it was read.
+        """
         if not lacks_columns(self.table):
             return False
+        if self.place.seen.get(group) != self.ledger(group).number:
+            raise OvertakenError
         new = copy(self.table)
         new.sd = copy(self.table.sd)
         new.sd.cols, new.partitionKeys = fields_of(schema, by)
         new.parameters = {**self.table.parameters, _COLUMNS: "rows"}
-        # Hive 4 refuses it where another process was faster. Hive 3 does not, and gets the same columns twice.
+        # Hive 4 refuses it where another process was faster. Hive 3 does not: the last process sets the columns.
         demand = {"expected_parameter_key": _COLUMNS, "expected_parameter_value": "none"}
         try:
             self.place.client.alter_table_with_environment_context(

@@ -47,7 +47,7 @@ def _verify(
     sent: Sequence[Sent], participant: str, table: str, connection: ConnectionInfo, log: DeliveredLog
 ) -> SinkReport:
     sink = HiveSink.from_settings(participant, {"table": table})
-    with closing(Connected(connection, sink.identifier)) as place, place.told(participant=participant):
+    with closing(Connected(connection, sink.identifier)) as place, place.translated_errors(participant=participant):
         report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
         there = Version.newest(place)
 
@@ -74,9 +74,9 @@ def rows_of(version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
                 continue
             with files.open(files.uri(folder, *name.split("/"))) as source:
                 parquet = pq.ParquetFile(source)
-                there = [field for field in parquet.schema_arrow.names if field in names]
-                for batch in parquet.iter_batches(_BATCH, columns=there):
-                    columns = {field: batch.column(field) for field in there}
+                there = {field: field.lower() for field in parquet.schema_arrow.names if field.lower() in names}
+                for batch in parquet.iter_batches(_BATCH, columns=list(there)):
+                    columns = {name: batch.column(field) for field, name in there.items()}
                     for key, kind in types.items():
                         columns[key] = _repeated(values[key], kind, batch.num_rows)
                     yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError, SinkAccessError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.sinks.hive import memory, table
+from airflow_ft.sinks.hive.columns import lacks_columns
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.testing.world import World
@@ -32,17 +33,17 @@ def world(hive: Hive, tmp_path: Path) -> Iterator[World]:
 
 
 @contextmanager
-def before_the_next_commit(act: Callable[[], object]) -> Iterator[None]:
+def before_the_next(request: str, act: Callable[[], object]) -> Iterator[None]:
     """Something happens when the next request is on its way to the metastore."""
-    call, done = table.Version.commit, list[bool]()
+    call, done = getattr(table.Version, request), list[bool]()
 
-    def commit(*of: Any) -> Any:
+    def made(*of: Any) -> Any:
         if not done:
             done.append(True)
             act()
         return call(*of)
 
-    with mock.patch.object(table.Version, "commit", commit):
+    with mock.patch.object(table.Version, request, made):
         yield
     assert done
 
@@ -51,7 +52,7 @@ def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     world.deliver(world.plan())
     plan = world.plan()
     vote = world.prepare(plan)
-    with before_the_next_commit(lambda: world.prepare(plan, epoch=2)), raises(FencedError, "fenced"):
+    with before_the_next("commit", lambda: world.prepare(plan, epoch=2)), raises(FencedError, "fenced"):
         world.commit(plan, vote)
     world.shows(world.ids_of(1))
 
@@ -67,7 +68,7 @@ def test_two_pipelines_do_not_meet(world: World) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
     with closing(World(world.target, world.folder)) as other:
-        with before_the_next_commit(lambda: other.deliver(other.plan())):
+        with before_the_next("commit", lambda: other.deliver(other.plan())):
             world.commit(plan, vote)
         world.shows(sorted([*world.ids_of(1, 2), *other.ids_of(1)]))
 
@@ -112,6 +113,7 @@ def test_a_table_that_lost_its_memory_halts_the_pipeline(world: World) -> None:
         ({"dt": "string"}, {}),
         ({"airflow_ft": "bigint"}, {}),
         (OURS, {"numBuckets": 4, "bucketCols": ["id"]}),
+        (OURS, {"parameters": {"partition.retention.period": "30d"}}),
         (OURS, {"location": "s3a://bucket/orders"}),
         (OURS, {"inputFormat": "org.apache.hadoop.mapred.TextInputFormat"}),
     ],
@@ -143,9 +145,23 @@ def test_a_table_without_columns_gets_those_of_the_first_rows(hive: Hive, tmp_pa
         world.shows(world.ids_of(2))
 
 
+def test_columns_come_from_no_process_that_was_overtaken(world: World) -> None:
+    world.number = 1
+    world.deliver(world.plan_of(1, world.nothing(1)))
+    plan = world.plan()
+    with (
+        closing(world.participant(plan)) as successor,
+        before_the_next("evolve", lambda: successor.abort(plan, world.fence(2, world.attempt()), {})),
+        raises(FencedError, "fenced"),
+    ):
+        world.prepare(plan)
+    with world.target.opened() as place:  # type: ignore[attr-defined]
+        assert lacks_columns(place.table())
+
+
 def test_another_server_is_told(hive: Hive) -> None:
     target = Table(hive)
-    with closing(Connected(target.connection, ("default", "t"))) as place, place.told():
+    with closing(Connected(target.connection, ("default", "t"))) as place, place.translated_errors():
         assert "default" in place.client.get_all_databases()
     kerberos = replace(target.connection, extra={"auth_mechanism": "GSSAPI"})
     with raises(SinkAccessError, "connection_invalid"):
