@@ -33,6 +33,7 @@ from tools.servers import (
     HBase,
     Hdfs,
     Hive,
+    Hive3,
     IcebergRest,
     Kafka,
     MariaDb,
@@ -200,6 +201,12 @@ def iceberg_rest(servers_folder: Path) -> Iterator[IcebergRest]:
 @pytest.fixture(scope="session")
 def hive(servers_folder: Path) -> Iterator[Hive]:
     with Hive(servers_folder / "hive") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hive3(servers_folder: Path) -> Iterator[Hive3]:
+    with Hive3(servers_folder / "hive3") as server:
         yield server
 
 

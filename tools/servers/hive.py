@@ -19,6 +19,7 @@ class Hive(Server):
     """
 
     name = "hive"
+    jars: ClassVar[str] = "hive"
     heap: ClassVar[str] = "384m"
     defaults: ClassVar[Options] = {
         "javax.jdo.option.ConnectionDriverName": "org.apache.derby.jdbc.EmbeddedDriver",
@@ -56,16 +57,22 @@ class Hive(Server):
         self._write(self.folder / "conf" / "metastore-site.xml", xml(settings))
 
     def _command(self, data: Path) -> Sequence[str]:
-        jars = sorted(self._programs().glob("*.jar"), key=lambda jar: ("hadoop-client" in jar.name, jar.name))
+        own = installed(self.jars, Path("jars", self.jars)).glob("*.jar")
+        hadoop = installed("hive", Path("jars/hive")).glob("hadoop-client-*.jar")
+        jars = [*sorted(jar for jar in own if not jar.name.startswith("hadoop-client-")), *sorted(hadoop)]
         classes = ":".join(map(str, [self.folder / "conf", *jars]))
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         temporary = f"-Djava.io.tmpdir={self.folder / 'tmp'}"
         derby = f"-Dderby.stream.error.file={self.folder / 'derby.log'}"
-        return java("hive", self.heap, classes, *opens, temporary, derby, _MAIN, "-p", str(self.port))
+        return java(self.jars, self.heap, classes, *opens, temporary, derby, _MAIN, "-p", str(self.port))
 
     def _answers(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((self.host, self.port)) == 0
 
-    def _programs(self) -> Path:
-        return installed("hive", Path("jars/hive"))
+
+class Hive3(Hive):
+    """The same of Hive 3, which Spark's own client reads. It ignores conditions on a change of a table."""
+
+    name = "hive3"
+    jars: ClassVar[str] = "hive3"
