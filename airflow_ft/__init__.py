@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.pipeline.assets import pipeline_asset as pipeline_asset
+    from airflow_ft.pipeline.deliver import deliver as deliver
     from airflow_ft.pipeline.dry_run import dry_run as dry_run
     from airflow_ft.pipeline.dry_run import dry_run_params as dry_run_params
     from airflow_ft.pipeline.dry_run_result import DryRun as DryRun
@@ -97,6 +98,7 @@ _WHERE = {
     "StopStreamOperator": "airflow_ft.operators.savepoint",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
+    "deliver": "airflow_ft.pipeline.deliver",
     "dry_run": "airflow_ft.pipeline.dry_run",
     "dry_run_params": "airflow_ft.pipeline.dry_run",
     "job": "airflow_ft.jobs.inline.decorator",
@@ -144,6 +146,7 @@ __all__ = [
     "StreamingPipelineOperator",
     "TriggerSavepointOperator",
     "__version__",
+    "deliver",
     "dry_run",
     "dry_run_params",
     "job",

@@ -114,7 +114,7 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
 }
 
 /** @type {Part<{}>} */
-const Says = ({ children }) => h(Text, null, children);
+const Says = ({ children }) => h(Text, { whiteSpace: "pre-line" }, children);
 
 /**
  * On the pipeline as a whole: what its state calls for first.
@@ -130,7 +130,7 @@ export function Actions({ pipeline, reload }) {
     h(Hindrance, { pipeline }),
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.actions },
       button("resume", say.resume, fill(say.resumeTitle, { name }),
-        fill(say.resumeSays, { halted: pipeline.halted }), true),
+        fill(say.resumeSays, { why: pipeline.description }), true),
       button("retire", say.retire, fill(say.retireTitle, { name }),
         say.retireSays),
       button("recover", say.recover, fill(say.recoverTitle, { name }),

@@ -41,6 +41,15 @@ class Failure(TypedDict):
     at: str
 
 
+class Halt(TypedDict):
+    """The error that halted a pipeline. `reason`: in capitals. `remedy`: what to do."""
+
+    reason: str
+    code: str
+    message: str
+    remedy: str
+
+
 class Warned(TypedDict):
     """A warning that stays until a confirmed run no longer reports it. `subject`: which source, sink or file; ""."""
 
@@ -339,14 +348,14 @@ class CheckpointOpen(CheckpointListed):
 class Pipeline(AtWork, Offered):
     """State of a pipeline. `triggered`: assigned numbers; `waiting`: checkpoints that wait for delivery.
 
-    `held_back`: null if it need not wait. `failure`: the last error of its newest run; null: none is known. `fitting`:
-    the actions on the whole pipeline that its state allows.
+    `halt`: null if it is not HALTED. `held_back`: null if it need not wait. `failure`: the last error of its newest
+    run; null: none is known. `fitting`: the actions on the whole pipeline that its state allows.
     """
 
     name: str
     condition: Condition
     description: str
-    halted: str
+    halt: Halt | None
     dags: Sequence[str]
     confirmed: int
     waiting: int

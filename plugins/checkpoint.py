@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
 from airflow_ft.protocol.set_aside import of_checkpoint
@@ -190,6 +190,11 @@ def failure(found: Failure) -> answers.Failure:
         "try_number": found.try_number,
         "at": at,
     }
+
+
+def halt(found: Halt) -> answers.Halt:
+    """The error that halted a pipeline."""
+    return {"reason": found.reason, "code": found.code, "message": found.message, "remedy": found.remedy}
 
 
 def warned(warnings: Iterable[PipelineWarning]) -> list[answers.Warned]:

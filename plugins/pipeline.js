@@ -33,7 +33,7 @@ function Standing({ pipeline }) {
       pipeline.at_work && h(Muted, null, fill(say.atWork, { at_work: pipeline.at_work })),
       pipeline.doing.map((text) => h(Muted, { key: text }, text))),
     (urgent || pipeline.condition === "RENAMED") &&
-      h(Text, { color: urgent ? ERROR : undefined, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.description));
+      h(Text, { color: urgent ? ERROR : undefined, paddingTop: "1", overflowWrap: "anywhere", whiteSpace: "pre-line" }, pipeline.description));
 }
 
 /** @param {Tab} props */

@@ -61,7 +61,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "name": name,
             "condition": overview.condition,
             "description": explained(store, overview).text,
-            "halted": row.halted,
+            "halt": views.halt(row.halt) if row.halt else None,
             "dags": sorted(dags),
             **at_work(overview, store.doing([name]).get(name, ()), visible),
             "confirmed": completed[0].number if completed else 0,

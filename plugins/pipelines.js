@@ -55,7 +55,7 @@ function Line({ pipeline, now, open }) {
       pipeline.dags.length > 0 && h(Muted, { fontSize: "xs" }, pipeline.dags.join(" … "))),
     h("td", { style: wide },
       h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: description }, words(condition)),
-      urgent && h(Muted, { fontSize: "xs", color: ERROR }, description),
+      urgent && h(Muted, { fontSize: "xs", color: ERROR, whiteSpace: "pre-line" }, description),
       pipeline.warnings > 0 && h(Muted, { fontSize: "xs" }, pipeline.warnings === 1 ? say.warning : fill(say.warnings, { n: pipeline.warnings })),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
     h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },

@@ -22,7 +22,7 @@ export const actions = /** @type {const} */ ({
   actions: "Actions",
   resume: "Resume",
   resumeTitle: "Resume {name}?",
-  resumeSays: "It was halted: {halted}. Remove the cause first. The next run continues from the last checkpoint.",
+  resumeSays: "{why}\nRemove the cause first. The next run continues from the last checkpoint.",
   recover: "Recover",
   recoverTitle: "Recover {name}?",
   recoverSays: "Delivers what is decided, and resolves checkpoints in doubt by what the sinks remember. Refused while a run is active.",

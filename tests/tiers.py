@@ -8,7 +8,7 @@
 
 The fixed set leaves out tests marked `release`, and takes a sample of the others that cost much:
 
-- Of a *matrix* it takes one of 24 cases, and at least one. A matrix is a test function of `tests/integration` with
+- Of a *matrix* it takes one of 48 cases, and at least one. A matrix is a test function of `tests/integration` with
   several cases (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`,
   functions of a file together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other.
 - Of a *group*, marked by `sampled(among="what")`, it takes the tests that `tests/fixed_set.txt` names.
@@ -35,7 +35,7 @@ from typing import Any
 
 import pytest
 
-SAMPLE = 24
+SAMPLE = 48
 """The fixed set has one of this many cases of a matrix, and at least one."""
 PARTS = 24
 """Into so many parts PART divides what the fixed set leaves out."""

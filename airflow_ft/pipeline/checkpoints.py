@@ -75,8 +75,7 @@ class Gate:
             else:
                 opened = bool(latest and latest.completed_at and latest.completed_at >= self._after)
             if not opened:
-                row = store.pipeline(pipeline)
-                require_not_renamed(row.status, row.halt_message, pipeline, "Wait for the pipeline of the new name.")
+                require_not_renamed(store.pipeline(pipeline), "Wait for the pipeline of the new name.")
         except KeyError:
             return None
         return {"pipeline": pipeline, "number": newest} if opened else None

@@ -107,6 +107,13 @@ def rehearse(
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> DryRun:
     """Run `dry_run` with the given connections; `on_line` receives Spark's lines, `on_start` its process."""
+    if not pipeline.job:
+        raise ConfigurationError(
+            "the pipeline has a position and no job, so there are no rows to look at.",
+            code="rows_missing",
+            remedy="Run `airflow ft doctor PIPELINE --dag FILE`, which examines the sinks.",
+            pipeline=pipeline.pipeline,
+        )
     from airflow_ft.pipeline.decision_log import check_store, participant_factory
     from airflow_ft.pipeline.doctor import examine_sinks
     from airflow_ft.pipeline.steps import require_log, require_sources

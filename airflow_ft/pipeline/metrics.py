@@ -16,6 +16,7 @@ from enum import StrEnum
 from airflow_ft.pipeline import traces
 from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.protocol.model import Checkpoint, Event, Reason
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.sweep import Health
@@ -96,8 +97,8 @@ def emit(health: Health) -> None:
         _send(name, float(value), health.pipeline)
 
 
-class Counters:
-    """A `Meter`: what this process does to checkpoints, as counters, and how large the state is; and its traces."""
+class Counters(Meter):
+    """What this process does to checkpoints, as counters, and how large the state is; and its traces."""
 
     @property
     def traces(self) -> bool:

@@ -61,9 +61,12 @@ class SparkSettings:
 class ResolvedPipeline:
     """A pipeline as its stage runs it: rendered, checked and complete.
 
-    required_sinks, optional_sinks: names of sinks that the job must return, and may return. restart: a stream's
-    strategy; None: the pipeline is scheduled. store: as the author writes it; None: `[airflow_ft] store`. savepoint:
-    what the run starts from; None: the pipeline's own state. stored: what the decision log keeps of it.
+    job: "" if another program computes the rows. required_sinks, optional_sinks: names of sinks that the job must
+    return, and may return.
+
+    restart: a stream's strategy; None: the pipeline is scheduled. store: as the author writes it; None: `[airflow_ft]
+    store`. savepoint: what the run starts from; None: the pipeline's own state. stored: what the decision log keeps of
+    it.
     """
 
     pipeline: str
@@ -105,10 +108,11 @@ def resolve(spec: PipelineSpec, declared: PipelineSpec | None = None) -> Resolve
     found = _with_log(spec)
     spark, wal_root = spark_settings(spec), found.wal_root
     assert isinstance(wal_root, str)
-    assert isinstance(spec.job, str | InlineJob)
+    job = "" if spec.is_external else spec.job
+    assert isinstance(job, str | InlineJob)
     return ResolvedPipeline(
         pipeline=spec.pipeline,
-        job=spec.job,
+        job=job,
         job_args=spec.job_args,
         sources=spec.sources,
         required_sinks=tuple(name for name in spec.sinks if name not in spec.optional),

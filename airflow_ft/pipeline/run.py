@@ -23,7 +23,7 @@ from airflow_ft.pipeline.resolved import delivery_context, resolve
 from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import check_text, check_type, late_text
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -40,6 +40,7 @@ from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
 
 if TYPE_CHECKING:
+    from airflow_ft.pipeline.resolved import ResolvedPipeline
     from airflow_ft.protocol.decision_log import LeaseLog
     from airflow_ft.store.decision_log import DecisionLog
 
@@ -52,6 +53,7 @@ _NOT_RENDERED = (
     "suffix",
     "job",
     "sources",
+    "position",
     "sinks",
     "checkpointing",
     "restart",
@@ -96,6 +98,13 @@ def run(
     from airflow_ft.pipeline.connections import server_connections
 
     declared = spec_of(spec, arguments, _OWN)
+    if declared.is_external:
+        raise ConfigurationError(
+            "the pipeline has a position and no job, so this call has no rows.",
+            code="rows_missing",
+            remedy="Call airflow_ft.deliver(rows, ...) with the rows of that position.",
+            pipeline=declared.pipeline,
+        )
     return PlainRun(declared, server_connections, run_id=run_id, turn_timeout=turn_timeout).deliver()
 
 
@@ -114,8 +123,20 @@ def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[
     return spec
 
 
+Stage = Callable[["ResolvedPipeline", "steps.Context[DecisionLog]", ConnectionResolver], object]
+
+
+def _stage(pipeline: ResolvedPipeline, context: steps.Context[DecisionLog], connections: ConnectionResolver) -> object:
+    from airflow_ft.pipeline import steps as pipeline_steps
+
+    return pipeline_steps.stage(pipeline, context, connections)
+
+
 class PlainRun:
-    """One run of a pipeline in this process. `connections` reads Airflow's connections."""
+    """One run of a pipeline in this process. `connections` reads Airflow's connections.
+
+    `stage` publishes what is new, once in a run.
+    """
 
     def __init__(
         self,
@@ -124,6 +145,7 @@ class PlainRun:
         *,
         run_id: str | None = None,
         turn_timeout: timedelta | None = None,
+        stage: Stage = _stage,
     ) -> None:
         check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
         check_text("run_id", run_id, optional=True)
@@ -134,6 +156,7 @@ class PlainRun:
         self._spec, self._connections, self._turn_timeout = spec, connections, turn_timeout
         self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
         self._waited = 0.0
+        self._stage = stage
 
     def deliver(self) -> dict[str, Any]:
         """All steps; see `run`."""
@@ -171,7 +194,7 @@ class PlainRun:
             pipeline.restore_savepoint(context, spec.savepoint, spec.sources, delivery.wal_root)
 
         def stage(context: steps.Context[DecisionLog]) -> None:
-            pipeline.stage(resolve(spec), context, connections)
+            self._stage(resolve(spec), context, connections)
 
         # As in Airflow, a failed step does not keep decided rows from delivery (I3, I7). So only `stage` reads the
         # settings of Spark.
@@ -305,7 +328,7 @@ def _check_plain(spec: PipelineSpec) -> None:
 def check_plain_values(spec: PipelineSpec) -> None:
     """ConfigurationError for Jinja."""
     for name in _NOT_RENDERED:
-        if late := _template(spec.plain(name)):
+        if late := late_text(spec.plain(name)):
             raise ConfigurationError(
                 f"{name} contains Jinja ({late}), which only Airflow renders.",
                 code="template_not_rendered",
@@ -314,10 +337,3 @@ def check_plain_values(spec: PipelineSpec) -> None:
                 argument=name,
                 value=late,
             )
-
-
-def _template(value: Any) -> str:
-    if is_template(value):
-        return str(value)
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return next((found for item in items if (found := _template(item))), "")

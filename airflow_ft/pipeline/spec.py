@@ -20,6 +20,7 @@ from airflow_ft.pipeline.spec_checks import (
     check_inputs,
     check_late_after,
     check_places,
+    check_position,
     check_reading,
     check_sinks,
     check_spark,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
-_OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
+_OF_A_RUN = ("suffix", "position", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class PipelineSpec:
             `@airflow_ft.job`, of which the driver gets the source.
         sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`,
             `CustomSource`).
+        position: instead of job and sources, which rows are delivered that another program computes (external.md).
         sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are one
             participant, and become visible together.
         dead_letters: the sink for rows that the job cannot use, by its name; or `DeadLetters`, which says how many
@@ -85,8 +87,7 @@ class PipelineSpec:
             so without Jinja. Operators that are used one by one go by Airflow's own arguments instead.
         commit_point: the connection whose own transaction decides; None: the first ATOMIC one declared, else the
             decision log.
-        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None: `[airflow_ft]
-            store`.
+        store: decision log: URL without a password, or id of a PostgreSQL connection; None: `[airflow_ft] store`.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master: for spark-submit, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
         spark_conf: settings that go before those of `[airflow_ft] spark_conf`, one by one.
@@ -121,8 +122,9 @@ class PipelineSpec:
 
     pipeline: str
     suffix: Any = None
-    job: str | Callable[..., Any] | InlineJob
-    sources: Mapping[str, Source]
+    job: str | Callable[..., Any] | InlineJob | None = None
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    position: Any = None
     sinks: Mapping[str, SinkSpec]
     optional_sinks: Sequence[str] = ()
     dead_letters: DeadLetters | str | None = None
@@ -152,7 +154,8 @@ class PipelineSpec:
         for name, default in (("checkpointing", CheckpointConfig()), ("spark_conf", {}), ("job_args", {})):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
-        object.__setattr__(self, "job", declared_job(self.job))
+        if self.job is not None:
+            object.__setattr__(self, "job", declared_job(self.job))
         pipeline, suffix = declared_name(self.pipeline, self.suffix)
         object.__setattr__(self, "pipeline", pipeline)
         object.__setattr__(self, "suffix", suffix)
@@ -173,6 +176,8 @@ class PipelineSpec:
                 raise
 
     def _check_inputs(self) -> None:
+        if self.is_external:
+            return check_position(self.position, vars(self))
         check_inputs(self.job, self.sources, self.job_args)
 
     def _check_places(self) -> None:
@@ -271,10 +276,15 @@ class PipelineSpec:
         return given if isinstance(given, CheckpointConfig) else CheckpointConfig.from_json(given)
 
     @property
+    def is_external(self) -> bool:
+        """Return whether a program of the author computes the rows, and no job."""
+        return self.position is not None
+
+    @property
     def optional(self) -> frozenset[str]:
         """The sinks that the job may leave out."""
-        dead = self.dead_letters
-        return frozenset((*self.optional_sinks, *([dead.sink] if isinstance(dead, DeadLetters) else [])))
+        dead = [self.dead_letters.sink] if isinstance(self.dead_letters, DeadLetters) else []
+        return frozenset((*self.optional_sinks, *dead))
 
     @property
     def savepoint(self) -> FromSavepoint | None:
@@ -356,8 +366,8 @@ SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec) if each.name != "
 
 
 def defaults() -> dict[str, Any]:
-    """Return the default of each field, as in `PipelineSpec.to_json`; omits required fields."""
-    given = {each.name: each for each in fields(PipelineSpec)}
+    """Return the default of each field, as in `PipelineSpec.to_json`; omits what a pipeline needs."""
+    given = {each.name: each for each in fields(PipelineSpec) if each.name not in ("job", "sources")}
     found = {name: each.default for name, each in given.items() if each.default is not MISSING}
     found |= {name: each.default_factory() for name, each in given.items() if each.default_factory is not MISSING}
     plainly: dict[str, Any] = json.loads(json.dumps(found, default=lambda _: {}))
@@ -381,7 +391,8 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
                 remedy=f"Did you mean {close[0]}?" if close else f"Give some of {', '.join([*SPEC_FIELDS, *others])}.",
                 argument=name,
             )
-    for name in ("pipeline", "job", "sources", "sinks"):
+    rows = () if "position" in known else ("job", "sources")
+    for name in ("pipeline", *rows, "sinks"):
         if name not in known:
             raise ConfigurationError(
                 f"{name} is missing.", code="argument_missing", remedy=f"Give {name}=...", argument=name

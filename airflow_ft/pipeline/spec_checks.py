@@ -17,6 +17,7 @@ from airflow_ft.protocol.arguments import (
     check_text,
     check_texts,
     check_type,
+    is_late_anywhere,
     is_resolved_later,
     is_template,
     refuse_object,
@@ -27,6 +28,7 @@ from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.protocol.position import Position
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.sources.modes import check_mode
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
 _SOURCE = ("conn_id", "to_json", "read")
+_OF_JOBS = (
+    *("job", "sources", "job_args", "dead_letters", "optional_sinks", "spark_master", "spark_conf", "jars", "packages"),
+    *("keep_session", "overlap", "streaming", "from_savepoint"),
+)
 _ROOTS = ("/", "file:/", "hdfs://")
 
 
@@ -59,6 +65,19 @@ def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[s
     check_plain("job_args", job_args)
     if isinstance(job, InlineJob):  # a module is not imported here: its job is asked in the driver
         job.check_arguments(list(job_args))
+
+
+def check_position(position: object, fields: Mapping[str, Any]) -> None:
+    """Check a position, as far as it is known, and that no other of the `fields` concerns a job."""
+    if given := [name for name in _OF_JOBS if fields[name]]:
+        raise ConfigurationError(
+            f"position and {', '.join(given)} exclude each other: with a position no job of Spark is run.",
+            code="arguments_conflict",
+            remedy=f"Remove position, or remove {', '.join(given)}.",
+            arguments=["position", *given],
+        )
+    if not is_late_anywhere(position):
+        Position.of(position)
 
 
 def check_split(job: object, sinks: Mapping[str, SinkSpec], optional: Collection[str]) -> None:

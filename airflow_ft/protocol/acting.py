@@ -101,5 +101,6 @@ class Acting:
         self._halt(behind)
 
     def _halt(self, error: HaltError) -> NoReturn:
-        self._store.halt(self._pipeline, error.reason, str(error))
+        # Not shortened, and no value hidden: a person runs the statements in the message.
+        self._store.halt(self._pipeline, error.reason, error.headline, code=error.code, remedy=error.remedy)
         raise error

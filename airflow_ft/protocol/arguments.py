@@ -102,6 +102,19 @@ def is_resolved_later(value: object) -> bool:
     return hasattr(value, "iter_references") and hasattr(value, "resolve") and not isclass(value)
 
 
+def late_text(value: object) -> str:
+    """Return what only a run knows in a value: it, or the first such item of a dictionary or list; "": nothing."""
+    if is_template(value):
+        return str(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((found for item in items if (found := late_text(item))), "")
+
+
+def is_late_anywhere(value: object) -> bool:
+    """Return whether only a run knows a value, or an item of it."""
+    return bool(late_text(value))
+
+
 def check_known(argument: str, value: object, *, of: str = "") -> None:
     """Raise ConfigurationError for a value that only a run has, if it must be known when the DAG is parsed."""
     for each in value if isinstance(value, list | tuple) else (value,):

@@ -139,7 +139,11 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
         `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
         """
 
-    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
+    def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
+        """ACTIVE -> HALTED, by an error with this code, message and remedy. `code`: by default that of the reason.
+
+        The first halt stays until `resume`. Another one is only logged.
+        """
 
 
 class RetentionLog(HistoryLog, Protocol):

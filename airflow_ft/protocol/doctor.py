@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from airflow_ft.protocol.decision_log import LeaseLog, PipelineListLog, QueryLog
-from airflow_ft.protocol.errors import AirflowFtError, require_not_renamed, require_understood
+from airflow_ft.protocol.errors import AirflowFtError, require_runnable
 from airflow_ft.protocol.lookup import known_text
-from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.transitions import IN_DOUBT
@@ -128,18 +127,7 @@ def examine_state(store: StateLog, pipeline: str, *, is_declared: bool = True) -
         report("history", "the decision log has no such pipeline: it never ran", new + other)
         return exam.checks
 
-    def require_runnable() -> None:
-        require_understood(row)
-        require_not_renamed(row.status, row.halt_message, pipeline)
-
-    if row.status is PipelineStatus.HALTED and not row.newer:
-        exam.problem(
-            "status",
-            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            f"Remove the cause, then run `airflow ft resume {pipeline}`.",
-        )
-    else:
-        exam.passes("status", "it is ACTIVE", require_runnable)
+    exam.passes("status", "it is ACTIVE", lambda: require_runnable(row))
     opened = store.open_checkpoints(pipeline)
     look = f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has."
     for checkpoint in quarantined(opened):

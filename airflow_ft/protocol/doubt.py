@@ -22,7 +22,8 @@ from airflow_ft.protocol.errors import (
     SinkUnavailableError,
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
+from airflow_ft.protocol.failure import Halt
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Plan, SinkHead
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.planning import may_be_heuristic
@@ -57,7 +58,8 @@ class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
     `since` is when it entered this state and `age` how long ago that was, by the store's clock. `last_error` is the
-    error of the participant's newest attempt, `last_error_code` its stable code; "": no known error.
+    error of the participant's newest attempt, `last_error_code` its stable code; "": no known error. Of a halt
+    `evidence` and `advice` are message and remedy of the error, and `last_error_code` is its code.
     """
 
     pipeline: str
@@ -86,8 +88,8 @@ def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantF
     found: list[Doubt | tuple[Checkpoint, str]] = []
     for name in pipelines:
         row = store.pipeline(name)
-        if row.status is PipelineStatus.HALTED:
-            found.append(_halted(store, row))
+        if row.halt is not None:
+            found.append(_halted(store, name, row.halt))
         try:
             opened = store.open_checkpoints(name)
         except NewerReleaseError as error:  # report those of the others anyway
@@ -116,14 +118,12 @@ def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantF
     ]
 
 
-def _halted(store: QueryLog, row: Pipeline) -> Doubt:
-    events = store.events(row.name, 0)
+def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
+    events = store.events(pipeline, 0)
     at = next((event.at for event in events if event.kind == "HALTED"), store.now())
-    evidence = Evidence(Finding.CONTRADICTION, row.halt_message)
-    advice = f"find out whether sink or log is right, then run `airflow ft resume {row.name}`"
-    if row.newer:
-        advice = "install the newer airflow-ft that wrote this"
-    return Doubt(row.name, 0, "", f"HALTED ({row.why})", at, store.now() - at, evidence, advice)
+    evidence, age = Evidence(Finding.CONTRADICTION, halt.message), store.now() - at
+    state = f"HALTED ({halt.reason})"
+    return Doubt(pipeline, 0, "", state, at, age, evidence, halt.remedy, last_error_code=halt.code)
 
 
 def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:

@@ -161,6 +161,13 @@ class JobError(TerminalError):
     abort_reason = AbortReason.JOB_FAILED
 
 
+class ExternalRowsError(TerminalError):
+    """Rows that a program of the author has written cannot be staged: nothing of them is published."""
+
+    code = "external_rows"
+    abort_reason = AbortReason.JOB_FAILED
+
+
 class DeadLettersError(TerminalError):
     """A checkpoint has more dead letters than its pipeline allows: nothing of it is published."""
 
@@ -242,23 +249,39 @@ class PipelineHaltedError(TerminalError):
     abort_reason = AbortReason.HALTED
 
 
-def require_not_renamed(
-    status: PipelineStatus, message: str, pipeline: str, remedy: str = "Give the DAG the new name, or pause it."
-) -> None:
-    """Raise PipelineHaltedError for the old name of a renamed pipeline; `message` has the new one."""
-    if status is PipelineStatus.RENAMED:
+def require_not_renamed(row: Pipeline, remedy: str = "Give the DAG the new name, or pause it.") -> None:
+    """Raise PipelineHaltedError for the old name of a renamed pipeline."""
+    if row.status is PipelineStatus.RENAMED:
         raise PipelineHaltedError(
-            f"the pipeline was renamed: {message}", code="pipeline_renamed", remedy=remedy, pipeline=pipeline
+            f"the pipeline was renamed: it continues as {row.renamed_to}.",
+            code="pipeline_renamed",
+            remedy=remedy,
+            pipeline=row.name,
+            new=row.renamed_to,
         )
 
 
 def require_understood(row: Pipeline) -> None:
     """Raise NewerReleaseError for a pipeline that a newer release holds for a reason unknown to this one."""
     if row.newer:
+        says = f" ({row.halt.message})" if row.halt is not None else ""
         raise NewerReleaseError(
-            f"it is held for {row.newer} ({row.halt_message}), which a newer airflow-ft has written and this one does"
-            " not know.",
+            f"it is held for {row.newer}{says}, which a newer airflow-ft has written and this one does not know.",
             pipeline=row.name,
+        )
+
+
+def require_runnable(row: Pipeline) -> None:
+    """Raise PipelineHaltedError unless the pipeline is ACTIVE; NewerReleaseError if only a newer release knows why."""
+    require_understood(row)
+    require_not_renamed(row)
+    if (halt := row.halt) is not None:
+        raise PipelineHaltedError(
+            f"it is {halt.headline}",
+            remedy=halt.remedy,
+            pipeline=row.name,
+            reason=halt.reason,
+            halt_code=halt.code,
         )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import NewerReleaseError
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.planning import live_plans
@@ -22,7 +22,7 @@ _PASSING = frozenset({"SinkUnavailableError", "StorageUnavailableError", "StateC
 
 
 class Explanation(NamedTuple):
-    """Why a pipeline has its condition. `code`: of the last error behind it; "": none is known."""
+    """Why a pipeline has its condition. `code`: of the error behind it; "": none is known."""
 
     text: str
     code: str
@@ -32,8 +32,12 @@ def explained(store: HistoryLog, overview: Overview) -> Explanation:
     """`Overview.description`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
-        failed = condition in (Condition.FAILED, Condition.NOT_RUNNING)
-        return Explanation(overview.description, overview.failure.code if failed and overview.failure else "")
+        error: Failure | Halt | None = None
+        if condition is Condition.HALTED:
+            error = overview.halt
+        elif condition in (Condition.FAILED, Condition.NOT_RUNNING):
+            error = overview.failure
+        return Explanation(overview.description, error.code if error is not None else "")
     try:
         found = store.unsettled(overview.name, limit=_LOOKED_AT)
     except NewerReleaseError:  # of one of its checkpoints

@@ -1,13 +1,15 @@
-"""An error as the decision log keeps it, so that the page can show why a run or a delivery failed."""
+"""Errors as the decision log keeps them: why a run or a delivery failed, and why a pipeline is HALTED."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 MOST_CHARACTERS = 2000
 """Characters of a stored message, and of a stored remedy."""
+_ENDS_A_HALT = re.compile(r"airflow ft (?:adopt|in-doubt|resume)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Failure:
     @property
     def text(self) -> str:
         """The error as text: class, code and message; the remedy on a line of its own."""
-        code = f" [{self.code}]" if self.code else ""
-        return with_fix(f"{self.kind}{code}: {self.message}", self.remedy)
+        return error_text(self.kind, self.code, self.message, self.remedy)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the decision log, bounded in size."""
@@ -53,6 +54,46 @@ class Failure:
         """The inverse. Fields that only a newer release knows are left out."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The error that halted a pipeline. It is kept whole: the message may hold statements to run.
+
+    Attributes:
+        reason: the `HaltReason`, or what a newer release wrote instead.
+        code: the stable code of the error; "": a newer release wrote none.
+        message: what happened, and where.
+        remedy: what to do.
+    """
+
+    reason: str
+    code: str
+    message: str
+    remedy: str
+
+    @property
+    def headline(self) -> str:
+        """The state and the message, without code and remedy."""
+        return f"HALTED ({self.reason}): {self.message}"
+
+    @property
+    def text(self) -> str:
+        """The error as text: reason, code and message; the remedy on a line of its own."""
+        return error_text(self.reason, self.code, self.message, self.remedy)
+
+
+def halt_remedy(remedy: str, pipeline: str) -> str:
+    """Return the remedy of the error that halted the pipeline, with the command that lets the pipeline continue."""
+    if _ENDS_A_HALT.search(remedy):
+        return remedy
+    resume = f"run `airflow ft resume {pipeline}`."
+    return f"{remedy} Then {resume}" if remedy else f"Remove the cause, then {resume}"
+
+
+def error_text(name: str, code: str, message: str, remedy: str) -> str:
+    """Return an error as text: its class or reason, its code ("": none) and message; the remedy on its own line."""
+    return with_fix(f"{name} [{code}]: {message}" if code else f"{name}: {message}", remedy)
 
 
 def with_fix(text: str, remedy: str) -> str:

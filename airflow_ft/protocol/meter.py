@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
@@ -15,12 +14,13 @@ MOST_EVENTS = 300
 """Most events of a checkpoint that its trace uses: a checkpoint that is retried for hours has thousands."""
 
 
-class Meter(Protocol):
-    """Counts the outcomes of checkpoints. An error in counting fails nothing."""
+class Meter:
+    """Counts nothing; subclasses count the outcomes of checkpoints. An error in counting fails nothing."""
 
     @property
     def traces(self) -> bool:
         """Return whether `ended` needs a call, which costs a read of the decision log."""
+        return False
 
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
         """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
@@ -48,36 +48,3 @@ class Meter(Protocol):
 
     def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
         """Report how much input of a source no published checkpoint contains."""
-
-
-class Unmetered:
-    """Counts nothing."""
-
-    traces = False
-
-    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
-        """See `Meter.ended`."""
-
-    def failed(self, pipeline: str, reason: Reason) -> None:
-        """See `Meter.failed`."""
-
-    def confirmed(self, pipeline: str, count: int) -> None:
-        """See `Meter.confirmed`."""
-
-    def completed(self, pipeline: str, timing: Timing) -> None:
-        """See `Meter`."""
-
-    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
-        """See `Meter`."""
-
-    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
-        """See `Meter.waited`."""
-
-    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """See `Meter.state`."""
-
-    def taken(self, pipeline: str, taken: Taken) -> None:
-        """See `Meter.taken`."""
-
-    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
-        """See `Meter.lag`."""

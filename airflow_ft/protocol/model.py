@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.reasons import AbortReason as AbortReason
 from airflow_ft.protocol.reasons import Reason as Reason
 
@@ -67,6 +67,11 @@ class HaltReason(StrEnum):
     TOKEN_LOST = "TOKEN_LOST"
     FOREIGN_OWNER = "FOREIGN_OWNER"
     HEURISTIC_COMMIT = "HEURISTIC_COMMIT"
+
+    @property
+    def code(self) -> str:
+        """Return the code of the class of errors that halts for it."""
+        return self.value.lower()
 
 
 class PipelineStatus(StrEnum):
@@ -386,41 +391,29 @@ class Pipeline:
     the predecessor of the next publication (0: none). `last_attempt` is the highest attempt. `former` is the pipeline
     that this one replaces.
 
-    `newer` is a status or halt reason that a newer release wrote and this one does not know (""). The pipeline then
-    counts as HALTED, and every action refuses it (`errors.require_understood`).
+    `halt` says why it is HALTED (None: it is not), `renamed_to` which pipeline continues a RENAMED one. `newer` is a
+    status or halt reason that a newer release wrote and this one does not know (""). The pipeline then counts as
+    HALTED, and every action refuses it (`errors.require_understood`).
     """
 
     name: str
     epoch: int
     next_number: int
     status: PipelineStatus
-    halt_reason: HaltReason | None
-    halt_message: str
+    halt: Halt | None
     base: SparkPosition | None
     base_is_clean: bool
     turn: RunKey | None
     last_published: int = 0
     last_attempt: int = 0
     former: Former | None = None
+    renamed_to: str = ""
     newer: str = ""
 
     @property
-    def why(self) -> str:
-        """Return why it is HALTED, as stored."""
-        return self.newer or str(self.halt_reason)
-
-    @property
-    def halted(self) -> str:
-        """Return the reason and the message of a HALTED pipeline; "": it is not HALTED."""
-        if self.status is not PipelineStatus.HALTED:
-            return ""
-        return halted_text(self.why, self.halt_message, newer=bool(self.newer))
-
-
-def halted_text(why: str, message: str, *, newer: bool) -> str:
-    """Return the text for people of a HALTED pipeline. `newer`: this release does not know the reason."""
-    note = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
-    return f"{why}: {message}{note}"
+    def halt_reason(self) -> HaltReason | None:
+        """Return why it is HALTED; None: it is not, or for a reason of a newer release."""
+        return None if self.halt is None or self.newer else HaltReason(self.halt.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.model import RunKey
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ SILENT_AFTER = timedelta(seconds=90)
 class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
     """Summary of a pipeline.
 
-    `halted`: the reason and its message, or "". `renamed`: the name that continues it, or "". `dags` are the first and
+    `halt`: why it is HALTED; None: it is not. `renamed_to`: the name that continues it, or "". `dags` are the first and
     the last by name of the DAGs that made its checkpoints: none, one, or two of several. The numbers count open
     checkpoints. `late`: time since the last confirmation, if longer than the pipeline's `late_after`; None: in time,
     or no `late_after`. `late_at`: when it becomes late unless a checkpoint is confirmed before.
@@ -82,7 +82,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     """
 
     name: str
-    halted: str
+    halt: Halt | None
     turn: RunKey | None
     dags: tuple[str, ...]
     quarantined: int = 0
@@ -91,7 +91,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     late: timedelta | None = None
     late_after: timedelta | None = None
     late_at: datetime | None = None
-    renamed: str = ""
+    renamed_to: str = ""
     failure: Failure | None = None
     streaming: bool = False
     retired: bool = False
@@ -113,7 +113,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if condition is Condition.WAITING and (self.paused or self.retired):
             why = "the pipeline is retired" if self.retired else "its DAG is paused or deleted"
             return f"No sink has the staged rows yet, and {why}. No run delivers them."
-        return self.halted or self.renamed or condition.description
+        if condition is Condition.HALTED and self.halt is not None:
+            return self.halt.text
+        return f"It continues as {self.renamed_to}." if condition is Condition.RENAMED else condition.description
 
     def text_of(self, condition: Condition) -> str:
         """Return the explanation if this pipeline is FAILED or NOT_RUNNING (`trouble`)."""
@@ -154,9 +156,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     @property
     def condition(self) -> Condition:
         """Return its most urgent condition. The page, its API, the command line and notifications all use it."""
-        if self.renamed:
+        if self.renamed_to:
             return Condition.RENAMED
-        if self.halted:
+        if self.halt is not None:
             return Condition.HALTED
         if self.quarantined:
             return Condition.QUARANTINED

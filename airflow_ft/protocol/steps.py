@@ -26,14 +26,12 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     NotDeliveredError,
-    PipelineHaltedError,
     QuarantinedError,
     TurnHeldError,
-    require_not_renamed,
-    require_understood,
+    require_runnable,
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, RunKey
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined
@@ -101,16 +99,7 @@ def require_active(store: QueryLog, pipeline: str) -> None:
 
     NewerReleaseError where only a newer release knows why.
     """
-    row = store.pipeline(pipeline)
-    require_understood(row)
-    require_not_renamed(row.status, row.halt_message, pipeline)
-    if row.status is PipelineStatus.HALTED:
-        raise PipelineHaltedError(
-            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            remedy=f"Remove the cause, then run `airflow ft resume {pipeline}`.",
-            pipeline=pipeline,
-            reason=str(row.halt_reason),
-        )
+    require_runnable(store.pipeline(pipeline))
     for checkpoint in quarantined(store.open_checkpoints(pipeline)):
         raise QuarantinedError(
             f"it is QUARANTINED: {checkpoint.message}",

@@ -12,8 +12,9 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import OverviewLog, PipelineListLog
 from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
+from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
-from airflow_ft.protocol.model import CheckpointState, PipelineStatus
+from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
@@ -102,7 +103,7 @@ def recover_all(
             return Swept(name, error=error)
         return Swept(name, recovery)
 
-    halted = {row.name: f"it is HALTED ({row.why})" for row in rows if row.status is PipelineStatus.HALTED}
+    halted = {row.name: f"it is HALTED ({row.halt.reason})" for row in rows if row.halt is not None}
     with ThreadPoolExecutor(threads, thread_name_prefix="airflow-ft-recover") as pool:
         found = pool.map(sweep, [row.name for row in rows if row.name not in halted])
         swept = {each.pipeline: each for each in found}
@@ -132,8 +133,8 @@ def health(
     late, trouble = overview.late, overview.trouble
     not_running = trouble is Condition.NOT_RUNNING and not overview.is_stopped
     needs = ""
-    if row.status is PipelineStatus.HALTED:
-        needs = f"it is HALTED ({row.why}): {row.halt_message}"
+    if row.halt is not None:
+        needs = with_fix(f"it is {row.halt.headline}", row.halt.remedy)
     elif kept := quarantined(opened):
         needs = f"checkpoint {kept[0].number} is QUARANTINED: {kept[0].message}"
     elif patience is not None and undelivered > patience:
@@ -150,7 +151,7 @@ def health(
         since_confirmed=now - latest.completed_at if latest and latest.completed_at else None,
         in_doubt=sum(c.state in IN_DOUBT or c.state is S.QUARANTINED for c in opened),
         needs=needs,
-        halted=row.status is PipelineStatus.HALTED,
+        halted=row.halt is not None,
         quarantined=len(quarantined(opened)),
         waiting=len(ages),
         waiting_bytes=sum(c.segment.bytes for c in staged if c.segment is not None),

@@ -51,6 +51,17 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
     return one.cast(kind)[0]
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """Return the column without a dictionary."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def masked(column: pa.Array, keep: pa.Array) -> pa.Array:
+    """Return the column without a dictionary, with NULL where it is not kept."""
+    column = decoded(column)
+    return pc.if_else(keep, column, scalar(None, column.type))
+
+
 def finite(column: pa.Array) -> pa.Array:
     """Mark values that are neither NaN nor infinity; null for nulls. PyArrow under 21 cannot test 16-bit floats."""
     return pc.is_finite(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)

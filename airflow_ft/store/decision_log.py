@@ -18,6 +18,7 @@ from airflow_ft.store.epochs import EpochOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.overviews import OverviewOperations
 from airflow_ft.store.planning import PlanningOperations
+from airflow_ft.store.positions import PositionOperations
 from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.reading import ReadingOperations
 from airflow_ft.store.reports import ReportOperations
@@ -45,6 +46,7 @@ class DecisionLog(
     SharingOperations,
     ReadingOperations,
     CompletenessOperations,
+    PositionOperations,
     CountingOperations,
     OverviewOperations,
     RootOperations,

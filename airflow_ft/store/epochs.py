@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from datetime import datetime
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.failure import Halt
 from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
@@ -23,13 +25,13 @@ from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.reports import clear_reports
 from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
-from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
+from airflow_ft.store.writing import NO_HALT, NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 _INSERT_PIPELINE = (
-    "INSERT INTO pipeline (name, epoch, next_number, next_attempt, next_event, published, status, halt_message,"
-    " base_clean, needs_stage, created_at) VALUES (?, 0, 1, 1, 1, 0, 'ACTIVE', '', 0, 0, ?)"
+    "INSERT INTO pipeline (name, epoch, next_number, next_attempt, next_event, published, status, base_clean,"
+    " needs_stage, created_at) VALUES (?, 0, 1, 1, 1, 0, 'ACTIVE', 0, 0, ?)"
     " ON CONFLICT (name) DO NOTHING"
 )
 _PUT_LEASE = (
@@ -213,16 +215,16 @@ class EpochOperations:
                 detail={**run_detail(run), "epoch": epoch},
             )
 
-    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None:
-        """See `DeliveryLog.halt`. The first reason stays until `resume`; a different one is only logged."""
-        message = clean_text(message)
+    def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
+        """See `DeliveryLog.halt`."""
+        halt = Halt(reason.value, code or reason.code, clean_text(message), clean_text(remedy))
+        columns = {f"halt_{name}": text for name, text in asdict(halt).items()}
         with pipeline_write(self._database, pipeline) as write:
-            halted = write.row["status"] != PipelineStatus.ACTIVE.value
-            if halted and (write.row["halt_reason"], write.row["halt_message"]) == (reason.value, message):
+            if write.row["status"] == PipelineStatus.ACTIVE.value:
+                write.set_pipeline(status=PipelineStatus.HALTED.value, **columns)
+            elif all(write.row[name] == text for name, text in columns.items()):
                 return
-            if not halted:
-                write.set_pipeline(status=PipelineStatus.HALTED.value, halt_reason=reason.value, halt_message=message)
-            write.event(EventKind.HALTED, f"{reason.value}: {message}", detail={"reason": reason.value})
+            write.event(EventKind.HALTED, halt.text, detail={"reason": halt.reason, "code": halt.code})
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """See `ResumeLog.resume`; no effect on an ACTIVE pipeline."""
@@ -250,7 +252,7 @@ class EpochOperations:
                         raise write.conflict(0, "another process renamed the pipeline at the same moment.")
                     for name in names:
                         _take_back(rows[name], write.name, who)
-                write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
+                write.set_pipeline(status=PipelineStatus.ACTIVE.value, renamed_to=None, **NO_HALT)
                 if found == HaltReason.STORE_BEHIND_SINK.value:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)
                 write.event(EventKind.RESUMED, f"by {who}, after {found}", detail={"who": who, "reason": found})
@@ -303,14 +305,14 @@ def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
     says = f"it continues as {pipeline}, which has its name back."
     new.set_pipeline(
         status=PipelineStatus.RENAMED.value,
-        halt_reason=None,
-        halt_message=says,
+        renamed_to=pipeline,
         epoch=new.row["epoch"] + 1,
         former=None,
         base_location=None,
         base_batch=None,
         origin_location=None,
         origin_batch=None,
+        **NO_HALT,
         **NO_TURN,
     )
     new.event(EventKind.RENAMED, f"{says} By {who}.", detail={"as": pipeline})

@@ -24,7 +24,7 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.protocol.meter import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.decision_log import DecisionLog
 
@@ -88,7 +88,7 @@ class PostgresDatabase:
     """Connections to one schema of one database; synchronous_commit is demanded in every transaction."""
 
     def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
-        self.meter: Meter = Unmetered()
+        self.meter = Meter()
         given = dict(dsn)
         self._schema = given.pop("schema", "airflow_ft")
         if not _SCHEMA.fullmatch(self._schema):

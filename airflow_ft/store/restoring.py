@@ -125,7 +125,7 @@ class RestoringOperations:
                 _remember_restored(new, run, savepoint)
             _restored(new, number, position, message)
             says = f"it continues as {pipeline}, after checkpoint {delivered}."
-            old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None, **NO_TURN)
+            old.set_pipeline(status=PipelineStatus.RENAMED.value, renamed_to=pipeline, late_after=None, **NO_TURN)
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
             for write in rows.values():
                 write.flush()
@@ -157,7 +157,7 @@ def _restored(
 ) -> None:
     epoch, start = write.row["epoch"], "where its sources begin" if position is None else position.location
     if write.row["status"] == PipelineStatus.RENAMED.value:  # another one had gone on as this one, and was taken back
-        write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_message="")
+        write.set_pipeline(status=PipelineStatus.ACTIVE.value, renamed_to=None)
     write.event(
         EventKind.RESTORED,
         f"what follows checkpoint {number} is computed from {start}, by epoch {epoch}: {message}",

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ft.protocol.damaged import SENSELESS
 from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, Halt, halt_remedy
 from airflow_ft.protocol.formats import is_word
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import (
@@ -24,7 +24,6 @@ from airflow_ft.protocol.model import (
     RunKey,
     SparkPosition,
     canonical_json,
-    halted_text,
 )
 from airflow_ft.protocol.overview import Overview
 from airflow_ft.protocol.warning import PipelineWarning
@@ -37,6 +36,9 @@ _MICROSECOND = timedelta(microseconds=1)
 EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 _DECODE = json.JSONDecoder().raw_decode
 _UNITS = frozenset(Unit)
+_NEWER_REMEDY = (
+    "Install the version of airflow-ft that wrote this, or a newer one. Until then nothing here acts on the pipeline."
+)
 
 
 def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[Concatenate[Row, P], T]]:
@@ -142,14 +144,14 @@ def to_pipeline(row: Row) -> Pipeline:
         epoch=row["epoch"],
         next_number=row["next_number"],
         status=PipelineStatus.HALTED if newer else PipelineStatus(row["status"]),
-        halt_reason=None if newer or row["halt_reason"] is None else HaltReason(row["halt_reason"]),
-        halt_message=row["halt_message"],
+        halt=_halt(row, newer),
         base=to_position(row["base_location"], row["base_batch"]),
         base_is_clean=bool(row["base_clean"]),
         turn=run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
         last_attempt=row["next_attempt"] - 1,
         former=to_former(row),
+        renamed_to=row["renamed_to"] or "",
         newer=newer,
     )
 
@@ -176,13 +178,13 @@ def to_overview(row: Row, now: int) -> Overview:
     first, last = row["first_dag"], row["last_dag"]
     found = Overview(
         row["name"],
-        "" if row["status"] in ("ACTIVE", "RENAMED") else _halted(row),
+        None if row["status"] in ("ACTIVE", "RENAMED") else _halt(row, _newer(row)),
         run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         () if first is None else (first,) if first == last else (first, last),
         row["quarantined"],
         row["committing"],
         row["undelivered"],
-        renamed=row["halt_message"] if row["status"] == "RENAMED" else "",
+        renamed_to=row["renamed_to"] or "",
         failure=to_failure(row["failure"]),
         streaming=bool(row["streaming"]),
         retired=bool(row["retired"]),
@@ -202,9 +204,14 @@ def to_overview(row: Row, now: int) -> Overview:
     )
 
 
-def _halted(row: Row) -> str:
-    newer = _newer(row)
-    return halted_text(newer or row["halt_reason"], row["halt_message"], newer=bool(newer))
+def _halt(row: Row, newer: str) -> Halt | None:
+    """Return why a row of `pipeline` is HALTED; None: it is not. `newer`: as `_newer` returns it."""
+    if newer:
+        return Halt(newer, row["halt_code"], row["halt_message"], _NEWER_REMEDY)
+    if row["status"] != PipelineStatus.HALTED.value:
+        return None
+    remedy = halt_remedy(row["halt_remedy"], row["name"])
+    return Halt(HaltReason(row["halt_reason"]).value, row["halt_code"], row["halt_message"], remedy)
 
 
 def _late_at(row: Row) -> int:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.protocol.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
-from airflow_ft.protocol.meter import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.decision_log import DecisionLog
 
@@ -112,7 +112,7 @@ class SqliteDatabase:
                 remedy="Give an absolute path (sqlite:////abs/path/ft.db).",
                 path=str(path),
             )
-        self.meter: Meter = Unmetered()
+        self.meter = Meter()
         self._path = path
         self.url = f"sqlite:///{path}"
         self._pool: Pool[_Connection] = Pool(self._connect, sqlite3.Connection.close)

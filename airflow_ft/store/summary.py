@@ -40,9 +40,9 @@ MARK = f"SELECT name, changed_at FROM pipeline ORDER BY changed_at DESC, name DE
 MARKS = "SELECT name, changed_at FROM pipeline ORDER BY name"
 MARK_OF_ONE = "SELECT name, changed_at FROM pipeline WHERE name = ?"
 LISTED = (
-    "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index, first_dag, last_dag,"
-    " quarantined, committing, undelivered, late_after, created_at, confirmed_at, read_at, complete_at, failure,"
-    " streaming, retired, late_default, changed_at,"
+    "SELECT name, status, halt_reason, halt_code, halt_message, halt_remedy, renamed_to, turn_dag_id, turn_run_id,"
+    " turn_map_index, first_dag, last_dag, quarantined, committing, undelivered, late_after, created_at, confirmed_at,"
+    " read_at, complete_at, failure, streaming, retired, late_default, changed_at,"
     " (SELECT count(*) FROM lease WHERE lease.pipeline = pipeline.name) AS leases,"
     " (SELECT max(renewed_at) FROM lease WHERE lease.pipeline = pipeline.name) AS renewed_at,"
     " (SELECT max(renewed_at + lease_time) FROM lease WHERE lease.pipeline = pipeline.name) AS expires_at"

@@ -10,13 +10,12 @@ from typing import Any
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
-    PipelineHaltedError,
     StateConflictError,
-    require_not_renamed,
+    require_runnable,
     require_understood,
 )
 from airflow_ft.protocol.meter import MOST_EVENTS, Meter
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, Reason
 from airflow_ft.protocol.reasons import failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
@@ -38,6 +37,8 @@ _OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?"
 
 NO_TURN: Mapping[str, Any] = {"turn_dag_id": None, "turn_run_id": None, "turn_map_index": -1}
 """The pipeline's columns while no run has the turn."""
+NO_HALT: Mapping[str, Any] = {"halt_reason": None, "halt_code": "", "halt_message": "", "halt_remedy": ""}
+"""The pipeline's columns while it is not HALTED."""
 _COUNTED = {
     CheckpointState.COMPLETED: "completed",
     CheckpointState.SUBSUMED: "subsumed",
@@ -116,15 +117,7 @@ class PipelineWrite:
 
     def require_active(self) -> None:
         """The pipeline is neither HALTED nor RENAMED."""
-        self.require_understood()
-        require_not_renamed(PipelineStatus(self.row["status"]), self.row["halt_message"], self.name)
-        if self.row["status"] != PipelineStatus.ACTIVE.value:
-            raise PipelineHaltedError(
-                f"the pipeline is HALTED ({self.row['halt_reason']}): {self.row['halt_message']}",
-                remedy="Remove the cause. Then run `airflow ft resume`.",
-                pipeline=self.name,
-                reason=self.row["halt_reason"],
-            )
+        require_runnable(to_pipeline(self.row))
 
     def checkpoint(self, number: int) -> Checkpoint:
         """A checkpoint as this write sees it; UnknownCheckpointError when there is none."""

@@ -62,6 +62,11 @@ class SegmentFolder:
         """Its URI, which is the segment's location."""
         return self.files.uri(self.root, self.pipeline, f"{self.epoch}-{self.attempt}", str(self.batch))
 
+    @property
+    def beside(self) -> str:
+        """Return the URI of a folder for what is needed until the segment is sealed."""
+        return self.files.uri(self.root, self.pipeline, f"{self.epoch}-{self.attempt}", ".given")
+
     def sink(self, name: str) -> str:
         """The URI of the folder into which the Parquet files of a sink go."""
         return self.files.uri(self.location, name)
@@ -134,7 +139,9 @@ class SegmentFolder:
 
     def _content(self, pool: ThreadPoolExecutor, number: int, sink: str) -> SinkContent:
         folder = self.sink(sink)
-        names = sorted((n for n in self.files.names(folder) if n.endswith(".parquet") and n[0] not in "._"), key=_order)
+        names = sorted(
+            (n for n in self.files.names(folder) if n.endswith(".parquet") and n[0] not in "._"), key=part_order
+        )
         if not names:
             raise TransientError(
                 "Spark wrote no file for this sink.",
@@ -221,15 +228,23 @@ def write_table(table: pa.Table, to: Any, rows: int | None = None) -> None:
     """Writes a table as Spark's files are; `to`: a path or a stream, `rows`: of a row group."""
     import pyarrow.parquet as pq
 
-    pq.write_table(
-        table,
-        to,
-        row_group_size=rows,
-        coerce_timestamps="us",
-        store_schema=False,
-        compression="lz4",  # what PyArrow calls so is lz4_raw
-        write_statistics=bounded_columns(table.schema),
-    )
+    pq.write_table(table, to, row_group_size=rows, **parquet_settings(table.schema))
+
+
+def parquet_settings(schema: pa.Schema) -> dict[str, Any]:
+    """Return PyArrow's arguments for a file as Spark's are."""
+    return {
+        "coerce_timestamps": "us",
+        "store_schema": False,
+        "compression": "lz4",  # what PyArrow calls so is lz4_raw
+        "write_statistics": bounded_columns(schema),
+    }
+
+
+def rows_a_group(table: pa.Table) -> int:
+    """Return as many rows of a table as fit into a row group."""
+    size: int = table.nbytes
+    return max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, size))
 
 
 def bounded_columns(schema: pa.Schema) -> list[str]:
@@ -265,9 +280,8 @@ def write_segment(
     refuse_another_history(folder.files, folder.location, folder.pipeline)
     for name, table in tables.items():
         files.make_folder(folder.sink(name))
-        rows = max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
         with files.create(files.uri(folder.sink(name), "part-00000.parquet")) as file:
-            write_table(table, file, rows)
+            write_table(table, file, rows_a_group(table))
     return folder.seal(number, dict.fromkeys(tables, True), positions or {}, lineage)
 
 
@@ -304,7 +318,7 @@ def _longest_in_dictionaries(file: Any, metadata: pq.FileMetaData, schema: pa.Sc
     return longest
 
 
-def _order(name: str) -> tuple[int, str]:
+def part_order(name: str) -> tuple[int, str]:
     """Spark numbers its files by partition, with five digits or more: rows keep the order of the DataFrame."""
     match = re.match(r"part-(\d+)", name)
     return (int(match[1]) if match else -1, name)

@@ -421,7 +421,7 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
             f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/action)" in each for each in world.events()
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
-    expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
+    expect(page.visit.page.get_by_text("It continues as new-name.", exact=True)).to_be_visible()
     with raises(PipelineHaltedError, "pipeline_renamed", pipeline=old.pipeline):
         old.stage()
     new.stage()

@@ -267,7 +267,7 @@ def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_ag
         world.deliver()
     assert "3 prepared branches" in refused.error.headline and "checkpoint 2" in refused.error.headline
     assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.FOREIGN_OWNER
-    halted = world.store.pipeline(world.pipeline).halt_message
+    halted = world.store.pipeline(world.pipeline).halt.message
     assert not any(name.split("'")[3].rsplit(".", 1)[1] in halted for name in prepared(world))  # type: ignore[arg-type]
     world.adopt(ROLLBACK)
     world.deliver()

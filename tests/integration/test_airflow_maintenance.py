@@ -48,7 +48,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowWorld]:
 def halted(airflow: AirflowWorld) -> None:
     """The pipeline stands still, since a sink contradicts the decision log."""
     with airflow.store() as store:
-        if store.register(PIPELINE).halted:  # for a cause of the test before
+        if store.register(PIPELINE).halt:  # for a cause of the test before
             store.resume(PIPELINE, "a test")
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
 

@@ -133,7 +133,7 @@ def test_a_commit_by_hand_is_given_up_by_deleting_what_is_visible(world: XaWorld
         world.resolver().abort(1, AfterAbort.CARRIED)
     for name in prepared(world):  # type: ignore[arg-type]
         world.server.sql(f"XA ROLLBACK {name}")
-    world.delete_by_hand(world.store.pipeline(world.pipeline).halt_message, world.ids())
+    world.delete_by_hand(world.store.pipeline(world.pipeline).halt.message, world.ids())
     world.store.resume(world.pipeline, "ada")
     assert world.resolver().abort(1, AfterAbort.CARRIED).state is S.ABORTED
     assert world.ids() == [] and prepared(world) == []  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: Xa
         world.deliver()
     assert "`airflow ft resume" in refused.error.remedy
     assert world.halted is HaltReason.HEURISTIC_COMMIT
-    message = world.store.pipeline(world.pipeline).halt_message
+    message = world.store.pipeline(world.pipeline).halt.message
     with pytest.raises(StateConflictError):
         world.resolver().commit(1)
     world.store.resume(world.pipeline, "ada")

@@ -195,7 +195,7 @@ def lose_history(
         halted = world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED
         assert halted is (reason is not None)
         if halted:
-            assert "Fix: " in world.store.pipeline(world.pipeline).halt_message
+            assert world.store.pipeline(world.pipeline).halt.remedy
         judge(world, even=not halted)
         for earlier, now in zip(before, contents(world), strict=True):
             assert not earlier - now, "nothing that was there is gone"
@@ -210,7 +210,7 @@ def lose_history(
             if run_again(world, "found") is None:
                 break
         else:
-            pytest.fail(f"does not go on: {world.store.pipeline(world.pipeline).halt_message}")
+            pytest.fail(f"does not go on: {world.store.pipeline(world.pipeline).halt}")
         judge(world, even=True)
         newest = world.store.latest_confirmed(world.pipeline)
         assert newest is not None

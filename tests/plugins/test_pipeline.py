@@ -47,7 +47,10 @@ def test_it_says_how_it_stands(scene: Pipeline, ask: Asking) -> None:
     assert answer["dags"] == [RUN.dag_id]
     other.store.halt("another", HaltReason.TOKEN_LOST, "it is gone")
     answer = ask("another").json()
-    assert (answer["condition"], answer["description"]) == ("HALTED", "TOKEN_LOST: it is gone")
+    halt = answer["halt"]
+    assert (halt["reason"], halt["code"], halt["message"]) == ("TOKEN_LOST", "token_lost", "it is gone")
+    shown = f"TOKEN_LOST [token_lost]: it is gone\nFix: {halt['remedy']}"
+    assert (answer["condition"], answer["description"]) == ("HALTED", shown)
 
 
 def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, ask: Asking) -> None:

@@ -68,7 +68,7 @@ def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: As
     assert listed(ask) == ["z", "b", "c", "a", PIPELINE]
     answer = ask("").json()
     assert answer["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "IN_DOUBT": 1, "WAITING": 1, "IDLE": 1}
-    assert answer["pipelines"][0]["description"] == "TOKEN_LOST: the token is gone"
+    assert answer["pipelines"][0]["description"].startswith("TOKEN_LOST [token_lost]: the token is gone\nFix: ")
     assert [each["waiting"] for each in answer["pipelines"]] == [1, 1, 1, 1, 0]
     store.enter_turn("c", RunKey("dag", "again"), None)
     assert listed(ask) == ["z", "b", "a", "c", PIPELINE], "somebody is at work"
@@ -368,11 +368,11 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(scene: Pipeline
     assert listed(ask) == ["a", "z", PIPELINE]
     halted, other, _ = ask("").json()["pipelines"]
     assert (halted["condition"], other["lag"][0]["unit"]) == ("HALTED", "partitions")
-    assert halted["description"].startswith("SINK_MOVED: see the sink (A newer airflow-ft has written this")
+    assert halted["description"].startswith("SINK_MOVED: see the sink\nFix: Install the version")
     one = ask("a").json()
-    assert (one["condition"], one["halted"], one["description"]) == (
+    assert (one["condition"], one["halt"]["reason"], one["description"]) == (
         "HALTED",
-        halted["description"],
+        "SINK_MOVED",
         halted["description"],
     )
     runs = ask.at(f"/v1/runs?dag={RUN.dag_id}&run={RUN.run_id}").json()["pipelines"]

@@ -18,6 +18,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TokenLostError,
 )
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import SetAside
@@ -231,8 +232,10 @@ class NoArchive:
         pass
 
 
-class Metered:
-    """A meter that remembers."""
+class Metered(Meter):
+    """Remembers its calls."""
+
+    traces = False
 
     def __init__(self, *, traces: bool = False) -> None:
         self.calls: list[tuple[Any, ...]] = []

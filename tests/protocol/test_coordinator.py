@@ -536,9 +536,11 @@ def test_a_memory_that_does_not_go_by_itself_is_not_made_anew(world: World) -> N
     run = RunKey("dag", "a month later")
     recover_step(world.context(run=run))
     (second,) = world.stage(1, run=run)
-    with pytest.raises(TokenLostError):
+    with raises(TokenLostError, "token_lost") as lost:
         world.steps(world.context(run=run))
-    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+    row = world.store.pipeline(PIPELINE)
+    assert row.halt_reason is HaltReason.TOKEN_LOST and row.halt.message == lost.error.headline
+    assert row.halt.code == lost.error.code and row.halt.remedy.startswith(lost.error.remedy)
     assert second not in world.systems["log"].rows and world.systems["log"].token_is_gone
 
 

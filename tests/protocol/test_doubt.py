@@ -141,6 +141,7 @@ def test_contradictions_are_told_as_such(world: World) -> None:
     world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "it stands at 7.")
     halted = found(world)[0]
     assert (halted.number, halted.state) == (0, "HALTED (STORE_BEHIND_SINK)")
+    assert (halted.evidence.text, halted.last_error_code) == ("it stands at 7.", "store_behind_sink")
     assert "airflow ft resume" in halted.advice
 
 

@@ -155,7 +155,7 @@ class Laws:
         if is_halted and not self.halted and not self.halted_by_hand:
             self.halted = True
             if not self._may_halt:
-                raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt_message}")
+                raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt}")
         checkpoints = self._store.checkpoints(PIPELINE, 1000)
         for checkpoint in checkpoints:
             self._look_at_checkpoint(checkpoint)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 
-from airflow_ft.protocol.meter import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import Row, Transaction
 from airflow_ft.store.decision_log import DecisionLog
 
@@ -40,7 +40,7 @@ class MemoryDatabase:
     url = "sqlite::memory:"
 
     def __init__(self, clock: Callable[[], int], contents: bytes = b"") -> None:
-        self.meter: Meter = Unmetered()
+        self.meter = Meter()
         self._clock = clock
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         if contents:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, PipelineHaltedError, StateConflictError
+from airflow_ft.protocol.failure import Halt
 from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
@@ -122,7 +123,7 @@ class ModelStore(ModelStreams):
     def register(self, pipeline: str) -> Pipeline:
         if self._pipeline is None:
             self.version += 1
-            self._pipeline = Pipeline(pipeline, 0, 1, PipelineStatus.ACTIVE, None, "", None, False, None, 0)
+            self._pipeline = Pipeline(pipeline, 0, 1, PipelineStatus.ACTIVE, None, None, False, None, 0)
         return self._pipeline
 
     def pipeline(self, pipeline: str) -> Pipeline:
@@ -228,9 +229,9 @@ class ModelStore(ModelStreams):
         self._runs[run] = replace(self._runs.get(run, Run(pipeline, run, 0, False, None)), epoch=epoch)
         self.version += 1
 
-    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None:
+    def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
         if self._known(pipeline).status is PipelineStatus.ACTIVE:
-            self._set(status=PipelineStatus.HALTED, halt_reason=reason, halt_message=message)
+            self._set(status=PipelineStatus.HALTED, halt=Halt(reason.value, code, message, remedy))
         self.version += 1
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
@@ -239,7 +240,7 @@ class ModelStore(ModelStreams):
             if reason is not None and known.halt_reason is not reason:
                 raise StateConflictError("it is HALTED for another reason by now.")
             behind = known.halt_reason is HaltReason.STORE_BEHIND_SINK
-            self._set(status=PipelineStatus.ACTIVE, halt_reason=None, halt_message="", epoch=known.epoch + behind)
+            self._set(status=PipelineStatus.ACTIVE, halt=None, epoch=known.epoch + behind)
         self.version += 1
 
     # --- staging --------------------------------------------------------------------------------------------------

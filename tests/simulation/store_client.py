@@ -6,7 +6,7 @@ from inspect import getmembers, isfunction, signature
 from typing import Any
 
 from airflow_ft.protocol.errors import StoreUnavailableError
-from airflow_ft.protocol.meter import Unmetered
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.decision_log import DecisionLog
 from tests.simulation.kernel import Kernel
 from tests.simulation.laws import Laws
@@ -21,7 +21,7 @@ class StoreClient:
         self._laws = laws
         self.installation = store.installation
         self.url = store.url
-        self.meter = Unmetered()
+        self.meter = Meter()
 
     def now(self) -> Any:
         return self._store.now()

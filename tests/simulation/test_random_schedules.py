@@ -13,7 +13,7 @@ from tests.simulation.scenarios import ALL, BOTH, scenario_of
 from tests.simulation.search import SEED_STEP, first_violation, report
 from tests.tiers import content_number
 
-SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 400
+SCHEDULES = 10_000 if os.environ.get("THOROUGH") else 200
 SEED = int(os.environ.get("SEED") or content_number())  # other schedules for each state of the files
 
 

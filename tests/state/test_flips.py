@@ -30,7 +30,7 @@ from tests.state.scene import KEY, VALUE, Pipeline, compressed, pipeline, record
 from tests.state.test_files import PUT, marked, rocks
 from tests.store.scene import PIPELINE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled("flipped bits")]
 
 EXPECTED = {"a": 40, "b": 2, "c": 3}
 MOST = 150

@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import (
     PipelineHaltedError,
     StateConflictError,
 )
+from airflow_ft.protocol.failure import Halt
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownPipelineError
@@ -306,7 +307,12 @@ class TestHalts:
         scene.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "the sink is ahead")
         pipeline = scene.store.pipeline(PIPELINE)
         assert (pipeline.status, pipeline.halt_reason) == (PipelineStatus.HALTED, HaltReason.STORE_BEHIND_SINK)
-        assert pipeline.halt_message == "the sink is ahead"
+        assert pipeline.halt == Halt(
+            "STORE_BEHIND_SINK",
+            "store_behind_sink",
+            "the sink is ahead",
+            "Remove the cause, then run `airflow ft resume orders`.",
+        )
         scene.prove(committing, "db")
         assert scene.prove(committing, "log").state is CheckpointState.COMPLETED
         scene.store.finalise(PIPELINE, committing)
@@ -316,12 +322,19 @@ class TestHalts:
         scene.store.leave_turn(PIPELINE, RUN)
 
     def test_the_first_reason_stays_and_repeating_it_is_not_told_again(self, scene: Scene) -> None:
-        scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "first")
-        scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "first")
+        for _ in range(2):
+            scene.store.halt(
+                PIPELINE, HaltReason.TOKEN_LOST, "first", code="token_replaced", remedy="Run `airflow ft adopt`."
+            )
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "second")
-        pipeline = scene.store.pipeline(PIPELINE)
-        assert (pipeline.halt_reason, pipeline.halt_message) == (HaltReason.TOKEN_LOST, "first")
-        assert scene.kinds().count("HALTED") == 2
+        halt = Halt("TOKEN_LOST", "token_replaced", "first", "Run `airflow ft adopt`.")
+        assert scene.store.pipeline(PIPELINE).halt == scene.store.overview(PIPELINE).halt == halt
+        assert [text.partition("HALTED: ")[2] for text in scene.event_texts() if "HALTED: " in text] == [
+            halt.text,
+            "FOREIGN_OWNER [foreign_owner]: second",
+        ]
+        scene.store.resume(PIPELINE, "ada")
+        assert scene.store.pipeline(PIPELINE).halt is None
 
     def test_a_word_on_one_reason_is_none_on_another_that_has_come_since(self, scene: Scene) -> None:
         """Somebody else was faster, and it was halted anew while a person thought about the first reason."""

@@ -53,12 +53,12 @@ def test_a_list_shows_it_as_it_stands_and_all_others(scene: Scene, status: str, 
     halt(store, PIPELINE, status, reason)
     found = {each.name: each for each in store.overviews()}
     assert list(found) == [PIPELINE, "other"]
-    assert found[PIPELINE].halted.startswith(f"{shown}: go and see (A newer airflow-ft")
+    assert found[PIPELINE].description.startswith(f"{shown}: go and see\nFix: Install the version")
     assert found[PIPELINE].condition is Condition.HALTED and found["other"].condition is Condition.IDLE
     assert store.overview(PIPELINE)._replace(now=found[PIPELINE].now) == found[PIPELINE]
     row, _ = store.pipelines()
-    assert (row.status, row.halt_reason, row.newer, row.why) == (PipelineStatus.HALTED, None, shown, shown)
-    assert row.halted == found[PIPELINE].halted
+    assert (row.status, row.halt_reason, row.newer) == (PipelineStatus.HALTED, None, shown)
+    assert row.halt is not None and row.halt == found[PIPELINE].halt
 
 
 ACTIONS: dict[str, Callable[[Scene], object]] = {
@@ -124,7 +124,7 @@ def test_people_are_told_of_it_and_of_the_others(scene: Scene) -> None:
     )
     assert NEW in found[PIPELINE].cause and found[PIPELINE].remedy.startswith("Install the version")
     by_name = {each.pipeline: each for each in doubts(store, [PIPELINE, "other"], Systems({}))}
-    assert by_name[PIPELINE].state == f"HALTED ({NEW})" and "newer airflow-ft" in by_name[PIPELINE].advice
+    assert by_name[PIPELINE].state == f"HALTED ({NEW})" and by_name[PIPELINE].advice.startswith("Install")
     assert by_name["other"].state == "HALTED (TOKEN_LOST)"
     [status] = [each for each in examine_state(store, PIPELINE) if each.verdict is Verdict.PROBLEM]
     assert NEW in status.text and status.remedy.startswith("Install the version")

@@ -57,8 +57,9 @@ class TestReading:
             store.overview("nowhere")
         store.enter_turn("a", RUN, None)
         assert store.overviews()[0].turn == RUN and store.overviews()[0].condition is Condition.RUNNING
-        store.halt("a", HaltReason.TOKEN_LOST, "it is gone")
-        assert store.overviews()[0].halted == "TOKEN_LOST: it is gone"
+        store.halt("a", HaltReason.TOKEN_LOST, "it is gone", remedy="Restore it.")
+        assert (halt := store.overviews()[0].halt) == store.pipeline("a").halt
+        assert halt.remedy == "Restore it. Then run `airflow ft resume a`."
         assert store.overviews()[0].condition is Condition.HALTED
 
     def test_how_long_the_newest_checkpoints_took(self, scene: Scene) -> None:

@@ -35,7 +35,7 @@ class TestRenames:
         row, old = store.pipeline(NEW), store.pipeline(PIPELINE)
         assert row.former == Former(PIPELINE, first, 3) and row.base == a_position(7) and row.base_is_clean
         assert (old.status, old.former) == (PipelineStatus.RENAMED, None)
-        assert old.halt_message == "it continues as shop-orders, after checkpoint 1." and old.halted == ""
+        assert (old.renamed_to, old.halt) == (NEW, None)
         assert new.stage() == [3] and store.position_before(NEW, 3) == a_position(7)
         actions = (
             scene.take,
@@ -45,7 +45,7 @@ class TestRenames:
         for action in actions:
             with raises(PipelineHaltedError, "pipeline_renamed", pipeline=PIPELINE) as caught:
                 action()
-            assert "shop-orders" in caught.error.headline
+            assert NEW in caught.error.headline and caught.error.fields["new"] == NEW
         assert "RENAMED: it continues as shop-orders" in scene.event_texts()[-1] and "RESTORED" in new.kinds()
 
     def test_a_run_that_has_died_with_the_turn_is_not_at_work_under_the_old_name_for_ever(self, scene: Scene) -> None:
@@ -122,13 +122,10 @@ class TestRenames:
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
         overview = store.overview(PIPELINE)
-        assert (overview.condition, overview.description) == (
-            "RENAMED",
-            "it continues as shop-orders, after checkpoint 1.",
-        )
+        assert (overview.condition, overview.description) == ("RENAMED", "It continues as shop-orders.")
         store.resume(PIPELINE, "ada")
         row = store.pipeline(PIPELINE)
-        assert (row.status, row.halt_message) == (PipelineStatus.ACTIVE, "")
+        assert (row.status, row.renamed_to) == (PipelineStatus.ACTIVE, "")
         assert "RESUMED: by ada, after RENAMED" in scene.event_texts()[-1]
         scene.stage()
 
@@ -149,7 +146,7 @@ class TestRenames:
         with pytest.raises(FencedError):
             new.publish(number)
         row = store.pipeline(NEW)
-        assert (row.former, row.base, row.turn) == (None, None, None)
+        assert (row.former, row.base, row.turn, row.renamed_to) == (None, None, None, PIPELINE)
         assert "RENAMED: it continues as orders, which has its name back. By ada." in new.event_texts()[-1]
         with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
             require_active(store, NEW)
@@ -159,7 +156,7 @@ class TestRenames:
                 action()
         scene.take()
         renamed(scene, 1)
-        assert store.pipeline(NEW).status is PipelineStatus.ACTIVE and store.pipeline(NEW).halt_message == ""
+        assert store.pipeline(NEW).status is PipelineStatus.ACTIVE and store.pipeline(NEW).renamed_to == ""
         assert store.pipeline(NEW).former == Former(PIPELINE, 1, 3), "number 2 was given out"
 
     def test_an_old_name_stays_given_up_once_something_is_staged_under_the_new_one(self, scene: Scene) -> None:

@@ -24,7 +24,6 @@ from airflow_ft.protocol.model import (
     Checkpoint,
     CheckpointState,
     Event,
-    PipelineStatus,
 )
 from airflow_ft.protocol.overview import NEED_A_PERSON, Condition
 from airflow_ft.protocol.set_aside import of_proof
@@ -48,13 +47,12 @@ def pipelines(args: Namespace) -> None:
             condition, turn = overview.condition, overview.turn if overview.is_at_work else None
             says = condition in NEED_A_PERSON or condition is Condition.RENAMED
             why = explained(store, overview) if says else None
-            code = str(row.why) if condition is Condition.HALTED else why.code if why else ""
             summary = {
                 "pipeline": row.name,
                 "condition": condition.value,
-                "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
+                "status": f"HALTED ({row.halt.reason})" if row.halt is not None else row.status.value,
                 "why": why.text if why else None,
-                "code": code or None,
+                "code": (why.code or None) if why else None,
                 "warnings": [str(each) for each in warnings.get(row.name, ())],
                 "confirmed": None,
                 "confirmed_at": None,

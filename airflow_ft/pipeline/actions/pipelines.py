@@ -9,6 +9,7 @@ from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
 from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
+from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
@@ -96,14 +97,14 @@ def resume(by: Actor, store: DecisionLog, pipeline: str) -> None:
     if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
         return
-    if row.status is PipelineStatus.RENAMED:
-        by.say(f"{pipeline} is RENAMED: {row.halt_message}")
+    if row.halt is None:
+        by.say(f"{pipeline} is RENAMED: it continues as {row.renamed_to}.")
         if row.last_published:
             by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
         else:
             by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
     else:
-        by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
+        by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")
     store.resume(pipeline, by.person, row.halt_reason)
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

@@ -33,11 +33,31 @@ _CODES = {
     Meaning.ACCESS: "sink_access",
     Meaning.UNAVAILABLE: "sink_unavailable",
 }
+_RETRY = "Wait for the retry. If it fails too, look at the log of the server."
 _REMEDIES = {
     Meaning.LOST: "Check that the server runs and that host and port of the connection are right. Airflow retries.",
     Meaning.ACCESS: "Correct the connection, the user's privileges, or the setting of the server.",
     Meaning.BUSY: "Wait for the retry. If it fails too, end the session that holds the lock.",
+    Meaning.ROWS: _RETRY,
+    Meaning.UNAVAILABLE: _RETRY,
 }
+
+
+class ServerFault(Enum):
+    """What a server does instead of what it was asked for: in words, with class, code and remedy of the error."""
+
+    LOGIN = "refuses the login", SinkAccessError, "login_refused", "Correct login and password of the connection."
+    PRIVILEGE = (
+        "refuses a request", SinkAccessError, "privilege_missing", "Grant it; `airflow ft setup --print` shows how.",
+    )  # fmt: skip
+    SILENT = "does not answer", SinkUnavailableError, _CODES[Meaning.LOST], _REMEDIES[Meaning.LOST]
+    FAILED = "failed", SinkUnavailableError, _CODES[Meaning.UNAVAILABLE], _REMEDIES[Meaning.UNAVAILABLE]
+
+    def error(self, who: str, words: str, remedy: str = "", **fields: Any) -> AirflowFtError:
+        """Return the error: `who` is the server, `words` are its own, `fields` names and values in both."""
+        what, kind, code, usual = self.value
+        found: AirflowFtError = kind(f"{who} {what}: {words}.", code=code, remedy=remedy or usual, **fields)
+        return found
 
 
 def failure_of(
@@ -61,5 +81,4 @@ def failure_of(
             remedy="Wait for the retry: it reads the marker, which says whether the rows are there.",
         )
     kind = SinkAccessError if found is Meaning.ACCESS else SinkUnavailableError
-    remedy = remedy or _REMEDIES.get(found, "Wait for the retry. If it fails too, look at the log of the server.")
-    return kind(f"{doing} failed: {words}", code=code or _CODES[found], remedy=remedy, **fields)
+    return kind(f"{doing} failed: {words}", code=code or _CODES[found], remedy=remedy or _REMEDIES[found], **fields)

@@ -21,7 +21,7 @@ The text is exact: it reads back as the same value, and is the same in every sin
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.arrow import (
     beyond,
     booleans,
+    decoded,
     finite,
     flags,
     hexadecimal,
@@ -48,6 +49,7 @@ _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
     (chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04x}")) for code in range(0x20)
 ]  # the backslash first: the others bring new ones
+_Found = npt.NDArray[np.bool_]
 _REMEDY = "Replace such values in the job, by null for example."
 
 
@@ -106,7 +108,10 @@ def beyond_years(column: pa.Array) -> pa.Array:
     return flags(_holding(column, has_times, _is_beyond))
 
 
-_Found = npt.NDArray[np.bool_]
+def without_text(column: pa.Array) -> Iterator[tuple[_Found, str]]:
+    """Yield which values have no text, with the reason."""
+    yield booleans(not_finite(column)), "is NaN or infinity"
+    yield booleans(beyond_years(column)), "is outside of the years 1 to 9999"
 
 
 def _is_not_finite(column: pa.Array) -> _Found:
@@ -313,8 +318,7 @@ def plain(column: pa.Array, binary: str = "base64") -> pa.Array:
         column: values without NaN, infinity and years beyond 1 to 9999.
         binary: "base64" or "hex".
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     if is_text(column.type):
         return column.cast(pa.large_string())
     if is_binary(column.type) and binary == "hex":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import booleans
+from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.json_columns import has_floats, plain
 from airflow_ft.sinks.base.key_template import Parts
 
@@ -20,6 +22,30 @@ def can_be_key(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return not (pa.types.is_nested(kind) or has_floats(kind) or pa.types.is_decimal(kind))
+
+
+def named_problems(
+    schema: pa.Schema, argument: str, keys: Iterable[str], change_column: str | None, system: str
+) -> Iterator[AirflowFtError]:
+    """Yield why the columns that `argument` and change_column of a sink name do not fit."""
+    for column in keys:
+        if column not in schema.names:
+            yield missing_in_rows(column, argument, schema.names)
+        elif not can_be_key(schema.field(column).type):
+            yield unfit_type(schema.field(column), f"part of a key in {system}")
+    if change_column is not None and change_column not in schema.names:
+        yield missing_in_rows(change_column, "change_column", schema.names)
+
+
+def unfit_type(field: pa.Field, what: str) -> UnfitTargetError:
+    """Return the error for a column whose type cannot be `what`."""
+    return UnfitTargetError(
+        f"column {field.name} has the type {field.type}, which cannot be a {what}.",
+        code="type_unsupported",
+        remedy="Cast it in the job, to STRING for example.",
+        column=field.name,
+        type=str(field.type),
+    )
 
 
 def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import beyond, booleans, is_binary, is_text, numbers
+from airflow_ft.sinks.arrow import beyond, booleans, decoded, is_binary, is_text, numbers
 
 _WHOLE = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 64}
 _PER_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
@@ -65,20 +65,9 @@ def fits(kind: pa.DataType, cql: str) -> bool:
     return bool(tests[cql](kind))
 
 
-def plain(column: pa.Array) -> pa.Array:
-    """Return the column without a dictionary."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def masked(column: pa.Array, keep: pa.Array) -> pa.Array:
-    """Return the column with NULL where it is not kept."""
-    column = plain(column)
-    return pc.if_else(keep, column, pa.nulls(1, column.type)[0])
-
-
 def unfit(column: pa.Array, cql: str) -> Iterator[tuple[npt.NDArray[np.bool_], str]]:
     """Yield which values the column cannot hold, and why."""
-    column = plain(column)
+    column = decoded(column)
     if is_text(column.type):
         wrong = _not_utf8(column)
         yield wrong, "is no valid UTF-8"
@@ -122,7 +111,7 @@ def _is_broken(value: bytes) -> bool:
 
 def lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     """Return the bytes of each text or blob; 0 for others and for NULL."""
-    column = plain(column)
+    column = decoded(column)
     if not (is_text(column.type) or is_binary(column.type)):
         return np.zeros(len(column), np.int64)
     kind = pa.large_string() if is_text(column.type) else pa.large_binary()
@@ -131,7 +120,7 @@ def lengths(column: pa.Array) -> npt.NDArray[np.int64]:
 
 def values(column: pa.Array, cql: str) -> list[Any]:
     """Return the values as the driver binds them; None for NULL."""
-    column = plain(column)
+    column = decoded(column)
     if cql == "date":
         return [None if days is None else days + _FIRST_DATE for days in column.view(pa.int32()).to_pylist()]
     if cql == "time":

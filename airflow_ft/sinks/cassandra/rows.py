@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_ft.sinks.arrow import booleans, flags
+from airflow_ft.sinks.base.key_texts import where
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import columns
 from airflow_ft.sinks.cassandra.columns import LARGEST_ROW, LONGEST_KEY, lengths, values
@@ -29,18 +30,18 @@ def unfit(sink: CassandraSink, table: Table, rows: pa.RecordBatch, deleted: Mask
     for name in written(sink, rows.schema.names):
         column, is_key = rows.column(name), name in table.key
         for wrong, why in columns.unfit(column, table.types[name]):
-            found |= _where(wrong if is_key else wrong & ~deleted, f"column {name} {why}")
+            found |= where(wrong if is_key else wrong & ~deleted, f"column {name} {why}")
         length = lengths(column)
         size += length if is_key else length * ~deleted
     for part, names in (("partition key", table.partition), ("clustering columns", table.clustering)):
         framed = len(names) > 1 and names is table.partition
         longer = _key_size(table, rows, names, framed=framed) > LONGEST_KEY
-        found |= _where(longer, f"its {part} ({', '.join(names)}) is longer than {LONGEST_KEY} bytes")
-    found |= _where(size > LARGEST_ROW, f"its texts and blobs are longer than {LARGEST_ROW} bytes")
+        found |= where(longer, f"its {part} ({', '.join(names)}) is longer than {LONGEST_KEY} bytes")
+    found |= where(size > LARGEST_ROW, f"its texts and blobs are longer than {LARGEST_ROW} bytes")
     if len(table.partition) == 1 and table.types[name := table.partition[0]] in _TEXTS:
         column = rows.column(name)
         empty = (lengths(column) == 0) & booleans(column.is_valid())
-        found |= _where(empty, f"column {name}, the partition key, is empty")
+        found |= where(empty, f"column {name}, the partition key, is empty")
     return found
 
 
@@ -51,10 +52,6 @@ def _key_size(table: Table, rows: pa.RecordBatch, names: Sequence[str], *, frame
         size += lengths(rows.column(name)) if table.types[name] in _TEXTS else _FIXED_BYTES
         size += _FRAME_BYTES if framed else 0
     return size
-
-
-def _where(mask: Mask, why: str) -> dict[int, str]:
-    return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
 
 
 def inserts(

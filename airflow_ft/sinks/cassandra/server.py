@@ -31,7 +31,8 @@ from cassandra.protocol import ErrorMessage
 
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.cassandra.lineage import PORT, hosts
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
@@ -129,21 +130,11 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     reasons = [*found.values()] if isinstance(found, dict) and found else [error]
     words = "; ".join(dict.fromkeys(f"{type(each).__name__} {each}".strip().rstrip(".") for each in reasons))
     if any(isinstance(each, AuthenticationFailed) for each in reasons):
-        return SinkAccessError(
-            f"Cassandra at {server} refuses the login: {words}.",
-            code="login_refused",
-            remedy="Correct login and password of the connection.",
-            server=server,
-        )
+        return ServerFault.LOGIN.error(f"Cassandra at {server}", words, server=server)
     if "protocol_version" in words:
         return _too_old(f"Cassandra at {server}: {words}", server)
     if isinstance(error, Unauthorized):
-        return SinkAccessError(
-            f"Cassandra at {server} refuses a statement: {words}.",
-            code="privilege_missing",
-            remedy="Grant it; `airflow ft setup --print` shows the statements.",
-            server=server,
-        )
+        return ServerFault.PRIVILEGE.error(f"Cassandra at {server}", words, server=server)
     if isinstance(error, InvalidRequest):
         return UnfitTargetError(
             f"Cassandra at {server} refuses a statement: {words}.",
@@ -151,12 +142,8 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             remedy="Correct the table, or the limit of the server that the message names. Airflow retries.",
             server=server,
         )
-    return SinkUnavailableError(
-        f"Cassandra at {server} does not answer as it must: {words}.",
-        code="server_unreachable",
-        remedy="Check that enough nodes run and that host and port of the connection are right. Airflow retries.",
-        server=server,
-    )
+    remedy = "Check that enough nodes run and that host and port of the connection are right. Airflow retries."
+    return ServerFault.SILENT.error(f"Cassandra at {server}", words, remedy, server=server)
 
 
 def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsafe: bool) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
-from airflow_ft.sinks.arrow import flags
+from airflow_ft.sinks.arrow import flags, masked
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import kinds_of, pieces
 from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
-from airflow_ft.sinks.cassandra.columns import from_text, masked, read, to_text, values
+from airflow_ft.sinks.cassandra.columns import from_text, read, to_text, values
 from airflow_ft.sinks.cassandra.participant import Documents
 from airflow_ft.sinks.cassandra.rows import keys
 from airflow_ft.sinks.cassandra.server import documents_exist, keyspace_of, opened

@@ -12,17 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import booleans, flags, is_binary, is_text, numbers, scalar
+from airflow_ft.sinks.arrow import booleans, decoded, flags, is_binary, is_text, masked, numbers, scalar
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.json_columns import (
-    beyond_years,
-    decimal_text,
-    has_floats,
-    not_finite,
-    plain,
-    unsupported,
-)
-from airflow_ft.sinks.base.key_texts import ambiguous, can_be_key, keys, where
+from airflow_ft.sinks.base.json_columns import decimal_text, plain, unsupported, without_text
+from airflow_ft.sinks.base.key_texts import ambiguous, keys, named_problems, unfit_type, where
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
@@ -48,16 +41,11 @@ def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[A
     """Yield why rows with these columns do not fit."""
     if not schema.names:
         return
-    for argument, columns in (
-        ("row_key", sink.key_columns),
-        ("change_column", [sink.change_column] if sink.change_column else []),
-        ("columns", sink.columns),
-    ):
-        for column in columns:
-            if column not in schema.names:
-                yield missing_in_rows(column, argument, schema.names).located(sink=name)
-            elif argument == "row_key" and not can_be_key(schema.field(column).type):
-                yield _unsupported(name, schema.field(column), "part of a row key")
+    for problem in named_problems(schema, "row_key", sink.key_columns, sink.change_column, "HBase"):
+        yield problem.located(sink=name)
+    for column in sink.columns:
+        if column not in schema.names:
+            yield missing_in_rows(column, "columns", schema.names).located(sink=name)
     written, taken = cells(sink, schema), dict[str, str]()
     for column in schema.names:
         if column not in written and column not in (*sink.key_columns, sink.change_column):
@@ -78,18 +66,8 @@ def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[A
                 column=column,
             )
         if unsupported(schema.field(column).type) or (sink.encoding == "bytes" and _no_bytes(schema.field(column))):
-            yield _unsupported(name, schema.field(column), f"value of encoding={sink.encoding!r}")
-
-
-def _unsupported(sink: str, field: pa.Field, what: str) -> UnfitTargetError:
-    return UnfitTargetError(
-        f"column {field.name} has the type {field.type}, which cannot be a {what} in HBase.",
-        code="type_unsupported",
-        remedy="Cast it in the job, to STRING for example.",
-        sink=sink,
-        column=field.name,
-        type=str(field.type),
-    )
+            what = f"value of encoding={sink.encoding!r} in HBase"
+            yield unfit_type(schema.field(column), what).located(sink=name)
 
 
 def _no_bytes(field: pa.Field) -> bool:
@@ -109,15 +87,11 @@ def unfit(
     written = cells(sink, rows.schema)
     size = np.full(rows.num_rows, row_size(0, (len(cell.encode()) for cell in written.values())))
     for name in written:
-        column, has_text = _decoded(rows.column(name)), ~deletes
+        column, has_text = decoded(rows.column(name)), ~deletes
         if sink.encoding == "text" or pa.types.is_nested(column.type):
-            if has_floats(column.type):
-                odd = booleans(not_finite(column)) & ~deletes
-                found |= where(odd, f"column {name} is NaN or infinity")
-                has_text &= ~odd
-            odd = booleans(beyond_years(column)) & ~deletes
-            found |= where(odd, f"column {name} is outside of the years 1 to 9999")
-            has_text &= ~odd
+            for wrong, why in without_text(column):
+                found |= where(wrong & ~deletes, f"column {name} {why}")
+                has_text &= ~wrong
         lengths = _lengths(column, has_text)
         size += lengths
         found |= where(lengths > _LARGEST_CELL, f"column {name} is larger than {_LARGEST_CELL:,} bytes")
@@ -133,7 +107,7 @@ def unfit(
 def _lengths(column: pa.Array, has_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the bytes of each value, or more than these where all values are short; 0 without a text."""
     if pa.types.is_nested(column.type):
-        column = plain(_masked(column, flags(has_text)))
+        column = plain(masked(column, flags(has_text)))
     elif not (is_text(column.type) or is_binary(column.type)):
         return np.full(len(column), _LONGEST_NUMBER)
     lengths = pc.fill_null(pc.binary_length(column).cast(pa.int64()), scalar(0, pa.int64()))
@@ -162,7 +136,7 @@ def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
     written = cells(sink, rows.schema)
     keep = flags(live)  # others may hold values that have no text
     encode = _texts if sink.encoding == "text" else _big_endian
-    columns = [encode(_masked(_decoded(rows.column(name)), keep)) for name in written]
+    columns = [encode(masked(rows.column(name), keep)) for name in written]
     return Cells(row_keys(sink, rows), [cell.encode() for cell in written.values()], columns)
 
 
@@ -181,14 +155,6 @@ def _prefix(sink: HBaseSink, key: bytes) -> bytes:
     if not sink.salt:
         return b""
     return b"%0*d:" % (len(str(sink.salt - 1)), zlib.crc32(key) % sink.salt)
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:
-    return pc.if_else(keep, column, scalar(None, column.type))
 
 
 def _texts(column: pa.Array) -> list[bytes | None]:

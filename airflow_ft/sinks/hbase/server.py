@@ -16,7 +16,8 @@ from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocke
 
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.hbase.spec import LEDGER
 
 _API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
@@ -99,12 +100,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     trace = _text(getattr(error, "message", None)) or f"{error}"
     words = trace.strip().partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__
     if "AccessDeniedException" in trace:
-        return SinkAccessError(
-            f"HBase at {server} refuses a request: {words}.",
-            code="privilege_missing",
-            remedy="Grant it; `airflow ft setup --print` shows the commands.",
-            server=server,
-        )
+        return ServerFault.PRIVILEGE.error(f"HBase at {server}", words, server=server)
     if is_no_table(error):
         return UnfitTargetError(
             f"HBase at {server} lacks a table: {words}.",
@@ -127,19 +123,12 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             server=server,
         )
     if isinstance(error, TTransportException | OSError | EOFError):
-        return SinkUnavailableError(
-            f"the Thrift gateway of HBase at {server} does not answer: {words}.",
-            code="server_unreachable",
-            remedy="Check that the gateway runs. Correct host and port of the connection, or transport and protocol in"
-            " its extra. Airflow retries.",
-            server=server,
+        remedy = (
+            "Check that the gateway runs. Correct host and port of the connection, or transport and protocol in its"
+            " extra. Airflow retries."
         )
-    return SinkUnavailableError(
-        f"HBase at {server} failed: {words}.",
-        code="sink_unavailable",
-        remedy="Wait for the retry. If it fails too, look at the logs of gateway and region servers.",
-        server=server,
-    )
+        return ServerFault.SILENT.error(f"the Thrift gateway of HBase at {server}", words, remedy, server=server)
+    return ServerFault.FAILED.error(f"HBase at {server}", words, server=server)
 
 
 def _text(value: Any) -> str:

@@ -25,8 +25,9 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.iceberg.connection import name_of, properties, secrets
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 60.0
@@ -127,19 +128,11 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
     """Return what is raised for an error of the client; None: it is none."""
     words = _words(error, connection)
     if isinstance(error, UnauthorizedError | OAuthError):
-        return SinkAccessError(
-            f"the catalog of {place} refuses the login: {words}.",
-            code="login_refused",
-            remedy="Correct login and password of the connection, or the credentials in its extra.",
-            table=place,
-        )
+        remedy = "Correct login and password of the connection, or the credentials in its extra."
+        return ServerFault.LOGIN.error(f"the catalog of {place}", words, remedy, table=place)
     if isinstance(error, ForbiddenError):
-        return SinkAccessError(
-            f"the catalog refuses a request for {place}: {words}.",
-            code="privilege_missing",
-            remedy="Grant the connection's user to load, create and commit the table.",
-            table=place,
-        )
+        remedy = "Grant the connection's user to load, create and commit the table."
+        return ServerFault.PRIVILEGE.error(f"the catalog of {place}", words, remedy, table=place)
     if isinstance(error, NotInstalledError | ModuleNotFoundError):
         return SinkAccessError(
             f"{place} needs a package that is not installed: {words}.",
@@ -150,19 +143,11 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in (
         "ConnectionError", "ConnectTimeout", "ReadTimeout", "OperationalError",
     ):  # fmt: skip
-        return SinkUnavailableError(
-            f"the catalog of {place} does not answer: {words}.",
-            code="server_unreachable",
-            remedy="Check that the catalog runs and that the connection is right. Airflow retries.",
-            table=place,
-        )
+        remedy = "Check that the catalog runs and that the connection is right. Airflow retries."
+        return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
     if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
-        return SinkUnavailableError(
-            f"{place}: {type(error).__name__}: {words}.",
-            code="sink_unavailable",
-            remedy="Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage.",
-            table=place,
-        )
+        remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."
+        return ServerFault.FAILED.error(place, f"{type(error).__name__}: {words}", remedy, table=place)
     return None
 
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import booleans, flags, is_binary
-from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.json_columns import beyond_years, has_floats, not_finite, objects, plain, unsupported
-from airflow_ft.sinks.base.key_texts import ambiguous, can_be_key, keys, where
+from airflow_ft.sinks.arrow import booleans, flags, is_binary, masked
+from airflow_ft.sinks.base.json_columns import objects, plain, unsupported, without_text
+from airflow_ft.sinks.base.key_texts import ambiguous, keys, named_problems, unfit_type, where
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
@@ -27,13 +26,8 @@ def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[A
     """Yield why rows with these columns do not fit."""
     if not schema.names:
         return
-    for column in sink.key_columns:
-        if column not in schema.names:
-            yield missing_in_rows(column, "key", schema.names).located(sink=name)
-        elif not can_be_key(schema.field(column).type):
-            yield _unsupported(name, schema.field(column), "part of a key")
-    if sink.change_column is not None and sink.change_column not in schema.names:
-        yield missing_in_rows(sink.change_column, "change_column", schema.names).located(sink=name)
+    for problem in named_problems(schema, "key", sink.key_columns, sink.change_column, "Redis"):
+        yield problem.located(sink=name)
     values = written(sink, schema)
     if sink.value == "string" and len(values) != 1:
         yield UnfitTargetError(
@@ -55,24 +49,13 @@ def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[A
                 column=column,
             )
         elif unsupported(field.type):
-            yield _unsupported(name, field, "value")
+            yield unfit_type(field, "value in Redis").located(sink=name)
 
 
 def written(sink: RedisSink, schema: pa.Schema) -> list[str]:
     """Return the columns that are written."""
     left_out = {sink.change_column, *(sink.key_columns if sink.value == "string" else ())}
     return [name for name in schema.names if name not in left_out]
-
-
-def _unsupported(sink: str, field: pa.Field, what: str) -> UnfitTargetError:
-    return UnfitTargetError(
-        f"column {field.name} has the type {field.type}, which cannot be a {what} in Redis.",
-        code="type_unsupported",
-        remedy="Cast it in the job, to STRING for example.",
-        sink=sink,
-        column=field.name,
-        type=str(field.type),
-    )
 
 
 def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> dict[int, str]:
@@ -82,9 +65,8 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
         column = rows.column(name)
         if sink.value == "string":
             found |= where(booleans(column.is_null()) & ~deletes, f"column {name} is NULL, which a string cannot be")
-        if has_floats(column.type):
-            found |= where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
-        found |= where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
+        for wrong, why in without_text(column):
+            found |= where(wrong & ~deletes, f"column {name} {why}")
     found |= ambiguous(sink.parts, rows)
     if OURS.startswith(sink.parts[0][0]):  # a column may complete it, also where the key begins with one
         found |= where(booleans(pc.starts_with(keys(sink.parts, rows), OURS)), f"the key begins with {OURS!r}")
@@ -118,18 +100,12 @@ def entries(sink: RedisSink, chunk: Chunk, number: int) -> Entries:
     texts = keys(sink.parts, rows).to_pylist()
     names = written(sink, rows.schema)
     live = flags(kinds == _PUT)  # others may hold values that have no text
-    columns = [_masked(rows.column(name), live) for name in names]
+    columns = [masked(rows.column(name), live) for name in names]
     if sink.value != "json":
         return Entries(texts, kinds.tolist(), names, [_values(column) for column in columns])
     numbers = pa.array(np.full(rows.num_rows, number, np.int64))
     text = objects([sink.version_field, *names], [numbers, *columns], rows.num_rows)
     return Entries(texts, kinds.tolist(), ["json"], [text.to_pylist()])
-
-
-def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return pc.if_else(keep, column, pa.scalar(None, column.type))
 
 
 def _values(column: pa.Array) -> list[Any]:

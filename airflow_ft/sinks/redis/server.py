@@ -13,6 +13,7 @@ from redis.retry import Retry
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.redis.spec import OURS
 
 PORT = 6379
@@ -79,19 +80,9 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     words = f"{error}".strip().rstrip(".")
     refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
     if isinstance(error, redis.exceptions.AuthenticationError) or refused:
-        return SinkAccessError(
-            f"Redis at {server} refuses the login: {words}.",
-            code="login_refused",
-            remedy="Correct login and password of the connection.",
-            server=server,
-        )
+        return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
-        return SinkAccessError(
-            f"Redis at {server} refuses a command: {words}.",
-            code="privilege_missing",
-            remedy="Grant it; `airflow ft setup --print` shows the rules.",
-            server=server,
-        )
+        return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return SinkUnavailableError(
             f"Redis at {server} is out of memory: {words}.",
@@ -101,19 +92,9 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         )
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return _replica(server)
-    if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError):
-        return SinkUnavailableError(
-            f"Redis at {server} does not answer: {words}.",
-            code="server_unreachable",
-            remedy="Check that the server runs and that host and port of the connection are right. Airflow retries.",
-            server=server,
-        )
-    return SinkUnavailableError(
-        f"Redis at {server} failed: {words}.",
-        code="sink_unavailable",
-        remedy="Wait for the retry. If it fails too, look at the log of the server.",
-        server=server,
-    )
+    is_lost = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError)
+    fault = ServerFault.SILENT if is_lost else ServerFault.FAILED
+    return fault.error(f"Redis at {server}", words, server=server)
 
 
 def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def examine_former(store: HistoryLog, uri: str, savepoint: Savepoint, name: str,
         f"Do nothing if you wanted that. Otherwise run `airflow ft resume {was}`, which takes the name back unless a"
         " run has staged under the new one."
     )
-    require_not_renamed(row.status, row.halt_message, was, remedy)
+    require_not_renamed(row, remedy)
     examine(
         store,
         uri,
@@ -154,7 +154,7 @@ def examine(
     opened = store.open_checkpoints(name)
     confirmed = store.latest_confirmed(name)
     if row.last_published and not rename:
-        require_not_renamed(row.status, row.halt_message, name)
+        require_not_renamed(row)
     require_settleable(row, opened)
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former

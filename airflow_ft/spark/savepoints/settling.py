@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.errors import StateConflictError, require_understood
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.recovery import give_up_undecided
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
     """StateConflictError when it is halted, or something of it is in quarantine."""
     require_understood(row)
-    if row.status is PipelineStatus.HALTED:
+    if (halt := row.halt) is not None:
         raise StateConflictError(
-            f"the pipeline is HALTED ({row.halt_reason}): {row.halt_message}",
+            f"the pipeline is {halt.headline}",
             code="pipeline_halted",
-            remedy=f"Remove the cause first. Then run `airflow ft resume {row.name}`.",
+            remedy=halt.remedy,
             pipeline=row.name,
-            reason=row.halt_reason,
+            reason=halt.reason,
         )
     if in_quarantine := quarantined(opened):
         raise StateConflictError(

@@ -173,7 +173,7 @@ def stage(
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed
-            _give_up(context, epoch, error, AbortReason.STOPPED if stopped else error.abort_reason)
+            give_up(context, epoch, error, AbortReason.STOPPED if stopped else error.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end
             raise
@@ -195,7 +195,7 @@ def _after(drain: Checkpoint, context: Context[DecisionLog], epoch: int, *, comp
     return StageResult((), {}, None)
 
 
-def _give_up(context: Context[DecisionLog], epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
+def give_up(context: Context[DecisionLog], epoch: int, error: AirflowFtError, reason: AbortReason) -> None:
     """Says why what the driver has left unpublished failed, if it could not: the next owner would not know."""
     if isinstance(error, FencedError):
         return

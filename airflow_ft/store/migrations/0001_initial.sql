@@ -10,6 +10,7 @@ CREATE TABLE meta (
 -- Every write locks its pipeline's row first.
 -- published: the highest number ever published.
 -- needs_stage: 1 between a rewind and the next begin_stage. Nothing computed before the rewind may be published after it.
+-- halt_*: the error that halted it (`protocol.failure.Halt`). renamed_to: the pipeline that continues it. NULL: none.
 -- origin_*: where a rewind of the first number leads if the pipeline was restored before it had a number.
 -- told_from: the first number whose events are kept.
 -- late_after: microseconds without a confirmed checkpoint after which the pipeline is late. NULL: never.
@@ -32,7 +33,10 @@ CREATE TABLE pipeline (
     published BIGINT NOT NULL,
     status TEXT NOT NULL,
     halt_reason TEXT,
-    halt_message TEXT NOT NULL,
+    halt_code TEXT NOT NULL DEFAULT '',
+    halt_message TEXT NOT NULL DEFAULT '',
+    halt_remedy TEXT NOT NULL DEFAULT '',
+    renamed_to TEXT,
     base_location TEXT,
     base_batch BIGINT,
     base_clean SMALLINT NOT NULL,

@@ -1,0 +1,210 @@
+"""The stage of rows that a program of the author has computed: sealed, and published as one checkpoint.
+
+What if the process dies ...
+- before it publishes: the files belong to no one and are swept later. The next attempt seals the rows again, in a
+  folder of its own.
+- after it published: the decision log knows the position, so the next attempt publishes nothing.
+An older process beside its successor holds an older epoch, so its publication is refused (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.pipeline.resolved import ResolvedPipeline
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.model import Checkpoint
+    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.wal.incoming import Rows
+    from airflow_ft.wal.writer import SegmentFolder
+
+log = logging.getLogger(__name__)
+
+Open = Callable[["SegmentFolder"], Mapping[str, "Rows"]]
+"""Opens the rows by sink. The folder is that of the segment: files for a moment go beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The checkpoint of a position. `is_repeated`: an earlier run has published it."""
+
+    number: int
+    is_repeated: bool
+
+
+def stage(
+    pipeline: ResolvedPipeline,
+    run: steps.Context[DecisionLog],
+    connections: ConnectionResolver,
+    position: Position,
+    open_rows: Open,
+) -> Published:
+    """Publish the rows of a position as one checkpoint, unless it is published.
+
+    Raises:
+        ConfigurationError: the position is older than the last one or of another kind, or leaves out one that was
+            rewound; or the pipeline has checkpoints of a Spark job.
+        ExternalRowsError: the rows cannot be read, or no sink can store them.
+        UnfitTargetError, JobError: a sink would refuse them.
+        TurnHeldError: another run has the turn.
+        FencedError: another process took over.
+    """
+    from airflow_ft.spark.task.stage import look_first
+
+    store, name = run.store, pipeline.pipeline
+    store.register(name)
+    steps.require_active(store, name)
+    steps.require_own_stage(run)
+    row = store.run(name, run.run)
+    if (row is not None and row.staged) or not steps.take_turn(run):
+        found = store.published_at(name, position.to_json())
+        if found is None:
+            raise _other_position(name, position)
+        return _published(found, run)
+    arguments = pipeline_steps.staging(pipeline, run, connections, lambda _: None)
+    look_first(run, arguments["preflight"], resume_drained=True)
+    with _attempt(run, arguments["spec"]) as (epoch, attempt):
+        found = store.published_at(name, position.to_json())
+        if found is None:
+            _require_next(store, name, position)
+            published = Published(
+                _publish(pipeline, run, epoch, attempt, position, open_rows, arguments["judge"]), False
+            )
+        else:
+            published = _published(found, run)
+    return published
+
+
+def _published(found: Checkpoint, run: steps.Context[DecisionLog]) -> Published:
+    log.info(
+        "position %s is checkpoint %d of %s: its rows are delivered once, so nothing is published again",
+        Position.stored(found.positions),
+        found.number,
+        found.run or "another run",
+    )
+    return Published(found.number, found.run != run.run)
+
+
+@contextmanager
+def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """An epoch and an attempt for the stage of a run, which ends with the block."""
+    from airflow_ft.spark.task.stage import give_up
+
+    store, name = run.store, run.pipeline
+    with new_epoch(store, name, run.worker, f"stage of {run.run}", run.lease_seconds) as (epoch, keeper):
+        steps.require_own_stage(run)
+        attempt = store.begin_stage(name, epoch, run.run, run.worker.task, spec)
+        try:
+            yield epoch, attempt
+        except AirflowFtError as error:
+            give_up(run, epoch, error, error.abort_reason)
+            raise
+        keeper.check()
+        # Not complete: when these rows were read is not known here. An interval says it with its end (`as_of`).
+        store.end_stage(name, epoch, run.run, None, complete=False)
+
+
+def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None:
+    """Raise ConfigurationError for a position that cannot follow those that are published (I10)."""
+    left = store.rewound_position(pipeline)
+    skipped = None if left is None else Position.stored(left.positions)
+    if left is not None and skipped is not None and skipped != position:
+        raise ConfigurationError(
+            f"position {skipped} comes first: checkpoint {left.number} had its rows and was not delivered"
+            f" ({left.message}).",
+            code="position_skipped",
+            remedy="Give that position again, with rows that its sinks take. To leave its rows out, give it with a"
+            " table that has no rows.",
+            pipeline=pipeline,
+            position=position.value,
+            skipped=skipped.value,
+        )
+    newest = store.newest_position(pipeline)
+    last = None if newest is None else Position.stored(newest.positions)
+    if store.pipeline(pipeline).base is not None or (newest is not None and last is None):
+        raise ConfigurationError(
+            "the checkpoints of this pipeline come from a Spark job.",
+            code="pipeline_of_a_job",
+            remedy="Give rows of other programs their own pipeline name.",
+            pipeline=pipeline,
+        )
+    if last is None:
+        return
+    position.require_after(last, pipeline)
+    if position.is_gap_after(last):
+        log.warning(
+            "position %s begins after the end of the last one, %s: nothing delivers what is between", position, last
+        )
+
+
+def _publish(
+    pipeline: ResolvedPipeline,
+    run: steps.Context[DecisionLog],
+    epoch: int,
+    attempt: int,
+    position: Position,
+    open_rows: Open,
+    judge: Callable[[Mapping[str, pa.Schema]], Any],
+) -> int:
+    from airflow_ft.wal import owners, roots
+    from airflow_ft.wal.incoming import write_rows
+    from airflow_ft.wal.manifest import MANIFEST
+    from airflow_ft.wal.writer import SegmentFolder
+
+    store, name = run.store, pipeline.pipeline
+    if shared_with := owners.register(store, pipeline.wal_root, name):
+        log.warning("%s %s", shared_with, owners.REMEDY)
+    folder = SegmentFolder(pipeline.wal_root, name, epoch, attempt, 0)
+    rows = open_rows(folder)
+    if problems := judge({sink: each.schema for sink, each in rows.items()}):
+        error = together(problems)
+        error.remedy += " Nothing was published."
+        raise error.located(pipeline=name)
+    before = store.pipeline(name)
+    number = store.trigger(name, epoch, run.run)
+    try:
+        write_rows(folder, rows)
+        segment = folder.seal(number, dict.fromkeys(rows, True), position.to_json())
+        folder.files.remove_tree(folder.beside)
+    except AirflowFtError:
+        raise
+    except OSError as error:
+        raise roots.away(pipeline.wal_root) or SealError(
+            f"its files could not be written: {error.strerror or error}.",
+            pipeline=name,
+            checkpoint=number,
+            remedy="Check whether the disk of wal_root is full or away. Nothing was published: the next attempt writes"
+            " the rows again.",
+        ) from error
+    roots.require_files(segment.location, [(MANIFEST, None)])
+    # One conditional write. Refused or unanswered: it is not repeated (I5). The next attempt finds the position or not.
+    store.publish(name, epoch, number, before.last_published, segment, None, position.to_json(), as_of=position.as_of)
+    each = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
+    log.info(
+        "checkpoint %d published: position %s, %s (%s)", number, position, count_text(segment.total_rows, "row"), each
+    )
+    return number
+
+
+def _other_position(pipeline: str, position: Position) -> ConfigurationError:
+    return ConfigurationError(
+        f"this run has staged another position than {position}.",
+        code="position_of_another_run",
+        remedy="Trigger a new DAG run for other rows.",
+        pipeline=pipeline,
+        position=position.value,
+    )

@@ -1,0 +1,160 @@
+"""Rows as a program gives them: tables in memory, folders of Parquet, DataFrames of PySpark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from airflow_ft.wal.incoming import ParquetRows, Rows
+    from airflow_ft.wal.writer import SegmentFolder
+
+_REMEDY = (
+    "Give a DataFrame of PySpark, pandas or Polars, a table of PyArrow, the result of DuckDB, or the path of a folder"
+    " with Parquet files."
+)
+
+log = logging.getLogger(__name__)
+
+
+class GivenRows:
+    """Rows by sink, read as often as a step is retried. What can be read once is read into memory here.
+
+    Raises:
+        ConfigurationError: these are no rows, or those of a sink are missing.
+        ExternalRowsError: a table has values that Arrow has no type for.
+    """
+
+    def __init__(self, rows: object, sinks: Collection[str]) -> None:
+        self._given: dict[str, Any] = {}
+        self._folder = ""
+        if isinstance(rows, str | PathLike):
+            self._folder = _location(fspath(rows))
+        elif isinstance(rows, Mapping):
+            _require_all(rows, sinks)
+            self._given = {name: _taken(f"rows[{name!r}]", rows[name]) for name in sinks}
+        elif len(sinks) == 1:
+            self._given = {name: _taken("rows", rows) for name in sinks}
+        else:
+            raise _of_which_sink(sinks)
+        self._sinks = tuple(sinks)
+
+    def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
+        """Return the rows by sink. Spark computes a DataFrame now, into a folder beside that of the segment."""
+        from airflow_ft.wal.incoming import ParquetRows, sink_folders
+
+        if self._folder:
+            found = sink_folders(self._folder, self._sinks)
+            return {sink: _located(sink, ParquetRows, location) for sink, location in found.items()}
+        return {sink: _located(sink, _opened, given, folder, sink) for sink, given in self._given.items()}
+
+
+def _opened(given: Any, folder: SegmentFolder, sink: str) -> Rows:
+    from airflow_ft.wal.incoming import ParquetRows, TableRows
+
+    if isinstance(given, str):
+        return ParquetRows(given)
+    return _computed(given, folder, sink) if _is_spark(given) else TableRows(given)
+
+
+def _located(sink: str, make: Any, *arguments: Any) -> Any:
+    try:
+        return make(*arguments)
+    except (ExternalRowsError, JobError) as error:
+        raise error.located(sink=sink) from error.__cause__
+
+
+def _taken(argument: str, given: object) -> Any:
+    """Return it as a location, a table of Arrow or a DataFrame of Spark, whichever it is."""
+    if isinstance(given, str | PathLike):
+        return _location(fspath(given))
+    return given if _is_spark(given) else _table(argument, given)
+
+
+def _location(path: str) -> str:
+    """A URI as it is, and a path as an absolute one."""
+    return path if "://" in path or path.startswith("file:") else str(Path(path).absolute())
+
+
+def _is_spark(given: object) -> bool:
+    return any(
+        kind.__module__.startswith("pyspark.sql") and kind.__name__ == "DataFrame" for kind in type(given).__mro__
+    )
+
+
+def _table(argument: str, given: object) -> pa.Table:
+    import pyarrow as pa
+
+    if isinstance(given, pa.Table):
+        return given
+    is_pandas = type(given).__module__.partition(".")[0] == "pandas"
+    if not is_pandas and not hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.RecordBatch):
+        raise wrong(argument, shown(given), _REMEDY)
+    try:
+        if is_pandas:
+            return pa.Table.from_pandas(given, preserve_index=False)
+        return pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else pa.table(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ExternalRowsError(
+            f"{argument} cannot be made a table of Arrow: {str(error).splitlines()[0].rstrip('.')}.",
+            code="rows_unreadable",
+            remedy="Give each column one type.",
+            argument=argument,
+        ) from error
+
+
+def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows:
+    """The rows of a DataFrame, which Spark writes once. JobError when it cannot."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    from airflow_ft.spark.driver.types import check_types
+    from airflow_ft.wal.incoming import ParquetRows
+
+    check_types(frame.schema, sink)
+    location = folder.files.uri(folder.beside, sink)
+    observation = Observation()
+    try:
+        observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
+        observed.write.parquet(folder.files.hadoop_path(location))
+    except PySparkException as error:
+        raise JobError(
+            f"Spark could not compute the rows: {str(error).splitlines()[0].rstrip('.')}.",
+            sink=sink,
+            remedy="Correct the program. Nothing was published.",
+        ) from error
+    return ParquetRows(location)
+
+
+def _require_all(rows: Mapping[Any, object], sinks: Collection[str]) -> None:
+    missing = [name for name in sinks if name not in rows]
+    unknown = [str(name) for name in rows if name not in sinks]
+    if missing or unknown:
+        raise ConfigurationError(
+            f"rows has {', '.join(map(str, rows)) or 'nothing'}, and the sinks are {', '.join(sinks)}.",
+            code="rows_missing" if missing else "rows_of_no_sink",
+            remedy="Give rows for each sink by its name. A table without rows delivers nothing.",
+            missing=missing,
+            unknown=unknown,
+        )
+
+
+def _of_which_sink(sinks: Collection[str]) -> ConfigurationError:
+    names = ", ".join(f'"{name}": ...' for name in sinks)
+    return ConfigurationError(
+        "the pipeline has several sinks, but it is not known which rows go where.",
+        code="rows_missing",
+        remedy=f"Give rows for each sink: {{{names}}}.",
+        missing=list(sinks),
+        unknown=[],
+    )

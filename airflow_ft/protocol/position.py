@@ -1,0 +1,205 @@
+"""The position of rows that a program of the author has computed: which rows they are, in the author's own terms.
+
+Rows of an equal position are the same rows, so they are delivered once. The decision log keeps each position with its
+checkpoint (`to_json`), forever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from airflow_ft.protocol.arguments import check_plain, check_zone, shown, wrong
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import canonical_json
+
+SOURCE = "external"
+"""Among the positions of a checkpoint: the name of the source."""
+MOST_BYTES = 1 << 20
+"""Length of a position as JSON: a list of some 10,000 files."""
+_BOUNDS = {"start", "end"}
+_REMEDY = (
+    'Give text, a whole number, a list of texts, an interval {"start": ..., "end": ...}, or another dictionary of plain'
+    " data."
+)
+
+
+class PositionKind(StrEnum):
+    """The order of a pipeline's positions."""
+
+    NAME = "name"
+    """By nothing: only equality counts."""
+    NUMBER = "number"
+    """A whole number that grows."""
+    INTERVAL = "interval"
+    """{"start", "end"}, each from the end of an earlier one or later. Bounds are times, dates or whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position, in the one form that equal positions have: plain JSON."""
+
+    kind: PositionKind
+    value: Any
+
+    @classmethod
+    def of(cls, given: object) -> Self:
+        """Return the position that an author gives.
+
+        A list of texts is taken as a set. The bounds of an interval may be datetimes, dates, ISO text or whole numbers.
+
+        Raises:
+            ConfigurationError: it is no position.
+        """
+        kind, value = _normal(given)
+        if len(canonical_json(value).encode()) > MOST_BYTES:
+            raise wrong(
+                "position",
+                shown(given),
+                "Give something shorter that names the same rows, such as a checksum of the list.",
+                code="position_too_large",
+                why=f", which has more than {MOST_BYTES:,} bytes as JSON",
+            )
+        return cls(kind, value)
+
+    @classmethod
+    def stored(cls, positions: Mapping[str, Any]) -> Self | None:
+        """Return the position among those of a checkpoint; None: its rows came from a job of Spark."""
+        found = positions.get(SOURCE)
+        if not isinstance(found, Mapping) or set(found) != {"kind", "position"}:
+            return None
+        return cls(PositionKind(found["kind"]), found["position"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the positions of its checkpoint."""
+        return {SOURCE: {"kind": self.kind.value, "position": self.value}}
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Return the end of an interval of times, as of which everything is there; None: any other position."""
+        if self.kind is not PositionKind.INTERVAL:
+            return None
+        end = _comparable(self.value["end"])
+        return end if isinstance(end, datetime) else None
+
+    def require_after(self, last: Position, pipeline: str) -> None:
+        """Raise ConfigurationError if the position cannot follow `last`, the newest published one."""
+        if self.kind is not last.kind or _sort(self) != _sort(last):
+            raise ConfigurationError(
+                f"position {self} is of another kind than the last one, {last}.",
+                code="position_kind_changed",
+                remedy="Give positions of the kind that the pipeline began with, or give the pipeline another name.",
+                pipeline=pipeline,
+                position=self.value,
+                last=last.value,
+            )
+        if self.kind is PositionKind.NAME:
+            return
+        begins, ended = self._bounds()[0], last._bounds()[1]
+        is_older = begins <= ended if self.kind is PositionKind.NUMBER else begins < ended
+        if is_older:
+            raise ConfigurationError(
+                f"position {self} is older than the last one, {last}. Some of its rows may be delivered already.",
+                code="position_older",
+                remedy="Give a position behind the last one. To deliver in any order, name the rows by text instead:"
+                " of text only equality counts.",
+                pipeline=pipeline,
+                position=self.value,
+                last=last.value,
+            )
+
+    def is_gap_after(self, last: Position) -> bool:
+        """Return whether an interval begins later than `last` ends."""
+        return self.kind is PositionKind.INTERVAL and bool(self._bounds()[0] > last._bounds()[1])
+
+    def _bounds(self) -> tuple[Any, Any]:
+        if self.kind is PositionKind.INTERVAL:
+            return _comparable(self.value["start"]), _comparable(self.value["end"])
+        return self.value, self.value
+
+    def __str__(self) -> str:
+        if self.kind is PositionKind.INTERVAL:
+            return f"{self.value['start']} to {self.value['end']}"
+        text = self.value if isinstance(self.value, str) else canonical_json(self.value)
+        return repr(text if len(text) <= 80 else f"{text[:80]}...")
+
+
+def _normal(given: object) -> tuple[PositionKind, Any]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return PositionKind.NUMBER, given
+    if isinstance(given, str):
+        check_plain("position", given)
+        if given.strip() in ("", "None"):
+            raise wrong("position", shown(given), _REMEDY, why=", which names no rows")
+        return PositionKind.NAME, given
+    if isinstance(given, Mapping) and set(given) == _BOUNDS:
+        return PositionKind.INTERVAL, _interval(given)
+    if isinstance(given, list | tuple | Mapping) and given:
+        check_plain("position", given)
+        _refuse_fractions(given)
+        if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+            return PositionKind.NAME, sorted(set(given))
+        return PositionKind.NAME, json.loads(canonical_json(given))
+    raise wrong("position", shown(given), _REMEDY)
+
+
+def _refuse_fractions(value: object) -> None:
+    """Raise ConfigurationError for a float: two that look equal may differ, and NaN differs from itself."""
+    if isinstance(value, float):
+        raise wrong("position", shown(value), "Write fractions as text.", why=", a fraction")
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for each in items:
+        _refuse_fractions(each)
+
+
+def _interval(given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: _bound(name, given[name]) for name in sorted(_BOUNDS)}
+    start, end = _comparable(found["start"]), _comparable(found["end"])
+    if type(start) is not type(end):
+        raise wrong(
+            "position",
+            f"{found['start']} to {found['end']}",
+            "Give two times with their zones, two dates, or two whole numbers.",
+            why=", an interval with two kinds of bounds",
+        )
+    if start > end:
+        raise wrong(
+            "position",
+            f"{found['start']} to {found['end']}",
+            "Give the earlier bound as start.",
+            why=", an interval that ends before it starts",
+        )
+    return found
+
+
+def _bound(name: str, value: object) -> int | str:
+    """A bound as it is kept: a whole number, a date as ISO text, or a time as ISO text in UTC."""
+    remedy = f"Give a time with its zone, a date, or a whole number as {name}."
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value = _comparable(value)
+        except ValueError:
+            raise wrong(f"position[{name!r}]", shown(value), remedy) from None
+    if isinstance(value, datetime):
+        check_zone(f"position[{name!r}]", value)
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    raise wrong(f"position[{name!r}]", shown(value), remedy)
+
+
+def _comparable(bound: int | str) -> Any:
+    if isinstance(bound, int):
+        return bound
+    return date.fromisoformat(bound) if len(bound) == 10 else datetime.fromisoformat(bound)
+
+
+def _sort(position: Position) -> type | None:
+    """The type of an interval's bounds, which can only be compared with their like."""
+    return type(position._bounds()[0]) if position.kind is PositionKind.INTERVAL else None

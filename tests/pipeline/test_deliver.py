@@ -1,0 +1,286 @@
+"""`airflow_ft.deliver`: rows of this process into SQLite, once for each position."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import airflow_ft
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    ExternalRowsError,
+    StageError,
+)
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.store import open_store
+from airflow_ft.wal import incoming
+from tests.raising import raises
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "what": ["a", "b"]})
+
+
+class Shop:
+    """A SQLite file, and a pipeline into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, f"sqlite:///{folder}/ft.db"
+
+    def deliver(self, rows: object, position: object, *sinks: str, **more: Any) -> dict[str, Any]:
+        return airflow_ft.deliver(
+            rows,
+            pipeline="orders",
+            position=position,
+            sinks={name: airflow_ft.SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
+            store=self.store,
+            wal_root=str(self.folder / "wal"),
+            restart=airflow_ft.NoRestart(),
+            **more,
+        )
+
+    def rows(self, table: str = "orders") -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
+            return shop.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+    def states(self) -> list[str]:
+        with closing(open_store(self.store)) as store:
+            return [str(checkpoint.state) for checkpoint in reversed(store.checkpoints("orders"))]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
+    return Shop(tmp_path)
+
+
+def folder(at: Path, *tables: pa.Table, name: str = "part-{:05}.parquet") -> Path:
+    at.mkdir(parents=True, exist_ok=True)
+    for number, table in enumerate(tables):
+        pq.write_table(table, at / name.format(number))
+    return at
+
+
+def test_a_position_is_delivered_once(shop: Shop) -> None:
+    first = shop.deliver(ROWS, "2026-11-24")
+    assert (first["numbers"], first["rows"], first["checkpoint"], first["repeated"]) == ([1], 2, 1, False)
+    again = shop.deliver(ROWS, "2026-11-24")
+    assert (again["numbers"], again["rows"], again["checkpoint"], again["repeated"]) == ([], 0, 1, True)
+    assert shop.deliver(ROWS.slice(0, 0), "2026-11-23")["checkpoint"] == 2, "of text only equality counts"
+    assert shop.rows() == [(1, "a"), (2, "b")]
+
+
+def test_everything_that_has_rows_is_taken(shop: Shop, tmp_path: Path) -> None:
+    read_once = pa.RecordBatchReader.from_batches(ROWS.schema, ROWS.to_batches())
+    given = [
+        ROWS,
+        ROWS.to_pandas(),
+        read_once,
+        ROWS.to_batches()[0],
+        folder(tmp_path / "in", ROWS.slice(0, 1), ROWS.slice(1)),
+        str(folder(tmp_path / "file", ROWS, name="one.parquet") / "one.parquet"),
+    ]
+    for number, rows in enumerate(given):
+        assert shop.deliver(rows, number)["rows"] == 2
+    assert shop.rows() == [(1, "a")] * len(given) + [(2, "b")] * len(given)
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_several_sinks_are_one_checkpoint(shop: Shop, tmp_path: Path, as_folder: bool) -> None:
+    rows: dict[str, Any] = {"orders": ROWS, "large": ROWS.slice(1)}
+    if as_folder:
+        for name, table in rows.items():
+            folder(tmp_path / "in" / name, table)
+    found = shop.deliver(tmp_path / "in" if as_folder else rows, 1, "orders", "large")
+    assert (found["numbers"], found["rows"]) == ([1], 3)
+    assert (shop.rows(), shop.rows("large")) == ([(1, "a"), (2, "b")], [(2, "b")])
+
+
+@pytest.mark.parametrize(
+    ("last", "position", "code"),
+    [
+        (2, 1, "position_older"),
+        ({"start": 0, "end": 10}, {"start": 9, "end": 20}, "position_older"),
+        ({"start": "2026-11-24", "end": "2026-11-25"}, "2026-11-25", "position_kind_changed"),
+        ({"start": "2026-11-24", "end": "2026-11-25"}, {"start": 1, "end": 2}, "position_kind_changed"),
+    ],
+)
+def test_what_cannot_follow_the_last_position_is_refused(shop: Shop, last: object, position: object, code: str) -> None:
+    shop.deliver(ROWS, last)
+    with raises(ConfigurationError, code, pipeline="orders", position=position):
+        shop.deliver(ROWS, position)
+    assert shop.rows() == [(1, "a"), (2, "b")]
+    assert shop.states() == ["COMPLETED"], "no number was drawn"
+
+
+def test_an_interval_says_as_of_when_everything_is_there(shop: Shop) -> None:
+    end = datetime(2026, 11, 25, tzinfo=UTC)
+    shop.deliver(ROWS, {"start": "2026-11-24T00:00:00Z", "end": "2026-11-25T00:00:00+00:00"})
+    again = shop.deliver(ROWS, {"start": datetime(2026, 11, 24, tzinfo=UTC), "end": end})
+    assert again["repeated"]
+    with closing(open_store(shop.store)) as store:
+        assert store.read_as_of("orders", 1) == end
+
+
+def test_what_a_sink_refuses_is_given_again_before_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.deliver(ROWS, 1)
+
+    def refuse(*_: Any) -> None:
+        raise DeclinedError("no.", code="value_unfit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteParticipant, "prepare", refuse)
+        with raises(DeclinedError, "value_unfit"):
+            shop.deliver(ROWS, 2)
+    with raises(ConfigurationError, "position_skipped", skipped=2, position=3):
+        shop.deliver(ROWS, 3)
+    assert not shop.deliver(ROWS.slice(1), 2)["repeated"]
+    shop.deliver(ROWS, 3)
+    assert [id for id, _ in shop.rows()] == [1, 1, 2, 2, 2]
+
+
+def test_a_pipeline_of_a_job_takes_no_rows_of_others(shop: Shop) -> None:
+    run = RunKey("orders", "monday")
+    with closing(open_store(shop.store)) as store:
+        store.register("orders")
+        epoch = take_epoch(store, "orders", Worker().lease(), "a test", lease_seconds=0.0)
+        store.begin_stage("orders", epoch, run)
+        store.end_stage("orders", epoch, run, SparkPosition("file:///wal/orders/spark/1-1", 3))
+        store.leave_turn("orders", run)
+        for lease in store.leases("orders"):
+            store.release_lease("orders", lease.holder)
+    with raises(ConfigurationError, "pipeline_of_a_job", pipeline="orders"):
+        shop.deliver(ROWS, "a")
+
+
+def strange(at: Path) -> Path:
+    at.mkdir()
+    return at
+
+
+@pytest.mark.parametrize(
+    ("write", "code"),
+    [
+        (lambda at: at, "files_none"),
+        (strange, "files_none"),
+        (lambda at: folder(at, ROWS, name="_hidden.parquet"), "files_none"),
+        (lambda at: folder(at / "country=de", ROWS).parent, "files_nested"),
+        (lambda at: folder(at / "_temporary" / "0", ROWS).parent.parent, "writer_unfinished"),
+        (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
+        (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
+        (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
+        (lambda at: (folder(at, ROWS) / "b.parquet").write_bytes(b"PAR1 torn") and at, "parquet_unreadable"),
+    ],
+)
+def test_a_folder_that_cannot_be_delivered_is_refused_before_anything_is_visible(
+    shop: Shop, tmp_path: Path, write: Callable[[Path], Path], code: str
+) -> None:
+    with raises(ExternalRowsError, code, sink="orders"):
+        shop.deliver(write(tmp_path / "in"), "a")
+    assert shop.states() == []
+    folder(tmp_path / "other", ROWS)
+    assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (pa.table({"id": pa.nulls(1)}), "type_unsupported"),
+        (pa.table({"t": pa.array([1], pa.time64("us"))}), "type_unsupported"),
+        (pa.table({"t": pa.array([1], pa.timestamp("ns"))}), "value_not_exact"),
+        (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
+        (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
+    ],
+)
+def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:
+    with raises(ExternalRowsError, code):
+        shop.deliver(rows, "a")
+
+
+def test_columns_that_do_not_fit_are_refused_before_they_are_published(shop: Shop) -> None:
+    shop.deliver(ROWS, 1)
+    with pytest.raises(AirflowFtError) as caught:
+        shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)
+    assert caught.value.sink == "orders"
+    assert shop.states() == ["COMPLETED"]
+
+
+def test_files_that_change_while_they_are_read_are_not_published(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = folder(tmp_path / "in", ROWS)
+    write = incoming._write
+
+    def changed(*given: Any) -> None:
+        write(*given)
+        folder(at, ROWS.slice(1))
+
+    monkeypatch.setattr(incoming, "_write", changed)
+    with raises(StageError, "file_changed"):
+        shop.deliver(at, "a")
+    assert shop.states() == ["ABORTED"]
+
+
+def test_a_writer_that_goes_on_changes_nothing_that_is_delivered(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = folder(tmp_path / "in", ROWS)
+    commit = SqliteParticipant.commit
+
+    def after_zombie(*given: Any, **named: Any) -> Any:
+        with (at / "part-00000.parquet").open("r+b") as file:  # into the very file that was read
+            file.write(b"zombie")
+        folder(at, ROWS, ROWS, ROWS)
+        return commit(*given, **named)
+
+    monkeypatch.setattr(SqliteParticipant, "commit", after_zombie)
+    assert shop.deliver(at, "a")["rows"] == 2
+    assert shop.rows() == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sinks", "code"),
+    [
+        (5, ("orders",), "argument_invalid"),
+        (ROWS, ("orders", "large"), "rows_missing"),
+        ({"orders": ROWS}, ("orders", "large"), "rows_missing"),
+        ({"orders": ROWS, "other": ROWS}, ("orders",), "rows_of_no_sink"),
+        ("s3://bucket/in", ("orders",), "path_invalid"),
+    ],
+)
+def test_what_are_no_rows_of_the_sinks_is_refused(shop: Shop, rows: object, sinks: tuple[str, ...], code: str) -> None:
+    with raises(ConfigurationError, code):
+        shop.deliver(rows, "a", *sinks)
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [("job", "jobs.orders"), ("streaming", True), ("overlap", True), ("spark_conf", {"a": "b"})],
+)
+def test_with_a_position_there_is_no_job(shop: Shop, argument: str, given: object) -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["position", argument]):
+        shop.deliver(ROWS, "a", **{argument: given})
+
+
+def test_rows_need_a_position_and_a_position_rows(shop: Shop) -> None:
+    with raises(ConfigurationError, "argument_missing", argument="position"):
+        shop.deliver(ROWS, None)
+    declared = {"pipeline": "orders", "position": "a", "sinks": {"o": airflow_ft.SqliteSink(table="o", conn_id="shop")}}
+    with raises(ConfigurationError, "rows_missing"):
+        airflow_ft.run(**declared)
+    with raises(ConfigurationError, "rows_missing"):
+        airflow_ft.dry_run(**declared)
+    with raises(ConfigurationError, "template_not_rendered", argument="position"):
+        airflow_ft.deliver(ROWS, **{**declared, "position": {"start": "{{ ds }}", "end": "{{ ds }}"}})

@@ -1,0 +1,66 @@
+"""kill -9 at each step of `airflow_ft.deliver`: the same call again completes the work, and no row is there twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_ft.pipeline import settings
+from airflow_ft.protocol import steps
+from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.wal import incoming
+from airflow_ft.wal.writer import SegmentFolder
+from tests.pipeline.test_deliver import ROWS, Shop, shop
+
+__all__ = ["shop"]
+pytestmark = pytest.mark.slow
+PLACES: list[tuple[Any, str]] = [
+    (DecisionLog, "begin_stage"),
+    (DecisionLog, "trigger"),
+    (incoming, "write_rows"),
+    (SegmentFolder, "seal"),
+    (DecisionLog, "publish"),
+    (DecisionLog, "end_stage"),
+    (steps, "prepare_step"),
+    (SqliteParticipant, "commit"),
+    (steps, "confirm_step"),
+]
+
+
+def die_after(holder: Any, name: str) -> None:
+    do: Callable[..., Any] = getattr(holder, name)
+
+    def wrapped(*given: Any, **named: Any) -> None:
+        do(*given, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(holder, name, wrapped)
+
+
+def killed(shop: Shop, position: int, holder: Any, name: str) -> None:
+    """A process that calls it and dies there."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_after(holder, name)
+            shop.deliver(ROWS, position)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), f"it did not die after {name}"
+
+
+def test_the_same_call_again_completes_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.3)
+    published = [name for _, name in PLACES].index("publish")
+    for position, (holder, name) in enumerate(PLACES):
+        killed(shop, position, holder, name)
+        found = shop.deliver(ROWS, position)
+        assert found["repeated"] is (position >= published), name
+        assert found["rows"] == (0 if name == "confirm_step" else 2), name
+        assert [id for id, _ in shop.rows()] == [1] * (position + 1) + [2] * (position + 1), name
