@@ -15,8 +15,9 @@ from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportExcepti
 
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.hive.lineage import PORT
 from airflow_ft.sinks.hive.thrift import API
 
@@ -118,12 +119,7 @@ class Connected:
     def _failure(self, error: BaseException) -> AirflowFtError:
         words = _words(error)
         if isinstance(error, TTransportException | ConnectionError | TimeoutError | EOFError):
-            return SinkUnavailableError(
-                f"the Hive metastore at {self.server} does not answer: {words}.",
-                code="server_unreachable",
-                remedy="Check that it runs, and host and port of the connection. Airflow retries.",
-                server=self.server,
-            )
+            return ServerFault.SILENT.error(f"the Hive metastore at {self.server}", words, server=self.server)
         if isinstance(error, TApplicationException | TProtocolException | ProtocolError):
             return SinkAccessError(
                 f"the server at {self.server} does not speak the protocol of a Hive metastore: {words}.",
@@ -132,12 +128,8 @@ class Connected:
                 server=self.server,
             )
         if "ermission denied" in words or "AccessControl" in words:
-            return SinkAccessError(
-                f"the Hive metastore refuses a request for {self}: {words}.",
-                code="privilege_missing",
-                remedy="Let the metastore's user write the table's folder, and this user change the table.",
-                table=str(self),
-            )
+            remedy = "Let the metastore's user write the table's folder, and this user change the table."
+            return ServerFault.PRIVILEGE.error(f"the Hive metastore, asked for {self},", words, remedy, table=str(self))
         if isinstance(error, API.InvalidObjectException | API.InvalidOperationException):
             return UnfitTargetError(
                 f"the Hive metastore refuses a change of {self}: {words}.",
@@ -145,12 +137,8 @@ class Connected:
                 remedy="Compare the table with what docs/hive.md says a table must be.",
                 table=str(self),
             )
-        return SinkUnavailableError(
-            f"{self}: {type(error).__name__}: {words}.",
-            code="sink_unavailable",
-            remedy="Wait for the retry, which reads the marker. If it fails too, look at the metastore's log.",
-            table=str(self),
-        )
+        words = f"{type(error).__name__}: {words}"
+        return ServerFault.FAILED.error(f"a request for {self}", words, table=str(self))
 
 
 def _words(error: BaseException) -> str:
