@@ -62,7 +62,7 @@ def test_spark_reads_every_type_and_writes_beside_it(hive3: Hive3, tmp_path: Pat
             [sys.executable, "-c", script, str(hive3.port), str(tmp_path), *names],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]

@@ -26,9 +26,15 @@ pytestmark = [pytest.mark.server, pytest.mark.sampled(among="Hive")]
 OURS = {"airflow_ft": "string"}
 
 
+@pytest.fixture(params=["hive", pytest.param("hive3", marks=pytest.mark.release)])
+def server(request: pytest.FixtureRequest) -> Hive:
+    found: Hive = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def world(hive: Hive, tmp_path: Path) -> Iterator[World]:
-    with closing(World(Table(hive), tmp_path)) as made:
+def world(server: Hive, tmp_path: Path) -> Iterator[World]:
+    with closing(World(Table(server), tmp_path)) as made:
         yield made
 
 
@@ -73,8 +79,8 @@ def test_two_pipelines_do_not_meet(world: World) -> None:
         world.shows(sorted([*world.ids_of(1, 2), *other.ids_of(1)]))
 
 
-def test_partitions_are_named_as_hive_does(hive: Hive, tmp_path: Path) -> None:
-    target = Table(hive, partition_by=("text",))
+def test_partitions_are_named_as_hive_does(server: Hive, tmp_path: Path) -> None:
+    target = Table(server, partition_by=("text",))
     with closing(World(target, tmp_path)) as world:
         texts = ["a/b", "ü", "50%", "a=b", None]
         rows = pa.table({"id": range(5), "text": pa.array(texts, pa.string())})
@@ -131,8 +137,10 @@ def test_a_table_that_rows_cannot_be_added_to_is_refused(
 
 
 @pytest.mark.parametrize("by", [(), ("id",)], ids=str)
-def test_a_table_without_columns_gets_those_of_the_first_rows(hive: Hive, tmp_path: Path, by: tuple[str, ...]) -> None:
-    target = Table(hive, partition_by=by)
+def test_a_table_without_columns_gets_those_of_the_first_rows(
+    server: Hive, tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    target = Table(server, partition_by=by)
     with closing(World(target, tmp_path)) as world:
         world.number = 1
         world.deliver(world.plan_of(1, world.nothing(1)))
@@ -159,8 +167,8 @@ def test_columns_come_from_no_process_that_was_overtaken(world: World) -> None:
         assert lacks_columns(place.table())
 
 
-def test_another_server_is_told(hive: Hive) -> None:
-    target = Table(hive)
+def test_another_server_is_told(server: Hive) -> None:
+    target = Table(server)
     with closing(Connected(target.connection, ("default", "t"))) as place, place.translated_errors():
         assert "default" in place.client.get_all_databases()
     kerberos = replace(target.connection, extra={"auth_mechanism": "GSSAPI"})
