@@ -16,7 +16,6 @@ from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.hive import columns
 from airflow_ft.sinks.hive.metastore import Connected
-from airflow_ft.sinks.hive.participant import lacks_table
 from airflow_ft.sinks.hive.spec import HiveSink
 from airflow_ft.sinks.hive.table import Version
 
@@ -31,7 +30,7 @@ def _table(sink: HiveSink, connection: ConnectionInfo) -> Finding:
     with closing(Connected(connection, sink.identifier, ASK_SECONDS)) as place, place.translated_errors():
         there = Version.newest(place)
         if there is None and not sink.create:
-            raise lacks_table(place)
+            raise sink.lacks_table(place)
         if there is None:
             return Finding(f"{place} will be created")
         if problems := list(there.oddities()):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
-from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.protocol.model import Promise
+from airflow_ft.sinks.base.catalog_sink import CatalogSink
+from airflow_ft.sinks.base.places import check_sink, is_late
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -26,7 +25,7 @@ KEY = "airflow_ft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiveSink:
+class HiveSink(CatalogSink):
     """Rows of a pipeline into one partitioned table of a Hive metastore, as Parquet files.
 
     The rows of a checkpoint become new partitions. One request adds all of them, and the marker that proves them
@@ -65,12 +64,14 @@ class HiveSink:
             check_type(name, getattr(self, name), bool, "give True or False.", of="HiveSink")
         check_sink(self, "table", "orders")
         if self.strategy not in STRATEGIES:
-            raise _invalid("strategy", self.strategy, 'Give strategy="partitions", or leave it out.')
+            raise self._invalid("strategy", self.strategy, 'Give strategy="partitions", or leave it out.')
         if not is_late(self.table) and not re.fullmatch(r"[\w-]+\.[A-Za-z0-9_]+\.[A-Za-z0-9_]+", self.table):
-            raise _invalid("table", self.table, 'Give connection, schema and table: table="metastore.shop.orders".')
+            raise self._invalid(
+                "table", self.table, 'Give connection, schema and table: table="metastore.shop.orders".'
+            )
         for one in self.partition_by:
             if not is_template(one) and (not re.fullmatch(r"[A-Za-z0-9_]+", one) or one.lower() == KEY):
-                raise _invalid("partition_by", one, f"Give a column of the rows other than {KEY}, which is added.")
+                raise self._invalid("partition_by", one, f"Give a column of the rows other than {KEY}, which is added.")
 
     @property
     def metastore(self) -> str:
@@ -82,38 +83,3 @@ class HiveSink:
         """Schema and table, as the metastore has them: in lower case."""
         _, schema, table = self.table.lower().split(".")
         return schema, table
-
-    @property
-    def participant(self) -> str:
-        """The name, or one that is made of the table: it stays, whatever is rendered."""
-        return self.name or name_of("hive", self.table)
-
-    def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one request, so its rows come once all the same."""
-        return self.promise
-
-    def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        return {name: value for name, value in settings_of(self, self.table).items() if name != "strategy"}
-
-    @classmethod
-    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name", "strategy"})
-        return cls(name=name, **settings)
-
-
-def metastore_of(plan: ParticipantPlan) -> str:
-    """Return the Airflow connection of a plan."""
-    [settings] = plan.sinks.values()
-    return str(settings["table"]).partition(".")[0]
-
-
-def _invalid(argument: str, value: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{argument} of HiveSink is {value!r}.",
-        code="argument_invalid",
-        remedy=remedy,
-        argument=argument,
-        value=value,
-    )

@@ -1,6 +1,7 @@
 """Hive, as the registry knows it. A table names the connection of its metastore, and each table is a participant."""
 
-from airflow_ft.sinks.hive.spec import STRATEGIES, metastore_of
+from airflow_ft.sinks.base.catalog_sink import connection_of
+from airflow_ft.sinks.hive.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -14,5 +15,5 @@ SYSTEM = System(
     extra="hive",
     preload=("airflow_ft.sinks.hive.participant",),
     connects=False,
-    conn_id=metastore_of,
+    conn_id=connection_of,
 )
