@@ -18,7 +18,7 @@ help: ## list the targets
 		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
 
 .PHONY: install
-install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
+install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, Hive, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
 	@tools/bootstrap.sh $(ONLY)
 
 .PHONY: venv

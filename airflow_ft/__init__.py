@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
     from airflow_ft.sinks.files.spec import FilesSink as FilesSink
     from airflow_ft.sinks.hbase.spec import HBaseSink as HBaseSink
+    from airflow_ft.sinks.hive.spec import HiveSink as HiveSink
     from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
@@ -85,6 +86,7 @@ _WHERE = {
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "IcebergSink": "airflow_ft.sinks.iceberg.spec",
     "HBaseSink": "airflow_ft.sinks.hbase.spec",
+    "HiveSink": "airflow_ft.sinks.hive.spec",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
     "MaintenanceOperator": "airflow_ft.operators.maintenance",
@@ -132,6 +134,7 @@ __all__ = [
     "FilesSink",
     "FixedDelay",
     "FromSavepoint",
+    "HiveSink",
     "IcebergSink",
     "InjectBarrierOperator",
     "KafkaSink",

@@ -5,7 +5,7 @@ A server that cannot be started fails the test; nothing is skipped.
 | fixture | scope | gives |
 | --- | --- | --- |
 | `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `s3`, `iceberg_rest` | session | the shared one (`tools.servers`) |
-| `hbase`, `redis_server`, `cassandra_server` | session | the same |
+| `hbase`, `hive`, `hive3`, `redis_server`, `cassandra_server` | session | the same |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -34,6 +34,8 @@ from tools.servers import (
     Database,
     HBase,
     Hdfs,
+    Hive,
+    Hive3,
     IcebergRest,
     Kafka,
     MariaDb,
@@ -192,6 +194,7 @@ def shared(kind: type[S], **given: Any) -> Any:
 mariadb, mysql, postgres = shared(MariaDb), shared(MySql), shared(Postgres)
 kafka, s3, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
 hbase, cassandra_server = shared(HBase), shared(Cassandra)
+hive, hive3 = shared(Hive), shared(Hive3)
 redis_server = shared(Redis, options={"appendfsync": "always"})
 
 

@@ -193,7 +193,19 @@ def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
     rows = re.findall(r"^\| (\w+)[^|]*\| (\d+) \|$", TEXT["docs/sinks.md"], re.MULTILINE)
     assert {name.lower().replace("postgresql", "postgres"): int(cases) for name, cases in rows} == {
         name: counted[name]
-        for name in ("sqlite", "delta", "iceberg", "files", "postgres", "kafka", "mysql", "redis", "hbase", "cassandra")
+        for name in (
+            "sqlite",
+            "delta",
+            "iceberg",
+            "hive",
+            "files",
+            "postgres",
+            "kafka",
+            "mysql",
+            "redis",
+            "hbase",
+            "cassandra",
+        )
     }
     words = " ".join(TEXT["docs/writing-a-sink.md"].split())
     mistakes = len(DEFECTS) + len(HISTORIES) + len(WRONG)

@@ -49,7 +49,7 @@ UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "serv
 """Seconds of a test whose file was not measured yet, by its marks."""
 SHARED = {"spark": "Spark's session", "chromium": "the browser"}
 """Fixture that files share -> the group of all tests that use it, or what is made of it."""
-TOGETHER = {"HBase", "Cassandra", "HDFS"}
+TOGETHER = {"HBase", "Hive", "Cassandra", "HDFS"}
 """The tests of these groups stay on one worker, so that only one starts the server."""
 
 

@@ -41,6 +41,7 @@ SERVERS = frozenset(
         "postgres",
         "kafka",
         "hdfs",
+        "hive",
         "hbase",
         "s3",
         "iceberg_rest",

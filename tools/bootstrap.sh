@@ -10,6 +10,8 @@
 #   delta-jars   .local/jars/delta     Spark's Delta, which reads what the Delta sink has written
 #   hdfs         .local/jars/hdfs      a NameNode and a DataNode of Apache Hadoop, from Maven Central (104 MB)
 #   iceberg      .local/jars/iceberg   Iceberg's own REST catalog, from Maven Central (93 MB)
+#   hive         .local/jars/hive      Hive's metastore, from Maven Central (182 MB)
+#   hive3        .local/jars/hive3     the metastore of Hive 3, which uses Hadoop's classes of `hive` (30 MB)
 #   hbase        .local/jars/hbase     Apache HBase and its Thrift gateway, from Maven Central (108 MB)
 #   flink-jars   .local/jars/flink     Flink and its sinks, for the benchmarks that compare with it (only when asked for)
 #   mariadb      .local/servers/mariadb
@@ -146,6 +148,10 @@ install_iceberg() { copy_jars iceberg; }
 
 install_hbase() { copy_jars hbase; }
 
+install_hive() { copy_jars hive; }
+
+install_hive3() { copy_jars hive3; }
+
 install_cassandra() { copy_jars cassandra; }
 
 install_delta_jars() { copy_jars delta; }
@@ -251,13 +257,13 @@ install_chromium() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hbase cassandra mariadb mysql postgres redis s3 spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js)" ;;
   esac
 }
 
@@ -283,7 +289,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hbase cassandra mariadb mysql postgres redis s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

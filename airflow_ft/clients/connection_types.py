@@ -84,6 +84,19 @@ CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "apache-airflow-providers-apache-hive",
+        {
+            "connection-type": "hive_metastore",
+            "hook-class-name": "airflow_ft.hooks.servers.HiveMetastoreHook",
+            "hook-name": "Hive metastore",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema", "login", "password", "extra"],
+                "relabeling": {},
+                "placeholders": {"host": "metastore.example.com", "port": "9083"},
+            },
+        },
+    ),
+    (
         "apache-airflow-providers-apache-cassandra",
         {
             "connection-type": "cassandra",

@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 _LEAD_TO = {
     "aws": "S3",
     "iceberg": "Iceberg",
+    "hive_metastore": "Hive",
     "hbase": "HBase",
     "cassandra": "Cassandra",
     "kafka": "Kafka",

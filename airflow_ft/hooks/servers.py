@@ -129,6 +129,19 @@ class IcebergCatalogHook(_TestedHook):
             return f"an Iceberg catalog with {len(place.catalog.list_namespaces())} namespaces"
 
 
+class HiveMetastoreHook(_TestedHook):
+    """A Hive metastore, for `HiveSink`."""
+
+    conn_type: ClassVar[str] = "hive_metastore"
+    hook_name: ClassVar[str] = "Hive metastore"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.hive.metastore import Connected
+
+        with closing(Connected(connection, ("", ""), _SECONDS)) as place, place.translated_errors():
+            return f"a Hive metastore with {len(place.client.get_all_databases())} schemas"
+
+
 class HBaseGatewayHook(_TestedHook):
     """A Thrift gateway of HBase, for `HBaseSink`."""
 

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.sinks.cassandra.server import opened as cassandra
 from airflow_ft.sinks.hbase import server as hbase
+from airflow_ft.sinks.hive.metastore import Connected as Metastore
 from airflow_ft.sinks.iceberg.connection import properties
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
@@ -36,11 +37,13 @@ READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
     "sqlite": ("SQLite", SqliteFile.of),
     "redis": ("Redis", lambda info: opened(info).__enter__()),
     "iceberg": ("Iceberg", properties),
+    "hive_metastore": ("Hive", lambda info: Metastore(info, ("", "")).client),
     "hbase": ("HBase", lambda info: hbase.opened(info).__enter__()),
     "cassandra": ("Cassandra", lambda info: cassandra(info).__enter__()),
     "kafka": ("Kafka", KafkaSettings.from_connection),
     "kafka as a source": ("Kafka", kafka_options),
 }
+CONNECT = {"hbase", "hive_metastore", "cassandra", "postgres"}
 
 
 def of_type(conn_type: str) -> ConnectionInfo:
@@ -50,7 +53,20 @@ def of_type(conn_type: str) -> ConnectionInfo:
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     "conn_type",
-    ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "iceberg", "hbase", "cassandra", "Spark "],
+    [
+        "mysql",
+        "postgres",
+        "postgresql",
+        "sqlite",
+        "kafka",
+        "aws",
+        "redis",
+        "iceberg",
+        "hive_metastore",
+        "hbase",
+        "cassandra",
+        "Spark ",
+    ],
 )
 def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
     there, read = READERS[reader]
@@ -64,7 +80,7 @@ def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> Non
     assert "planted" not in f"{caught.error} {vars(caught.error)}"
 
 
-@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"hbase", "cassandra", "postgres"}))  # these connect
+@pytest.mark.parametrize("reader", sorted(READERS.keys() - CONNECT))
 @pytest.mark.parametrize("conn_type", ["own", "", "generic", "gcpcloudsql"])
 def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: str) -> None:
     _, read = READERS[reader]

@@ -39,6 +39,7 @@ _MODULES = {
     "hbase": "thriftpy2",
     "hdfs": "hdfs_native",
     "held": "kafka",
+    "hive": "thriftpy2",
     "iceberg": "pyiceberg",
     "openlineage": "airflow.providers.openlineage",
     "redis": "redis",

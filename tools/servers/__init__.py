@@ -15,6 +15,7 @@ from tools.servers.cassandra import Cassandra
 from tools.servers.database import Database
 from tools.servers.hbase import HBase
 from tools.servers.hdfs import Hdfs
+from tools.servers.hive import Hive, Hive3
 from tools.servers.iceberg import IcebergRest
 from tools.servers.kafka import Kafka
 from tools.servers.mariadb import MariaDb
@@ -27,6 +28,8 @@ __all__ = [
     "S3", "Cassandra",
     "Database", "HBase",
     "Hdfs",
+    "Hive",
+    "Hive3",
     "IcebergRest",
     "Kafka",
     "MariaDb",

@@ -35,7 +35,8 @@ class Column(TableColumn):
 class Format:
     """Demands of a table format on columns. `type_of` returns its name for a type of Arrow; "": it has none.
 
-    `odd` finds characters that no name may have, and `reserved` is a name that the sink needs itself.
+    `odd` finds characters that no name may have, and `reserved` is a name that the sink needs itself. `evolves`: the
+    sink can add columns.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Format:
     type_of: Callable[[pa.DataType], str]
     odd: re.Pattern[str]
     reserved: str = ""
+    evolves: bool = True
 
     def holds(self, column: Column, kind: pa.DataType) -> bool:
         """Return whether the column holds all values of a type of the log as they are."""
@@ -61,7 +63,7 @@ class Format:
             if field.name.lower() in seen:
                 what = Misfits(table).ambiguous(seen[field.name.lower()], field.name)
                 yield declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
-            if self.odd.search(field.name) or field.name == self.reserved:
+            if self.odd.search(field.name) or field.name.lower() == self.reserved:
                 what = f"{self.title} allows no column name {field.name!r}."
                 remedy = "Rename it in the job: use letters, digits and '_'."
                 yield declined(what, "name_invalid", remedy, name, field.name)
@@ -94,7 +96,9 @@ class Format:
         kind = self.type_of(field.type)
         if column is None and not evolves:
             added = f"ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})"
-            remedy = f"Add it in Spark ({added}), drop it in the job, or set {self.sink}(schema_evolution=True)."
+            remedy = f"Add it in Spark ({added}), or drop it in the job."
+            if self.evolves:
+                remedy = f"Add it in Spark ({added}), drop it in the job, or set {self.sink}(schema_evolution=True)."
             yield misfits.missing(field.name, field.name, (each.name for each in columns), remedy)
         several = [each.name for each in columns if each.name.lower() == field.name.lower()]
         if len(several) > 1 and field.name not in several:

@@ -115,7 +115,7 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
         return str(self.place)
 
     def _lacks_table(self) -> UnfitTargetError:
-        return lacks_table(self.place)
+        return self.sink.lacks_table(self.place)
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(
@@ -124,13 +124,3 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
             remedy="Restore the table with its branches. Compare table and decision log before you resume.",
             table=str(self.place),
         )
-
-
-def lacks_table(place: Connected) -> UnfitTargetError:
-    """Return the error for a table that is not there, and that the sink does not make."""
-    return UnfitTargetError(
-        f"there is no table {place}, and the sink does not create it: create=False.",
-        code="table_missing",
-        remedy="Create the table, or set IcebergSink(create=True).",
-        table=str(place),
-    )

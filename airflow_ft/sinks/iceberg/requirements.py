@@ -16,7 +16,6 @@ from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.iceberg import columns
 from airflow_ft.sinks.iceberg.catalog import Connected
-from airflow_ft.sinks.iceberg.participant import lacks_table
 from airflow_ft.sinks.iceberg.spec import IcebergSink
 from airflow_ft.sinks.iceberg.table import Version
 
@@ -31,7 +30,7 @@ def _table(sink: IcebergSink, connection: ConnectionInfo) -> Finding:
     with closing(Connected(connection, sink.identifier, looks=True)) as place, place.translated_errors():
         there = Version.newest(place)
         if there is None and not sink.create:
-            raise lacks_table(place)
+            raise sink.lacks_table(place)
         if there is None:
             return Finding(f"{place} will be created")
         if problems := list(there.oddities()):

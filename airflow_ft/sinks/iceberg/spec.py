@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
-from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.protocol.model import Promise
+from airflow_ft.sinks.base.catalog_sink import CatalogSink
+from airflow_ft.sinks.base.places import check_sink, is_late
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -27,7 +26,7 @@ PARTITION = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSink:
+class IcebergSink(CatalogSink):
     """Rows of a pipeline into one Iceberg table.
 
     The rows of a checkpoint and the marker that proves them are one commit of the table (ATOMIC), which can carry the
@@ -69,16 +68,16 @@ class IcebergSink:
             check_type(name, getattr(self, name), bool, "give True or False.", of="IcebergSink")
         check_sink(self, "table", "orders")
         if self.strategy == "upsert":
-            raise _invalid(
+            raise self._invalid(
                 "strategy", "upsert", "Deliver changes as rows: the client pyiceberg writes no equality deletes."
             )
         if self.strategy not in STRATEGIES:
-            raise _invalid("strategy", self.strategy, 'Give strategy="commit", or leave it out.')
+            raise self._invalid("strategy", self.strategy, 'Give strategy="commit", or leave it out.')
         if not is_late(self.table) and not re.fullmatch(r"[\w-]+(\.[\w-]+){2,}", self.table):
-            raise _invalid("table", self.table, 'Give connection, namespace and table: table="lake.shop.orders".')
+            raise self._invalid("table", self.table, 'Give connection, namespace and table: table="lake.shop.orders".')
         for one in self.partition_by:
             if not is_template(one) and not PARTITION.fullmatch(one):
-                raise _invalid("partition_by", one, 'Give a column, or a transform: "day(at)", "bucket(16, id)".')
+                raise self._invalid("partition_by", one, 'Give a column, or a transform: "day(at)", "bucket(16, id)".')
 
     @property
     def catalog(self) -> str:
@@ -89,38 +88,3 @@ class IcebergSink:
     def identifier(self) -> tuple[str, ...]:
         """The table in its catalog: namespaces and name."""
         return tuple(self.table.split(".")[1:])
-
-    @property
-    def participant(self) -> str:
-        """The name, or one made from the table. It is the same in all runs."""
-        return self.name or name_of("iceberg", self.table)
-
-    def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one commit, so its rows come once all the same."""
-        return self.promise
-
-    def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        return {name: value for name, value in settings_of(self, self.table).items() if name != "strategy"}
-
-    @classmethod
-    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> Self:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name", "strategy"})
-        return cls(name=name, **settings)
-
-
-def catalog_of(plan: ParticipantPlan) -> str:
-    """Return the Airflow connection of a plan."""
-    [settings] = plan.sinks.values()
-    return str(settings["table"]).partition(".")[0]
-
-
-def _invalid(argument: str, value: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{argument} of IcebergSink is {value!r}.",
-        code="argument_invalid",
-        remedy=remedy,
-        argument=argument,
-        value=value,
-    )

@@ -1,6 +1,7 @@
 """Iceberg, as the registry knows it. A table names the connection of its catalog, and each table is a participant."""
 
-from airflow_ft.sinks.iceberg.spec import STRATEGIES, catalog_of
+from airflow_ft.sinks.base.catalog_sink import connection_of
+from airflow_ft.sinks.iceberg.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -14,5 +15,5 @@ SYSTEM = System(
     extra="iceberg",
     preload=("airflow_ft.sinks.iceberg.participant",),
     connects=False,
-    conn_id=catalog_of,
+    conn_id=connection_of,
 )

@@ -19,7 +19,7 @@ from tools.servers import Database, HBase, Redis
 
 pytestmark = pytest.mark.airflow
 
-TYPES = {"iceberg", "hbase", "cassandra", "mysql", "postgres", "redis", "spark", "sqlite"}
+TYPES = {"iceberg", "hive_metastore", "hbase", "cassandra", "mysql", "postgres", "redis", "spark", "sqlite"}
 ONE_AFTER_THE_OTHER = """
 import json, os, sys, tempfile
 from airflow.__main__ import main

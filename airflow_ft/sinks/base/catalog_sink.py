@@ -1,0 +1,75 @@
+"""What a DAG author writes for one table in a catalog that an Airflow connection leads to. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Self, cast
+
+from airflow_ft.protocol.arguments import shown
+from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.places import name_of, settings_of
+from airflow_ft.sinks.base.settings import refuse_unknown
+
+
+class CatalogSink:
+    """Base of a frozen dataclass with these fields and others: rows into the table "CONNECTION.SCHEMA.TABLE".
+
+    The dataclass declares all fields itself, so that its signature begins with the table.
+    """
+
+    __slots__ = ()
+
+    table: str
+    name: str
+
+    kind: ClassVar[str]
+    promise: ClassVar[Promise]
+
+    @property
+    def participant(self) -> str:
+        """The name, or one made from the table. It is the same in all runs."""
+        return self.name or name_of(self.kind, self.table)
+
+    def at_least_once(self) -> Promise:
+        """Return the same promise: marker and rows are in one commit."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
+        this: Any = self
+        return {name: value for name, value in settings_of(this, self.table).items() if name != "strategy"}
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> Self:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        made: Any = cls
+        refuse_unknown(settings, {field.name for field in fields(made)} - {"name", "strategy"})
+        return cast("Self", made(name=name, **settings))
+
+    @classmethod
+    def _invalid(cls, argument: str, value: object, remedy: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{argument} of {cls.__name__} is {shown(value)}.",
+            code="argument_invalid",
+            remedy=remedy,
+            argument=argument,
+            value=value,
+        )
+
+    @classmethod
+    def lacks_table(cls, place: object) -> UnfitTargetError:
+        """Return the error for a table that is not there, and that the sink does not create."""
+        return UnfitTargetError(
+            f"there is no table {place}, and the sink does not create it: create=False.",
+            code="table_missing",
+            remedy=f"Create the table, or set {cls.__name__}(create=True).",
+            table=str(place),
+        )
+
+
+def connection_of(plan: ParticipantPlan) -> str:
+    """Return the Airflow connection that a plan's table names."""
+    [settings] = plan.sinks.values()
+    return str(settings["table"]).partition(".")[0]

@@ -1,0 +1,88 @@
+"""Columns of a table of Hive, and its partitions: do rows fit?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.base import table_columns
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import Column, Format, declined
+from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.hive.spec import KEY, HiveSink
+from airflow_ft.sinks.hive.thrift import API
+
+_LOCAL = re.compile(r"(?<![^:<,])timestamp_ntz(?=[,>]|$)")  # a type, and no name of a field
+
+
+def type_of(kind: pa.DataType) -> str:
+    """Return what Hive calls the type; "": Hive, as Spark reads it, has no such type."""
+    name = table_columns.type_of(kind)
+    return "" if _LOCAL.search(name) else name.lower()
+
+
+FORMAT = Format("Hive", HiveSink.__name__, type_of, re.compile(r"[^A-Za-z0-9_]"), KEY, evolves=False)
+
+
+def of_table(table: Any) -> list[Column]:
+    """Return the columns of a table, those of its partitions last."""
+    fields = [*(table.sd.cols or ()), *(key for key in table.partitionKeys or () if key.name != KEY)]
+    return [Column(field.name, field.type.replace(" ", "").lower(), True) for field in fields]
+
+
+def keys_of(table: Any) -> list[str]:
+    """Return the columns that the table is partitioned by, without the sink's own."""
+    return [key.name for key in table.partitionKeys or () if key.name != KEY]
+
+
+def fields_of(schema: pa.Schema | None, by: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """Return columns and partition columns of a table that is made for such rows. None: it has no columns yet.
+
+    The metastore refuses to change the type of a column, so the table has none until they are known.
+    """
+    types = {field.name.lower(): type_of(field.type) for field in schema} if schema is not None else {}
+    divided = [name.lower() for name in by]
+    plain = [API.FieldSchema(name=name, type=kind) for name, kind in types.items() if name not in divided]
+    keys = [API.FieldSchema(name=name, type=types.get(name) or "string") for name in divided]
+    return plain, [*keys, API.FieldSchema(name=KEY, type="string", comment="checkpoint of airflow-ft")]
+
+
+def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: str) -> Iterator[AirflowFtError]:
+    """All that speaks against such rows. `there`: the table; None, or without columns: it is made of the rows."""
+    if len(schema) == 0:
+        return
+    yield from FORMAT.unholdable(sink.table, schema, name)
+    made = there is None or lacks_columns(there)
+    by = [each.lower() for each in sink.partition_by] if made else keys_of(there)
+    kinds = {field.name.lower(): field.type for field in schema}
+    for one in by:
+        if one not in kinds:
+            yield missing_in_rows(one, "partition_by", schema.names).located(sink=name)
+        elif not can_partition(kinds[one]):
+            remedy = "Partition by columns of text, whole numbers, booleans or dates."
+            what = f"a column of type {kinds[one]} cannot be a partition column."
+            yield declined(what, "partition_unfit", remedy, name, one)
+    if set(kinds) <= set(by):
+        what = "all columns are partition columns, so no column is left for the files."
+        yield declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
+    if made:
+        return
+    if sink.partition_by and [each.lower() for each in sink.partition_by] != by:
+        yield UnfitTargetError(
+            f"the table is partitioned by {by}, and partition_by is {list(sink.partition_by)}.",
+            code="partition_unfit",
+            remedy="Leave partition_by= out, or deliver into another table.",
+            sink=name,
+            partitions=by,
+            partition_by=list(sink.partition_by),
+        )
+    yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=False)
+
+
+def lacks_columns(table: Any) -> bool:
+    """Return whether the table has no columns of rows yet."""
+    return not table.sd.cols

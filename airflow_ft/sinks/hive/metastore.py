@@ -1,0 +1,147 @@
+"""A connection to a Hive metastore, and what its errors mean. The client repeats nothing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
+from thriftpy2.protocol.exc import TProtocolException
+from thriftpy2.thrift import TApplicationException, TClient, TException
+from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.hive.lineage import PORT
+from airflow_ft.sinks.hive.thrift import API
+
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 300.0
+_LONGEST = 300
+_AT_ONCE = 200
+"""Partitions in one answer."""
+
+
+@dataclass
+class Connected:
+    """A table's name in the metastore of a connection, which is opened at the first use."""
+
+    connection: ConnectionInfo
+    identifier: tuple[str, str]
+    seconds: float = _ANSWER_SECONDS
+    seen: dict[str, int] = field(default_factory=dict)
+    """The newest memory of each participant that was seen here, by its name."""
+    _client: TClient | None = field(default=None, repr=False)
+    _wire: Any = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return ".".join((self.connection.conn_id, *self.identifier))
+
+    @property
+    def server(self) -> str:
+        """Host and port, for errors."""
+        return f"{self.connection.host or 'localhost'}:{self.connection.port or PORT}"
+
+    @property
+    def client(self) -> TClient:
+        """The metastore. SinkAccessError: the connection does not lead to one that this client can reach."""
+        if self._client is None:
+            require_type(self.connection, "hive_metastore")
+            extra = self.connection.extra
+            mechanism = extra.get("auth_mechanism") or extra.get("authMechanism") or "NOSASL"
+            if mechanism != "NOSASL":
+                raise SinkAccessError(
+                    f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone.",
+                    code="connection_invalid",
+                    remedy="Use a metastore without SASL, and remove auth_mechanism from the connection's extra.",
+                    participant=self.connection.conn_id,
+                    fields=["auth_mechanism"],
+                )
+            make: Any = TSocket  # it has no types
+            self._wire = TCyBufferedTransport(
+                make(
+                    self.connection.host or "localhost",
+                    self.connection.port or PORT,
+                    socket_timeout=int(self.seconds * 1000),
+                    connect_timeout=int(min(self.seconds, _CONNECT_SECONDS) * 1000),
+                )
+            )
+            self._wire.open()
+            protocol: Any = TCyBinaryProtocol
+            self._client = TClient(API.Metastore, protocol(self._wire))
+        return self._client
+
+    def close(self) -> None:
+        """End the connection. The next use opens another one."""
+        wire, self._wire, self._client = self._wire, None, None
+        if wire is not None:
+            with suppress(Exception):  # nothing is under way in it
+                wire.close()
+
+    def table(self) -> Any | None:
+        """The table as it is now. None: there is none."""
+        schema, name = self.identifier
+        try:
+            return self.client.get_table_req(API.GetTableRequest(dbName=schema, tblName=name)).table
+        except API.NoSuchObjectException:
+            return None
+
+    def partitions(self, names: Sequence[str]) -> Iterator[Any]:
+        """Yield those of the named partitions that there are."""
+        for first in range(0, len(names), _AT_ONCE):
+            yield from self.client.get_partitions_by_names(*self.identifier, list(names[first : first + _AT_ONCE]))
+
+    @contextmanager
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of the metastore and of files as ours, and all of ours with their place.
+
+        They end the connection, and so does an interruption: the answer to another request may be on its way.
+        """
+        where = {"unconnected": True, **where}
+        try:
+            yield
+        except OvertakenError:
+            raise
+        except AirflowFtError as error:
+            raise error.located(**where) from error.__cause__
+        except (TException, ProtocolError, OSError, EOFError) as error:
+            self.close()
+            raise self._failure(error).located(**where) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _failure(self, error: BaseException) -> AirflowFtError:
+        words = _words(error)
+        if isinstance(error, TTransportException | ConnectionError | TimeoutError | EOFError):
+            return ServerFault.SILENT.error(f"the Hive metastore at {self.server}", words, server=self.server)
+        if isinstance(error, TApplicationException | TProtocolException | ProtocolError):
+            return SinkAccessError(
+                f"the server at {self.server} does not speak the protocol of a Hive metastore: {words}.",
+                code="connection_invalid",
+                remedy="Name a metastore (Thrift over TCP, without SASL and TLS; Hive 3 or 4) in the connection.",
+                server=self.server,
+            )
+        if "ermission denied" in words or "AccessControl" in words:
+            remedy = "Let the metastore's user write the table's folder, and this user change the table."
+            return ServerFault.PRIVILEGE.error(f"the Hive metastore, asked for {self},", words, remedy, table=str(self))
+        if isinstance(error, API.InvalidObjectException | API.InvalidOperationException):
+            return UnfitTargetError(
+                f"the Hive metastore refuses a change of {self}: {words}.",
+                code="table_unsupported",
+                remedy="Compare the table with what docs/hive.md says a table must be.",
+                table=str(self),
+            )
+        words = f"{type(error).__name__}: {words}"
+        return ServerFault.FAILED.error(f"a request for {self}", words, table=str(self))
+
+
+def _words(error: BaseException) -> str:
+    """Return what the server says, in one line."""
+    text = str(getattr(error, "message", None) or error).strip()
+    return text.partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__

@@ -1,0 +1,176 @@
+"""A metastore, tables of others, and processes that meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.protocol.errors import FencedError, SinkAccessError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.sinks.hive import memory, table
+from airflow_ft.sinks.hive.columns import lacks_columns
+from airflow_ft.sinks.hive.metastore import Connected
+from airflow_ft.sinks.hive.thrift import API
+from airflow_ft.testing.world import World
+from tests.raising import raises
+from tests.sinks.hive.world import Table
+from tools.servers import Hive
+
+pytestmark = [pytest.mark.server, pytest.mark.sampled(among="Hive")]
+OURS = {"airflow_ft": "string"}
+
+
+@pytest.fixture(params=["hive", pytest.param("hive3", marks=pytest.mark.release)])
+def server(request: pytest.FixtureRequest) -> Hive:
+    found: Hive = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def world(server: Hive, tmp_path: Path) -> Iterator[World]:
+    with closing(World(Table(server), tmp_path)) as made:
+        yield made
+
+
+@contextmanager
+def before_the_next(request: str, act: Callable[[], object]) -> Iterator[None]:
+    """Something happens when the next request is on its way to the metastore."""
+    call, done = getattr(table.Version, request), list[bool]()
+
+    def made(*of: Any) -> Any:
+        if not done:
+            done.append(True)
+            act()
+        return call(*of)
+
+    with mock.patch.object(table.Version, request, made):
+        yield
+    assert done
+
+
+def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next("commit", lambda: world.prepare(plan, epoch=2)), raises(FencedError, "fenced"):
+        world.commit(plan, vote)
+    world.shows(world.ids_of(1))
+
+
+def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
+    a_raised_fence_refuses_what_is_on_its_way(world)
+    place = world.target.files()[0].parents[1]  # type: ignore[attr-defined]
+    assert len(list(place.iterdir())) == 1  # what was refused left no files
+
+
+def test_two_pipelines_do_not_meet(world: World) -> None:
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with closing(World(world.target, world.folder)) as other:
+        with before_the_next("commit", lambda: other.deliver(other.plan())):
+            world.commit(plan, vote)
+        world.shows(sorted([*world.ids_of(1, 2), *other.ids_of(1)]))
+
+
+def test_partitions_are_named_as_hive_does(server: Hive, tmp_path: Path) -> None:
+    target = Table(server, partition_by=("text",))
+    with closing(World(target, tmp_path)) as world:
+        texts = ["a/b", "ü", "50%", "a=b", None]
+        rows = pa.table({"id": range(5), "text": pa.array(texts, pa.string())})
+        world.deliver(world.plan(rows))
+        assert {row["id"]: row["text"] for row in target.read()} == dict(enumerate(texts))
+        found = target.partitions()
+        assert {part["airflow_ft"] for part in found} == {f"{world.pipeline}/orders/1"}
+        assert all("/_airflow_ft/" in str(part["folder"]) for part in found)
+
+
+def test_the_memory_keeps_names_alone_of_old_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_FILLED", 4)
+    for _ in range(6):
+        world.deliver(world.plan())
+    target = world.target
+    assert isinstance(target, Table)
+    found = {
+        int(part["airflow_ft"].rpartition("-")[2]): "airflow_ft.memory.0" in part["parameters"]
+        for part in target.partitions(memory=True)
+    }
+    assert sorted(found) == list(range(1, len(found) + 1))
+    assert found[len(found)] and not found[1] and sum(found.values()) <= 8
+    world.shows(world.ids_of(1, 2, 3, 4, 5, 6))
+
+
+def test_a_table_that_lost_its_memory_halts_the_pipeline(world: World) -> None:
+    world.deliver(world.plan())
+    with mock.patch.object(memory, "_NAME", "gone-"), raises(StoreBehindSinkError, "ledger_lost"):
+        world.prepare(world.plan())
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        ({}, {}),
+        ({"dt": "string"}, {}),
+        ({"airflow_ft": "bigint"}, {}),
+        (OURS, {"numBuckets": 4, "bucketCols": ["id"]}),
+        (OURS, {"parameters": {"partition.retention.period": "30d"}}),
+        (OURS, {"location": "s3a://bucket/orders"}),
+        (OURS, {"inputFormat": "org.apache.hadoop.mapred.TextInputFormat"}),
+    ],
+    ids=str,
+)
+def test_a_table_that_rows_cannot_be_added_to_is_refused(
+    world: World, keys: dict[str, str], settings: dict[str, Any]
+) -> None:
+    target = world.target
+    assert isinstance(target, Table)
+    with suppress(API.MetaException):  # a metastore without S3 makes none there
+        target.make({"id": "bigint", "text": "string"}, keys, **settings)
+        with raises(UnfitTargetError, "table_unsupported"):
+            world.prepare(world.plan())
+
+
+@pytest.mark.parametrize("by", [(), ("id",)], ids=str)
+def test_a_table_without_columns_gets_those_of_the_first_rows(
+    server: Hive, tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    target = Table(server, partition_by=by)
+    with closing(World(target, tmp_path)) as world:
+        world.number = 1
+        world.deliver(world.plan_of(1, world.nothing(1)))
+        world.deliver(world.plan())
+        with target.opened() as place:
+            there = place.table()
+            assert there is not None
+            types = {each.name: each.type for each in [*there.sd.cols, *there.partitionKeys]}
+        assert types == {"id": "bigint", "text": "string", "airflow_ft": "string"}
+        world.shows(world.ids_of(2))
+
+
+def test_columns_come_from_no_process_that_was_overtaken(world: World) -> None:
+    world.number = 1
+    world.deliver(world.plan_of(1, world.nothing(1)))
+    plan = world.plan()
+    with (
+        closing(world.participant(plan)) as successor,
+        before_the_next("evolve", lambda: successor.abort(plan, world.fence(2, world.attempt()), {})),
+        raises(FencedError, "fenced"),
+    ):
+        world.prepare(plan)
+    with world.target.opened() as place:  # type: ignore[attr-defined]
+        assert lacks_columns(place.table())
+
+
+def test_another_server_is_told(server: Hive) -> None:
+    target = Table(server)
+    with closing(Connected(target.connection, ("default", "t"))) as place, place.translated_errors():
+        assert "default" in place.client.get_all_databases()
+    kerberos = replace(target.connection, extra={"auth_mechanism": "GSSAPI"})
+    with raises(SinkAccessError, "connection_invalid"):
+        _ = Connected(kerberos, ("", "")).client

@@ -1,0 +1,98 @@
+"""What a DAG author writes for Hive, columns that do not fit, and the chain of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft import HiveSink
+from airflow_ft.protocol.errors import ConfigurationError, StoreBehindSinkError
+from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
+from airflow_ft.sinks.hive.memory import group_of, is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
+from airflow_ft.sinks.hive.table import path_of
+from tests.raising import raises
+
+TABLE = "metastore.shop.orders"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"table": "shop.orders"},
+        {"table": "metastore.shop.a b"},
+        {"partition_by": ["airflow_ft"]},
+        {"partition_by": ["day(at)"]},
+        {"strategy": "upsert"},
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument=next(iter(given))):
+        HiveSink(**{"table": TABLE, **given})
+
+
+def test_a_plan_keeps_its_settings() -> None:
+    sink = HiveSink(table="metastore.Shop.Orders", partition_by=["dt"], create=False, shared=True, name="orders")
+    assert HiveSink.from_settings("orders", sink.settings()) == sink
+    assert (sink.metastore, sink.identifier) == ("metastore", ("shop", "orders"))
+    assert HiveSink(table=TABLE).participant == "hive-metastore-shop-orders"
+
+
+def test_types_of_hive() -> None:
+    assert type_of(pa.timestamp("us", "UTC")) == "timestamp"
+    assert type_of(pa.timestamp("us")) == type_of(pa.list_(pa.timestamp("us"))) == type_of(pa.uint8()) == ""
+    assert type_of(pa.struct({"timestamp_ntz": pa.int32()})) == "struct<timestamp_ntz:int>"
+
+
+def test_columns_of_a_new_table_and_what_speaks_against_them() -> None:
+    schema = pa.schema({"Id": pa.int64(), "dt": pa.date32(), "ratio": pa.float64()})
+    plain, keys = fields_of(schema, ["DT"])
+    assert [(each.name, each.type) for each in plain] == [("id", "bigint"), ("ratio", "double")]
+    assert [(each.name, each.type) for each in keys] == [("dt", "date"), ("airflow_ft", "string")]
+
+    def codes(*by: str) -> list[str]:
+        return [each.code for each in schema_problems(HiveSink(table=TABLE, partition_by=by), schema, None, "rows")]
+
+    assert codes("dt") == []
+    assert codes("ratio") == ["partition_unfit"]
+    assert codes("nothing") == ["job_column_missing"]
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 1_000, 5_001, 123_456])
+@pytest.mark.parametrize("behind", [None, 0, 1, 7, 8, 9, 500])
+def test_the_newest_document_is_found(last: int, behind: int | None) -> None:
+    asked = 0
+
+    def look(numbers: Collection[int]) -> Mapping[int, int]:
+        nonlocal asked
+        asked += 1
+        assert len(numbers) <= 200
+        return {number: number for number in numbers if 1 <= number <= last}
+
+    seen = max(0, last - behind) if behind is not None else 0
+    assert newest(look, seen) == (last, last or None)
+    assert asked <= 6
+
+
+def test_a_document_is_parameters_of_letters() -> None:
+    text = '{"head": "ü' + "".join(map(chr, range(32, 5_000))) + '"}'
+    parameters = packed(text)
+    assert len(parameters) > 1 and all(each.isascii() and len(each) < 4_000 for each in parameters.values())
+    assert unpacked({**parameters, "transient_lastDdlTime": "1"}, "here") == text
+    assert unpacked({"transient_lastDdlTime": "1"}, "here") is None
+    first = next(iter(parameters))
+    with raises(StoreBehindSinkError, "ledger_damaged"):
+        unpacked({**parameters, first: parameters[first][:-8]}, "here")
+
+
+def test_partitions_without_rows_are_known_by_their_value() -> None:
+    assert is_memory(value_of_memory("p/orders", 7)) and not is_memory(value_of_rows("p/orders", 7))
+    assert not is_memory(value_of_rows(group_of("memory-1", "memory-1"), 7))
+
+
+def test_locations_are_taken_literally() -> None:
+    assert path_of("file:/data/a%20b") == path_of("file:///data/a%20b") == "/data/a%20b"
+    assert path_of("hdfs://nn:8020/a") == "hdfs://nn:8020/a"

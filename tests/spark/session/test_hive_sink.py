@@ -1,0 +1,80 @@
+"""Spark reads through the metastore what the Hive sink has written, and each goes on beside the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_ft.testing.world import World
+from tests.sinks.hive.world import Table
+from tests.spark.session.test_delta_sink import ROWS as DELTA_ROWS
+from tools.servers import Hive3
+
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.release]
+ROWS = DELTA_ROWS.drop_columns(["local"])
+SPARK = """
+import json, sys
+from pyspark.sql import SparkSession, functions as F
+port, path, one, other = sys.argv[1:]
+builder = SparkSession.builder.master("local[1]").enableHiveSupport()
+for name, value in {
+    "spark.hadoop.hive.metastore.uris": f"thrift://127.0.0.1:{port}",
+    "spark.hadoop.hive.exec.dynamic.partition.mode": "nonstrict",
+    "spark.driver.memory": "700m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
+    "spark.sql.warehouse.dir": path + "/warehouse", "spark.log.level": "ERROR",
+}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+rows = spark.table(one).drop("airflow_ft")
+rows.orderBy("id").write.parquet(path + "/read")
+where = [
+    "id > 1", "at >= '2023-11-14 22:13:20.00025Z'", "isnan(float)", "text is null", "price >= 0.01",
+    "text = repeat('ü', 40)", "day = '0001-01-01'", "int = 2147483647", "double = 'Infinity'"]
+counts = [rows.where(each).count() for each in where]
+mine = spark.table(one).where("airflow_ft = 'p/orders/1'").count()
+for table in (one, other):
+    (spark.table(table).where("id = 1").withColumn("id", F.expr("id + 100")).withColumn("airflow_ft", F.lit("others"))
+        .write.insertInto(table))
+    spark.sql(f"MSCK REPAIR TABLE {table} SYNC PARTITIONS")
+spark.catalog.refreshTable(other)
+texts = [[row[0], row[1]] for row in spark.table(other).groupBy("text").count().orderBy("text").collect()]
+some = [spark.table(other).where(each).count() for each in ("text is null", "text = 'a/b'", "airflow_ft = 'others'")]
+print(json.dumps([counts, mine, texts, some]))
+"""
+
+
+def test_spark_reads_every_type_and_writes_beside_it(hive3: Hive3, tmp_path: Path) -> None:
+    one, other = Table(hive3), Table(hive3, partition_by=("text",))
+    with closing(World(one, tmp_path / "one")) as world, closing(World(other, tmp_path / "other")) as divided:
+        world.deliver(world.plan(ROWS))
+        divided.deliver(divided.plan(pa.table({"id": [1, 2, 3, 4], "text": ["a/b", "ü %", None, "a/b"]})))
+        names = [".".join(target.sink.identifier) for target in (one, other)]
+        script = SPARK.replace("p/orders", f"{world.pipeline}/orders")
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(hive3.port), str(tmp_path), *names],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        counts, mine, texts, some = json.loads(done.stdout.strip().splitlines()[-1])
+        assert counts == [2, 1, 1, 1, 1, 1, 1, 1, 1]
+        assert mine == 3
+        assert texts == [[None, 1], ["a/b", 3], ["ü %", 1]]
+        assert some == [1, 3, 1]
+        read = pq.read_table(tmp_path / "read")
+        assert list(map(str, read.select(ROWS.column_names).cast(ROWS.schema).to_pylist())) == list(
+            map(str, ROWS.to_pylist())
+        )
+        world.deliver(world.plan(pa.table({"id": [4], "text": ["later"]})))
+        divided.deliver(divided.plan(pa.table({"id": [5], "text": ["a/b"]})))
+        assert (one.ids(), other.ids()) == ([1, 2, 3, 4, 101], [1, 2, 3, 4, 5, 101])

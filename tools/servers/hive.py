@@ -1,0 +1,78 @@
+"""Hive's standalone metastore, from the jars that tools/bootstrap.sh copies."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tools.servers.base import Options, Server, installed
+from tools.servers.hadoop import java, xml
+
+_MAIN = "org.apache.hadoop.hive.metastore.HiveMetaStore"
+_OPENED = ("java.lang", "java.net", "java.util")
+
+
+class Hive(Server):
+    """A metastore whose tables lie on disk, and whose memory is a Derby; clients speak Thrift at `port`.
+
+    The options are those of metastore-site.xml.
+    """
+
+    name = "hive"
+    jars: ClassVar[str] = "hive"
+    heap: ClassVar[str] = "384m"
+    defaults: ClassVar[Options] = {
+        "javax.jdo.option.ConnectionDriverName": "org.apache.derby.jdbc.EmbeddedDriver",
+        "javax.jdo.option.ConnectionUserName": "APP",
+        "javax.jdo.option.ConnectionPassword": "derby",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "metastore.schema.verification": "false",
+        "metastore.task.threads.always": "org.apache.hadoop.hive.metastore.events.EventCleanerTask",
+        "metastore.expression.proxy": "org.apache.hadoop.hive.metastore.DefaultPartitionExpressionProxy",
+        "metastore.event.db.notification.api.auth": "false",
+        "metastore.try.direct.sql": "true",
+    }
+
+    @property
+    def warehouse(self) -> Path:
+        """The folder of its tables."""
+        return self.folder / "warehouse"
+
+    def _initialise(self, data: Path) -> None:
+        """It makes what it needs."""
+
+    def _before_start(self, data: Path) -> None:
+        settings: dict[str, str | int] = {
+            "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={data}/metastore;create=true",
+            "metastore.thrift.port": self.port,
+            "metastore.thrift.bind.host": self.host,
+            "metastore.warehouse.dir": str(self.warehouse),
+            "metastore.warehouse.external.dir": str(self.warehouse),
+            "hive.metastore.warehouse.dir": str(self.warehouse),
+            **self.defaults,
+            **self.options,
+        }
+        self._make(self.folder / "conf")
+        self._write(self.folder / "conf" / "metastore-site.xml", xml(settings))
+
+    def _command(self, data: Path) -> Sequence[str]:
+        own = installed(self.jars, Path("jars", self.jars)).glob("*.jar")
+        hadoop = installed("hive", Path("jars/hive")).glob("hadoop-client-*.jar")
+        jars = [*sorted(jar for jar in own if not jar.name.startswith("hadoop-client-")), *sorted(hadoop)]
+        classes = ":".join(map(str, [self.folder / "conf", *jars]))
+        opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        temporary = f"-Djava.io.tmpdir={self.folder / 'tmp'}"
+        derby = f"-Dderby.stream.error.file={self.folder / 'derby.log'}"
+        return java(self.jars, self.heap, classes, *opens, temporary, derby, _MAIN, "-p", str(self.port))
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
+
+
+class Hive3(Hive):
+    """The same of Hive 3, which Spark's own client reads. It ignores conditions on a change of a table."""
+
+    name = "hive3"
+    jars: ClassVar[str] = "hive3"
