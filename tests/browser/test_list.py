@@ -64,7 +64,7 @@ def test_what_needs_a_person_comes_first_and_says_why(visit: Visit) -> None:
         row = pipelines.rows.nth(place)
         expect(row.get_by_role("link")).to_have_text(name)
         expect(row).to_contain_text(state)
-    expect(pipelines.row(HALTED)).to_contain_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")
+    expect(pipelines.row(HALTED)).to_contain_text("TOKEN_LOST [token_lost]: the transaction of checkpoint 2 is gone")
     expect(pipelines.row(QUARANTINED)).to_contain_text("Checkpoint 1 (decided) is in quarantine: db refuses")
     expect(pipelines.row(IN_DOUBT)).to_contain_text("the table has no column note.\nFix: add the column")
     expect(pipelines.row(IN_DOUBT)).to_contain_text("fails until the cause is removed")

@@ -179,7 +179,7 @@ def test_a_checkpoint_leads_to_the_log_of_the_task_that_has_staged_it(visit: Vis
 
 def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:
     expect(visit.pipeline(HALTED).heading).to_be_visible()
-    expect(visit.page.get_by_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")).to_be_visible()
+    expect(visit.page.get_by_text("TOKEN_LOST [token_lost]: the transaction of checkpoint 2 is gone")).to_be_visible()
     quarantined = visit.pipeline(QUARANTINED).tab("Overview")
     expect(Table(quarantined, "Open checkpoints").row("QUARANTINED")).to_contain_text("db refuses the row with id 7.")
     visit.pipeline(WAITING).history().details(1).click()

@@ -1,5 +1,6 @@
 """Operator state on the page: who may see which of it, what is answered, and what it costs the API server."""
 
+import gc
 import shutil
 import sys
 from contextlib import ExitStack
@@ -157,6 +158,7 @@ def test_the_next_look_opens_nothing_and_nothing_is_left_open(
     closed: list[int] = []
     from airflow_ft.state import handle as handle_module
 
+    gc.collect()  # closes what earlier tests have opened
     real = handle_module.open_version
     monkeypatch.setattr(
         handle_module, "open_version", lambda folder, *more: (opened.append(folder), real(folder, *more))[1]
