@@ -96,20 +96,34 @@ def _table(argument: str, given: object) -> pa.Table:
 
     if isinstance(given, pa.Table):
         return given
-    is_pandas = type(given).__module__.partition(".")[0] == "pandas"
+    is_pandas = type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
     if not is_pandas and not hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.RecordBatch):
         raise wrong(argument, shown(given), _REMEDY)
     try:
         if is_pandas:
-            return pa.Table.from_pandas(given, preserve_index=False)
+            return pa.Table.from_pandas(given, preserve_index=_has_index(argument, given))
         return pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else pa.table(given)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ExternalRowsError(
             f"{argument} cannot be made a table of Arrow: {str(error).splitlines()[0].rstrip('.')}.",
             code="rows_unreadable",
             remedy="Give each column one type.",
             argument=argument,
         ) from error
+
+
+def _has_index(argument: str, frame: Any) -> bool:
+    """Return whether the index of a DataFrame of pandas has values of its own, which become columns."""
+    if all(name is not None for name in frame.index.names):
+        return True
+    if frame.index.nlevels == 1 and frame.index.inferred_type in ("integer", "empty"):
+        return False  # positions, as each filter leaves them
+    raise ExternalRowsError(
+        f"{argument} has an index without a name, so its values belong to no column.",
+        code="rows_unreadable",
+        remedy="Call reset_index() to make it columns, or reset_index(drop=True).",
+        argument=argument,
+    )
 
 
 def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows:

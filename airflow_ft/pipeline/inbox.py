@@ -59,8 +59,11 @@ def hand_out(
     )
     with new_epoch(store, name, run.worker, f"folder for {run.run}", run.lease_seconds) as (epoch, keeper):
         files, inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
-        for earlier in files.names(inbox):
-            files.remove_tree(files.uri(inbox, earlier))
+        found = files.names(inbox)
+        newest = store.pipeline(name).epoch  # a higher one is left of a decision log that was lost
+        for earlier in found:
+            if not epoch < _epoch_of(earlier) <= newest:  # the folder of a successor stays
+                files.remove_tree(files.uri(inbox, earlier))
         keeper.check()
         folder = files.uri(inbox, str(epoch))
         files.make_folder(folder)
@@ -102,6 +105,12 @@ class HandedOut:
                 remedy=_REMEDY,
                 path=self._folder,
             )
+
+
+def _epoch_of(folder: str) -> int:
+    """Return the epoch that a folder was handed out in, also while it is removed; -1: it is no such folder."""
+    found = re.match(r"\.?(\d+)", folder)
+    return int(found[1]) if found else -1
 
 
 def _inbox(pipeline: ResolvedPipeline) -> str:

@@ -56,7 +56,11 @@ class Position:
             ConfigurationError: it is no position.
         """
         kind, value = _normal(given)
-        if len(canonical_json(value).encode()) > MOST_BYTES:
+        try:
+            size = len(canonical_json(value).encode())
+        except UnicodeEncodeError:
+            raise wrong("position", shown(given), "Give text that UTF-8 can hold.", why=", which is no text") from None
+        if size > MOST_BYTES:
             raise wrong(
                 "position",
                 shown(given),
@@ -133,27 +137,36 @@ def _normal(given: object) -> tuple[PositionKind, Any]:
         return PositionKind.NUMBER, given
     if isinstance(given, str):
         check_plain("position", given)
-        if given.strip() in ("", "None"):
-            raise wrong("position", shown(given), _REMEDY, why=", which names no rows")
+        _refuse_vague(given)
         return PositionKind.NAME, given
     if isinstance(given, Mapping) and set(given) == _BOUNDS:
         return PositionKind.INTERVAL, _interval(given)
     if isinstance(given, list | tuple | Mapping) and given:
+        _refuse_vague(given)
         check_plain("position", given)
-        _refuse_fractions(given)
         if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
             return PositionKind.NAME, sorted(set(given))
         return PositionKind.NAME, json.loads(canonical_json(given))
     raise wrong("position", shown(given), _REMEDY)
 
 
-def _refuse_fractions(value: object) -> None:
-    """Raise ConfigurationError for a float: two that look equal may differ, and NaN differs from itself."""
+def _refuse_vague(value: object) -> None:
+    """Raise ConfigurationError for what may stand for other rows as well.
+
+    That is no value, as a template renders what is missing; a fraction (two that look equal may differ); and a key that
+    JSON would make text.
+    """
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        raise wrong("position", shown(value), _REMEDY, why=", which names no rows")
     if isinstance(value, float):
         raise wrong("position", shown(value), "Write fractions as text.", why=", a fraction")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise wrong("position", shown(key), "Write keys as text.", why=", a key that is no text")
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     for each in items:
-        _refuse_fractions(each)
+        _refuse_vague(each)
 
 
 def _interval(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,12 +179,13 @@ def _interval(given: Mapping[str, Any]) -> dict[str, Any]:
             "Give two times with their zones, two dates, or two whole numbers.",
             why=", an interval with two kinds of bounds",
         )
-    if start > end:
+    if start >= end:
         raise wrong(
             "position",
             f"{found['start']} to {found['end']}",
-            "Give the earlier bound as start.",
-            why=", an interval that ends before it starts",
+            "Give the earlier bound as start. For the interval of an Airflow run use CronDataIntervalTimetable: with"
+            " plain cron text as schedule, its start is its end.",
+            why=", an interval that holds no time",
         )
     return found
 
@@ -188,7 +202,10 @@ def _bound(name: str, value: object) -> int | str:
             raise wrong(f"position[{name!r}]", shown(value), remedy) from None
     if isinstance(value, datetime):
         check_zone(f"position[{name!r}]", value)
-        return value.astimezone(UTC).isoformat()
+        try:
+            return value.astimezone(UTC).isoformat()
+        except OverflowError:
+            raise wrong(f"position[{name!r}]", shown(value), remedy) from None
     if isinstance(value, date):
         return value.isoformat()
     raise wrong(f"position[{name!r}]", shown(value), remedy)

@@ -33,6 +33,7 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
+from airflow_ft.wal.local import LocalFileSystem
 from tests.operators.declared import spec
 from tests.raising import raises
 
@@ -197,6 +198,32 @@ def test_a_stage_of_an_earlier_folder_publishes_nothing(flow: Flow, monkeypatch:
         flow.do("stage", "monday", folder=earlier)
     write(newer[0])
     assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [2]
+    flow.deliver("monday")
+    assert flow.rows() == [1, 2]
+
+
+def test_whoever_hands_out_a_folder_late_leaves_that_of_its_successor(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow.do("recover", "monday")
+    listed = LocalFileSystem.names
+    newer: list[str] = []
+
+    def overtaken(self: LocalFileSystem, uri: str) -> list[str]:
+        if not newer and uri.endswith("/inbox"):
+            newer.append("")
+            for lease in flow.store.leases("orders"):  # it is suspended, and its lease has expired
+                flow.store.release_lease("orders", lease.holder)
+            newer[0] = flow.do("folder", "monday")
+            write(newer[0])
+        return listed(self, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "names", overtaken)
+        late = flow.do("folder", "monday")
+    with raises(ExternalRowsError, "folder_replaced"):
+        flow.do("stage", "monday", folder=late)
+    assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [1]
     flow.deliver("monday")
     assert flow.rows() == [1, 2]
 

@@ -100,6 +100,19 @@ def test_everything_that_has_rows_is_taken(shop: Shop, tmp_path: Path) -> None:
     assert shop.rows() == [(1, "a")] * len(given) + [(2, "b")] * len(given)
 
 
+def test_an_index_of_pandas_is_columns_or_refused(shop: Shop) -> None:
+    frame = ROWS.to_pandas()
+    text = frame.columns[1]
+    shop.deliver(frame.set_index(text)[["id"]], 1)
+    assert shop.rows() == [(1, "a"), (2, "b")]
+    assert shop.deliver(frame[frame["id"] > 1], 2)["rows"] == 1, "what a filter leaves of positions is no value"
+    for unfit in (frame.set_index([text, "id"]).rename_axis([None, None]), frame.set_index(pd.Index(["x", "y"]))):
+        with raises(ExternalRowsError, "rows_unreadable"):
+            shop.deliver(unfit, 3)
+    with raises(ConfigurationError, "argument_invalid"):
+        shop.deliver(frame["id"], 3)
+
+
 @pytest.mark.parametrize("as_folder", [True, False])
 def test_several_sinks_are_one_checkpoint(shop: Shop, tmp_path: Path, as_folder: bool) -> None:
     rows: dict[str, Any] = {"orders": ROWS, "large": ROWS.slice(1)}

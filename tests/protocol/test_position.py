@@ -50,6 +50,13 @@ def test_others_differ(one: Any, other: Any) -> None:
         ({"at": object()}, "argument_invalid"),
         ({"start": 1, "end": "2026-11-24"}, "argument_invalid"),
         ({"start": 2, "end": 1}, "argument_invalid"),
+        ({"start": T, "end": T}, "argument_invalid"),
+        ({"start": "0001-01-01T00:00:00+01:00", "end": T}, "argument_invalid"),
+        ({"snapshot": None}, "argument_invalid"),
+        ({"snapshot": "None"}, "argument_invalid"),
+        ([""], "argument_invalid"),
+        ({1: "a", "b": "c"}, "argument_invalid"),
+        ("\udc80", "argument_invalid"),
         ({"start": "monday", "end": "tuesday"}, "argument_invalid"),
         ({"start": T.replace(tzinfo=None), "end": T}, "time_zone_missing"),
         ({"start": "2026-11-24T12:00:00", "end": T}, "time_zone_missing"),
@@ -70,5 +77,5 @@ def test_an_interval_may_leave_a_gap_and_not_go_back() -> None:
     with raises(ConfigurationError, "position_older"):
         last.require_after(next_one, "orders")
     assert later.as_of is None
-    assert Position.of({"start": T, "end": T}).as_of == T
+    assert Position.of({"start": T - timedelta(hours=1), "end": T}).as_of == T
     assert Position.of({"start": "2026-11-24", "end": "2026-11-25"}).as_of is None
