@@ -151,7 +151,7 @@ def _normal(given: object) -> tuple[PositionKind, Any]:
 
 
 def _refuse_vague(value: object) -> None:
-    """Raise ConfigurationError for what may stand for other rows as well.
+    """Raise ConfigurationError for what may name other rows as well.
 
     That is no value, as a template renders what is missing; a fraction (two that look equal may differ); and a key that
     JSON would make text.
