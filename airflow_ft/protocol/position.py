@@ -185,7 +185,7 @@ def _interval(given: Mapping[str, Any]) -> dict[str, Any]:
             f"{found['start']} to {found['end']}",
             "Give the earlier bound as start. For the interval of an Airflow run use CronDataIntervalTimetable: with"
             " plain cron text as schedule, its start is its end.",
-            why=", an interval that holds no time",
+            why=", an interval that does not end after its start",
         )
     return found
 

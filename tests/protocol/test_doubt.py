@@ -138,10 +138,10 @@ def test_contradictions_are_told_as_such(world: World) -> None:
     world.systems["db"].last = 7
     world.systems["log"].token_is_gone = True
     assert findings(world) == {(1, "db"): Finding.CONTRADICTION, (1, "log"): Finding.ABSENT}
-    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "it stands at 7.")
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "its last number is 7.")
     halted = found(world)[0]
     assert (halted.number, halted.state) == (0, "HALTED (STORE_BEHIND_SINK)")
-    assert (halted.evidence.text, halted.last_error_code) == ("it stands at 7.", "store_behind_sink")
+    assert (halted.evidence.text, halted.last_error_code) == ("its last number is 7.", "store_behind_sink")
     assert "airflow ft resume" in halted.advice
 
 

@@ -226,5 +226,5 @@ def test_what_waits_for_a_person_says_so(world: World) -> None:
     Resolver(world.store, PIPELINE, Systems(world.systems), "ada", Worker(), 0.03).quarantine(1)
     assert "checkpoint 1 is QUARANTINED: ada" in health(world.store, PIPELINE).needs
     assert health(world.store, PIPELINE).in_doubt == 1
-    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "it stands at 7.")
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "its last number is 7.")
     assert "HALTED (STORE_BEHIND_SINK)" in health(world.store, PIPELINE).needs

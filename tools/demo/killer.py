@@ -86,7 +86,7 @@ class DriverKiller:
 class CommitKiller:
     """Kills a commit task between the begin of its attempt at a sink and the proof of the outcome.
 
-    It waits until the sink sees the task at work: `statement` is what the participant executes for it now, "" if
+    It waits until the sink executes something for the task: `statement` returns what a participant executes now, "" if
     nothing.
     """
 

@@ -95,7 +95,7 @@ class OfRedis(System):
 
 
 class OfHBase(System):
-    """Connects anew each time: a connection serves one thread, and rests for a minute at most."""
+    """Opens a connection for each look: one serves a single thread, and the gateway closes it after an idle minute."""
 
     connection: Mapping[str, Any] = {"conn_type": "hbase"}
 

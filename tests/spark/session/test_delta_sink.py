@@ -1,4 +1,4 @@
-"""Spark's Delta reads what the Delta sink has written, and each goes on beside the other."""
+"""Spark's Delta reads what the Delta sink has written. Both write into one table in turn."""
 
 from __future__ import annotations
 

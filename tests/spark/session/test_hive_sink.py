@@ -1,4 +1,4 @@
-"""Spark reads through the metastore what the Hive sink has written, and each goes on beside the other."""
+"""Spark reads, through the metastore, what the Hive sink has written. Both write into one table in turn."""
 
 from __future__ import annotations
 
