@@ -81,6 +81,7 @@ def test_the_plugin_imports_clients_where_that_is_wanted(preload: bool, tmp_path
 def test_every_public_name_is_there(tmp_path: Path) -> None:
     modules, _ = modules_after("from airflow_ft import *", tmp_path)
     assert not heavy(modules)
+    assert "airflow_ft.wal" not in modules, "parsing a DAG needs no file system"
 
 
 def test_the_provider_describes_itself_without_airflow(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests import written_sink
 from tests.disks import in_memory
-from tests.tiers import SAMPLE, content_number
+from tests.tiers import CALLS, content_number
 from tests.written_sink import PACKAGE
 
 KIT = "tests/test_shelf.py"
@@ -30,7 +30,7 @@ SKIPPED = r"names no table with a key|no way to its server on which something is
 SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 
-ParticipantConformance.places = ({content_number() % SAMPLE}, {SAMPLE})
+ParticipantConformance.places = ({content_number() % CALLS}, {CALLS})
 ParticipantConformance.patience = 0.5
 """
 

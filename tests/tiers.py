@@ -37,6 +37,8 @@ import pytest
 
 SAMPLE = 48
 """The fixed set has one of this many cases of a matrix, and at least one."""
+CALLS = 24
+"""Without --all the conformance kit strikes at one of this many calls."""
 PARTS = 24
 """Into so many parts PART divides what the fixed set leaves out."""
 FIXED_SET = Path(__file__).with_name("fixed_set.txt")

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_ft.testing import ParticipantConformance
 from tests.disks import in_memory
-from tests.tiers import SAMPLE, content_number
+from tests.tiers import CALLS, content_number
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     come.
     """
     if not config.getoption("--all"):
-        ParticipantConformance.places = (content_number() % SAMPLE, SAMPLE)
+        ParticipantConformance.places = (content_number() % CALLS, CALLS)
         ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")

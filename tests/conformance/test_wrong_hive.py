@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.hive import table
 from airflow_ft.sinks.hive.memory import packed, value_of_memory, value_of_rows
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests.conformance.test_hive import Changed
+from tests.conformance.wrong import Defect, Play, each_play, is_noticed
 from tests.sinks.hive.servers.test_hive import a_raised_fence_refuses_what_is_on_its_way
 from tools.servers import Hive
 
@@ -64,23 +62,13 @@ def no_number_of_its_own() -> None:
     Version.commit = commit
 
 
-CASES: list[tuple[Callable[[], None], Callable[[World], None]]] = [
+CASES: list[tuple[Defect, Play]] = [
     (conflict_repeated, a_raised_fence_refuses_what_is_on_its_way),
     (no_number_of_its_own, a_raised_fence_refuses_what_is_on_its_way),
     (nothing_remembered, ParticipantConformance().test_to_commit_again_changes_nothing),
 ]
 
 
-@pytest.mark.parametrize(("defect", "play"), CASES, ids=[f"{each.__name__}-{play.__name__}" for each, play in CASES])
-def test_the_kit_notices(
-    hive: Hive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[], None], play: Callable[..., None]
-) -> None:
-    with closing(World(Changed(hive), tmp_path / "right")) as world:
-        play(world)
-    monkeypatch.setattr(Version, "commit", COMMIT)  # it is put back
-    defect()
-    with (
-        closing(World(Changed(hive), tmp_path / "wrong")) as world,
-        pytest.raises((AssertionError, AirflowFtError, pytest.fail.Exception)),
-    ):
-        play(world)
+@each_play(CASES)
+def test_the_kit_notices(hive: Hive, tmp_path: Path, defect: Defect, play: Play) -> None:
+    is_noticed(lambda folder: World(Changed(hive), folder), defect, play, tmp_path, (Version, "commit"))

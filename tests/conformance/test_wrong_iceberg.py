@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.iceberg import table
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests.conformance.test_iceberg import Changed
+from tests.conformance.wrong import Defect, Play, each_play, is_noticed
 from tests.sinks.iceberg.test_table import a_raised_fence_refuses_what_is_on_its_way, rows_of_others_stay
 from tests.sinks.iceberg.world import in_file
 
-NOTICED = (AssertionError, AirflowFtError, pytest.fail.Exception)
 DEMANDS = table.Version._commit
 
 
@@ -76,17 +74,11 @@ def nothing_remembered() -> None:
     table.Version.commit = without  # type: ignore[method-assign]
 
 
-class Thorough(ParticipantConformance):
-    """Tries every call, whatever the tier."""
-
-    places = (0, 1)
-
-
 def _abort_meets_later_numbers(world: World) -> None:
-    Thorough().test_it_meets_later_numbers_when_it_wakes_up(world, "abort")
+    ParticipantConformance().test_it_meets_later_numbers_when_it_wakes_up(world, "abort")
 
 
-CASES: list[tuple[Callable[[], None], Callable[[World], None]]] = [
+CASES: list[tuple[Defect, Play]] = [
     (own_branch_not_compared, a_raised_fence_refuses_what_is_on_its_way),
     (own_branch_not_compared, _abort_meets_later_numbers),
     (main_not_compared, rows_of_others_stay),
@@ -95,20 +87,9 @@ CASES: list[tuple[Callable[[], None], Callable[[World], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("defect", "play"), CASES, ids=[f"{each.__name__}-{play.__name__}" for each, play in CASES])
-def test_the_kit_notices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[], None], play: Callable[[World], None]
-) -> None:
-    with closing(_world(tmp_path / "right")) as world:
-        play(world)
-    monkeypatch.setattr(table.Version, "_commit", DEMANDS)  # both are put back
-    monkeypatch.setattr(table.Version, "commit", table.Version.commit)
-    defect()
-    with (
-        closing(_world(tmp_path / "wrong")) as world,
-        pytest.raises((AssertionError, AirflowFtError, pytest.fail.Exception)),
-    ):
-        play(world)
+@each_play(CASES)
+def test_the_kit_notices(tmp_path: Path, defect: Defect, play: Play) -> None:
+    is_noticed(_world, defect, play, tmp_path, (table.Version, "_commit"), (table.Version, "commit"))
 
 
 def _world(folder: Path) -> World:

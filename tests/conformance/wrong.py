@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Outcome, Proof
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
@@ -22,6 +23,28 @@ Case = tuple[Defect, str, dict[str, Any]]
 def each(cases: Sequence[Case]) -> pytest.MarkDecorator:
     """Return the parameters of a test that plays each of these."""
     return pytest.mark.parametrize("case", cases, ids=[defect.__name__ for defect, _, _ in cases])
+
+
+Play = Callable[[World], None]
+
+
+def each_play(cases: Sequence[tuple[Defect, Play]]) -> pytest.MarkDecorator:
+    """Return the parameters `defect` and `play` of a test that plays each of these."""
+    names = [f"{defect.__name__}-{play.__name__}" for defect, play in cases]
+    return pytest.mark.parametrize(("defect", "play"), cases, ids=names)
+
+
+def is_noticed(
+    world: Callable[[Path], World], defect: Defect, play: Play, folder: Path, *patched: tuple[Any, str]
+) -> None:
+    """Assert that `play` fails with the defect, and passes without it. `world` makes one in a folder."""
+    with _put_back(patched):
+        with closing(world(folder / "right")) as right:
+            play(right)
+        defect()
+        errors = (AssertionError, AirflowFtError, pytest.fail.Exception)
+        with closing(world(folder / "wrong")) as wrong, pytest.raises(errors):
+            play(wrong)
 
 
 def notices(
@@ -44,13 +67,21 @@ def notices(
     """
     defect, name, given = case
     play = partial(getattr(kit(), name), **given)
-    with pytest.MonkeyPatch.context() as patch:
-        for where, attribute in patched:
-            patch.setattr(where, attribute, getattr(where, attribute))
+    with _put_back(patched):
         with _world(target, folder / "right", right) as world:
             play(world)
         with _world(target, folder / "wrong", defect) as world, pytest.raises(AssertionError):
             play(world)
+
+
+@contextmanager
+def _put_back(patched: Sequence[tuple[Any, str]]) -> Iterator[None]:
+    """What a block replaces is put back. In it the kit strikes at every call: a defect may show at one only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParticipantConformance, "places", (0, 1))
+        for where, attribute in patched:
+            patch.setattr(where, attribute, getattr(where, attribute))
+        yield
 
 
 @contextmanager
