@@ -9,11 +9,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.place import tasks_beside
-from airflow_ft.pipeline import external
 from airflow_ft.pipeline.connections import task_connections
-from airflow_ft.pipeline.inbox import HandedOut, hand_out
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.protocol.arguments import check_text, late_text
+from airflow_ft.protocol.arguments import check_text, late_text, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.position import Position
@@ -58,6 +56,8 @@ class ExternalFolderOperator(_ExternalOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Return the folder; see `airflow_ft.pipeline.inbox`."""
+        from airflow_ft.pipeline.inbox import hand_out
+
         folder = hand_out(resolve(spec, self.spec), run, task_connections)
         if folder is None:
             raise AirflowSkipException("this run has delivered its rows: nothing is computed again")
@@ -90,17 +90,22 @@ class ExternalStageOperator(_ExternalOperator):
 
     def rendered(self) -> PipelineSpec:
         """Return the specification with its rendered fields; see `CheckpointOperator.rendered`."""
-        if self.position is None or (left := late_text(self.position)):
-            raise ConfigurationError(
-                "position has no value in this run." if self.position is None else f"position contains Jinja ({left}).",
-                code="template_without_value" if self.position is None else "template_not_rendered",
-                remedy="Correct the param, variable or output that position names.",
-                argument="position",
+        remedy = "Correct the param, variable or output that position names."
+        if self.position is None:
+            raise wrong(
+                "position", "None", remedy, code="template_without_value", what="position has no value in this run."
+            )
+        if left := late_text(self.position):
+            raise wrong(
+                "position", left, remedy, code="template_not_rendered", what=f"position contains Jinja ({left})."
             )
         return super().rendered()
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Publish the rows; see `airflow_ft.pipeline.external`."""
+        from airflow_ft.pipeline import external
+        from airflow_ft.pipeline.inbox import HandedOut
+
         pipeline, position = resolve(spec, self.spec), Position.of(spec.position)
         rows = HandedOut(pipeline, str(self.folder))
         if rows.is_own:

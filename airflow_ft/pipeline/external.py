@@ -78,15 +78,10 @@ def stage(
     arguments = pipeline_steps.staging(pipeline, run, connections, lambda _: None)
     look_first(run, arguments["preflight"], resume_drained=True)
     with _attempt(run, arguments["spec"]) as (epoch, attempt):
-        found = store.published_at(name, position.to_json())
-        if found is None:
-            _require_next(store, name, position)
-            published = Published(
-                _publish(pipeline, run, epoch, attempt, position, open_rows, arguments["judge"]), False
-            )
-        else:
-            published = _published(found, run)
-    return published
+        if (found := store.published_at(name, position.to_json())) is not None:
+            return _published(found, run)
+        _require_next(store, name, position)
+        return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, arguments["judge"]), False)
 
 
 def _published(found: Checkpoint, run: steps.Context[DecisionLog]) -> Published:
@@ -121,8 +116,7 @@ def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterat
 def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None:
     """Raise ConfigurationError for a position that cannot follow those that are published (I10)."""
     left = store.rewound_position(pipeline)
-    skipped = None if left is None else Position.stored(left.positions)
-    if left is not None and skipped is not None and skipped != position:
+    if left is not None and (skipped := Position.stored(left.positions)) not in (None, position):
         raise ConfigurationError(
             f"position {skipped} comes first: checkpoint {left.number} had its rows and was not delivered"
             f" ({left.message}).",
@@ -131,7 +125,7 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
             " table that has no rows.",
             pipeline=pipeline,
             position=position.value,
-            skipped=skipped.value,
+            skipped=None if skipped is None else skipped.value,
         )
     newest = store.newest_position(pipeline)
     last = None if newest is None else Position.stored(newest.positions)

@@ -60,12 +60,15 @@ class SegmentFolder:
     @property
     def location(self) -> str:
         """Its URI, which is the segment's location."""
-        return self.files.uri(self.root, self.pipeline, f"{self.epoch}-{self.attempt}", str(self.batch))
+        return self._of_attempt(str(self.batch))
 
     @property
     def beside(self) -> str:
         """Return the URI of a folder for what is needed until the segment is sealed."""
-        return self.files.uri(self.root, self.pipeline, f"{self.epoch}-{self.attempt}", ".given")
+        return self._of_attempt(".given")
+
+    def _of_attempt(self, name: str) -> str:
+        return self.files.uri(self.root, self.pipeline, f"{self.epoch}-{self.attempt}", name)
 
     def sink(self, name: str) -> str:
         """The URI of the folder into which the Parquet files of a sink go."""

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
-from airflow_ft.protocol.arguments import shown
-from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.places import name_of, settings_of
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown
 
 
-class CatalogSink:
+class CatalogSink(SinkArguments):
     """Base of a frozen dataclass with these fields and others: rows into the table "CONNECTION.SCHEMA.TABLE".
 
     The dataclass declares all fields itself, so that its signature begins with the table.
@@ -47,16 +46,6 @@ class CatalogSink:
         made: Any = cls
         refuse_unknown(settings, {field.name for field in fields(made)} - {"name", "strategy"})
         return cast("Self", made(name=name, **settings))
-
-    @classmethod
-    def _invalid(cls, argument: str, value: object, remedy: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{argument} of {cls.__name__} is {shown(value)}.",
-            code="argument_invalid",
-            remedy=remedy,
-            argument=argument,
-            value=value,
-        )
 
     @classmethod
     def lacks_table(cls, place: object) -> UnfitTargetError:

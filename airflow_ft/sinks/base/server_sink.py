@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
-from airflow_ft.protocol.arguments import shown
-from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.settings import refuse_unknown, shared_setting
+from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
 
 
-class ServerSink:
+class ServerSink(SinkArguments):
     """Base of a frozen dataclass with these fields and others: rows into a server.
 
     The dataclass declares all fields itself, so that its signature begins with the place of the rows.
@@ -68,13 +66,3 @@ class ServerSink:
                 raise self._invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(words)}.")
         if not self.conn_id.strip():
             raise self._invalid("conn_id", self.conn_id, f"Name an Airflow connection of type {self.kind}.")
-
-    @classmethod
-    def _invalid(cls, argument: str, value: object, remedy: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{argument} of {cls.__name__} is {shown(value)}.",
-            code="argument_invalid",
-            remedy=remedy,
-            argument=argument,
-            value=value,
-        )

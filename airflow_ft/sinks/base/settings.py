@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_ft.protocol.arguments import is_template
+from airflow_ft.protocol.arguments import is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.sharing import SHARED
+
+
+class SinkArguments:
+    """Base of what a DAG author writes for a sink: how it refuses an argument."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _invalid(cls, argument: str, value: object, remedy: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{argument} of {cls.__name__} is {shown(value)}.",
+            code="argument_invalid",
+            remedy=remedy,
+            argument=argument,
+            value=value,
+        )
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -210,15 +210,13 @@ def deleted_before(
 ) -> dict[bytes, list[Mutation]]:
     """Return deletes of families for the keys that a batch deletes and writes again; `last` has their last changes.
 
-    Cells that the last change does not write would stay else: of dropped columns, or of another sink.
+    Otherwise cells would stay that the last change does not write: those of dropped columns, or of another sink.
     """
     gone = _gone(sink)
     rows: dict[bytes, list[Mutation]] = {}
     for chunk in chunks:
-        if chunk.deletes.any():
-            for row, key in enumerate(row_keys(sink, chunk.rows)):
-                if chunk.deletes[row] and row not in chunk.refused and last.get(key, gone) != gone:
-                    rows[key] = gone
+        if deletes := [row for row in np.flatnonzero(chunk.deletes).tolist() if row not in chunk.refused]:
+            rows |= {key: gone for key in row_keys(sink, chunk.rows.take(deletes)) if last.get(key, gone) != gone}
     return rows
 
 
