@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, StageError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    ExternalRowsError,
+    StageError,
+    StorageUnavailableError,
+)
 from airflow_ft.wal.arrow_types import log_schema
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, refuse_another_history
 from airflow_ft.wal.local import local_path
@@ -20,6 +26,7 @@ from airflow_ft.wal.writer import (
     ROW_GROUP_BYTES,
     ROWS_A_FILE,
     SegmentFolder,
+    longest_in_dictionaries,
     parquet_settings,
     part_order,
     rows_a_group,
@@ -77,6 +84,7 @@ class ParquetRows:
 
     Raises:
         ExternalRowsError: there are no files, one cannot be read, or they do not fit together.
+        StorageUnavailableError: the disk fails.
         ConfigurationError: `location` is on no file system of the log.
     """
 
@@ -94,11 +102,9 @@ class ParquetRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for name in self.sources:
-            with self._open(name) as parquet:
-                metadata = parquet.metadata
-                size = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-                most = BYTES_A_BATCH // max(1, size // max(1, metadata.num_rows))
-                for batch in parquet.iter_batches(max(1, min(ROWS_A_BATCH, most)), use_threads=False):
+            with self._open(name) as (file, parquet):
+                rows = _rows_a_batch(file, parquet)
+                for batch in parquet.iter_batches(rows, use_threads=False):
                     yield _cast(batch.select(self.schema.names), self.schema, name)
 
     def require_unchanged(self) -> None:
@@ -107,6 +113,10 @@ class ParquetRows:
 
     def _look(self) -> Mapping[str, tuple[int, ...]]:
         """Return for each file its size, on local disks also inode and time: a later file in its place differs."""
+        with self._readable(self.location):
+            return self._sizes()
+
+    def _sizes(self) -> Mapping[str, tuple[int, ...]]:
         if is_hdfs(self.location):
             return {name: (size,) for name, size in self._files.tree(self.location).items()}
         base = local_path(self.location)
@@ -149,24 +159,25 @@ class ParquetRows:
         return sorted(seen, key=part_order)
 
     def _schema(self, name: str) -> pa.Schema:
-        with self._open(name) as parquet:
+        with self._open(name) as (_, parquet):
             self.count += parquet.metadata.num_rows
             columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
             instants = {column.path for column in columns if column.physical_type == "INT96"}
             return log_schema(parquet.schema_arrow, instants, name)
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[pq.ParquetFile]:
+    def _open(self, name: str) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        where = self._files.uri(self.location, *name.split("/"))
         try:
-            with self._files.open_plain(self._files.uri(self.location, *name.split("/"))) as file:
-                yield pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=False)
+            with self._readable(where), self._files.open_plain(where) as file:
+                yield file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=False)
         except FileNotFoundError as error:
             raise self._changed() from error
         except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno:  # of the disk: Arrow's own have no number
+            if isinstance(error, AirflowFtError):
                 raise
             self.require_unchanged()
             raise ExternalRowsError(
@@ -175,6 +186,28 @@ class ParquetRows:
                 remedy="Write the file again as Parquet. Files that are no rows need a name that begins with '_'.",
                 path=self.location,
                 file=name,
+            ) from error
+
+    @contextmanager
+    def _readable(self, where: str) -> Iterator[None]:
+        """Turn errors of the disk into ours. Arrow's own have no number and pass, as a missing file does."""
+        try:
+            yield
+        except PermissionError as error:
+            raise ExternalRowsError(
+                f"the user of this task may not read {where}.",
+                code="files_forbidden",
+                remedy="Let the program write files that the user of Airflow's workers can read.",
+                path=where,
+            ) from error
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | AirflowFtError) or not error.errno:
+                raise
+            raise StorageUnavailableError(
+                f"{where} cannot be read: {error.strerror or error}.",
+                number=error.errno,
+                remedy="Check that the disk is mounted and works. Nothing was published, and the task retries.",
+                path=where,
             ) from error
 
     def _changed(self) -> StageError:
@@ -223,6 +256,18 @@ def _write(folder: SegmentFolder, sink: str, rows: Rows) -> None:
                     writer.write_table(table, rows_a_group(table))
                     written += table.num_rows
         number += 1
+
+
+def _rows_a_batch(file: BinaryIO, parquet: pq.ParquetFile) -> int:
+    """Return as many rows as fit into the budget: by their average size in the file, and by what repeats in them.
+
+    A long text that repeats is stored once a row group.
+    """
+    metadata = parquet.metadata
+    size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    average: int = max(1, size // max(1, metadata.num_rows))
+    largest: int = sum(longest_in_dictionaries(file, metadata, parquet.schema_arrow).values())
+    return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
 
 
 def _groups(rows: Rows) -> Iterator[Sequence[pa.RecordBatch]]:

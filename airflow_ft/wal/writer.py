@@ -205,7 +205,7 @@ class SegmentFolder:
             parquet = pq.ParquetFile(file)
             schema, metadata = parquet.schema_arrow.remove_metadata(), parquet.metadata
             statistics, rows = Statistics(schema), 0
-            longest = _longest_in_dictionaries(file, metadata, schema)
+            longest = longest_in_dictionaries(file, metadata, schema)
             long = [name for name, size in longest.items() if size > LONG_BYTES]
             spread_out = sum(size for size in longest.values() if size <= LONG_BYTES)
             file.seek(0)
@@ -295,8 +295,8 @@ def _nothing() -> SinkContent:
     return SinkContent(schema=encode_schema(pa.schema([])), files=(), statistics={})
 
 
-def _longest_in_dictionaries(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
-    """The bytes of the longest value in a dictionary, by column of text or bytes that has one.
+def longest_in_dictionaries(file: Any, metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
+    """Return the bytes of the longest value in a dictionary, by column of text or bytes that has one.
 
     A dictionary holds a value once, however many rows have it: long ones must not be spread out over the rows of a
     batch. Such a column is read as dictionary and indices, which takes three times as long where most values differ.

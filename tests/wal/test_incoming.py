@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from decimal import Decimal
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.protocol.errors import ExternalRowsError
+from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError, StorageUnavailableError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import incoming, open_wal
 from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
+from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.reader import BYTES_A_BATCH
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
 
@@ -81,3 +85,31 @@ def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "in" / "1.parquet")
     pq.write_table(pa.table({"b": ["y"], "a": [2]}), tmp_path / "in" / "2.parquet")
     assert read(sealed(tmp_path, ParquetRows(str(tmp_path / "in")))).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path) -> None:
+    texts = pa.array(["x" * 1_000_000, "y" * 1_000_000] * 2_000)
+    pq.write_table(pa.table({"t": texts.dictionary_encode()}), tmp_path / "a.parquet", store_schema=False)
+    del texts
+    sizes = [batch.nbytes for batch in ParquetRows(str(tmp_path / "a.parquet")).batches()]
+    assert max(sizes) <= 4 * BYTES_A_BATCH and len(sizes) > 10
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "code"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), ExternalRowsError, "files_forbidden"),
+        (OSError(errno.EIO, "Input/output error"), StorageUnavailableError, "storage_unavailable"),
+    ],
+    ids=["forbidden", "a failing disk"],
+)
+def test_files_that_cannot_be_read_name_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: OSError, kind: type[AirflowFtError], code: str
+) -> None:
+    def fails(self: LocalFileSystem, uri: str) -> NoReturn:
+        raise fault
+
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    monkeypatch.setattr(LocalFileSystem, "open_plain", fails)
+    with raises(kind, code, path=(tmp_path / "a.parquet").as_uri()):
+        ParquetRows(str(tmp_path))
