@@ -149,6 +149,34 @@ def beyond(values: pa.Array) -> list[int]:
     return list(numbers(pc.indices_nonzero(pc.fill_null(outside, scalar(False, pa.bool_())))).tolist())
 
 
+def python_values(column: pa.Array) -> list[Any]:
+    """Return the values as Python's. Dates and times outside of the years 1 to 9999 become numbers since 1970."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):  # as rarely as such values: each is looked at on its own
+        return [_python_value(column.slice(row, 1)) for row in range(len(column))]
+
+
+def _python_value(one: pa.Array) -> Any:
+    try:
+        return one.to_pylist()[0]
+    except (OverflowError, ValueError):
+        return one.cast(_numbered(one.type)).to_pylist()[0]
+
+
+def _numbered(kind: pa.DataType) -> pa.DataType:
+    """Return the type with numbers in place of dates and times."""
+    if pa.types.is_map(kind):
+        return pa.map_(_numbered(kind.key_type), _numbered(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_numbered(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _numbered(field.type)) for field in kind])
+    if pa.types.is_timestamp(kind) or pa.types.is_date64(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
 def _counted(values: pa.Array) -> tuple[pa.Array, int] | None:
     """Dates and times as numbers since 1970, and how many of these make a day; None: they are neither."""
     kind = values.type

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from datetime import date
 
 import pyarrow as pa
 import pytest
 
-from airflow_ft.sinks.arrow import hexadecimal, replaced
+from airflow_ft.sinks.arrow import hexadecimal, python_values, replaced
 
 PAIRS = [("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\0", "")]
 
@@ -45,3 +46,21 @@ def test_bytes_as_digits(kind: pa.DataType) -> None:
     column = pa.array([b"\0\xff", None, b"ab", b"\x10\x01"], kind)
     for part in (column, column.slice(1), column.slice(2), column.slice(1, 1), column.slice(4)):
         assert hexadecimal(part).to_pylist() == [None if value is None else value.hex() for value in part.to_pylist()]
+
+
+FAR, NEAR = pa.array([2_932_897, 0, None], pa.int32()).view(pa.date32()), date(1970, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (FAR, [2_932_897, NEAR, None]),
+        (pa.ListArray.from_arrays([0, 1, 3], FAR), [[2_932_897], [NEAR, None]]),
+        (pa.StructArray.from_arrays([FAR], ["d"]), [{"d": 2_932_897}, {"d": NEAR}, {"d": None}]),
+        (pa.MapArray.from_arrays([0, 1], pa.array(["k"]), FAR.slice(0, 1)), [[("k", 2_932_897)]]),
+        (pa.array([2**60], pa.int64()).view(pa.timestamp("us", "UTC")), [2**60]),
+    ],
+    ids=["date", "list", "struct", "map", "timestamp"],
+)
+def test_far_dates_become_numbers(column: pa.Array, values: list[object]) -> None:
+    assert python_values(column) == values

@@ -281,6 +281,8 @@ def compared(
 
 def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
     """In the order of the columns; a missing one is NULL."""
+    from airflow_ft.sinks.arrow import python_values
+
     names = rows.schema.names
-    values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
+    values = [python_values(rows.column(name)) if name in names else [None] * rows.num_rows for name in columns]
     return list(zip(*values, strict=True))

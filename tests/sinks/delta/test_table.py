@@ -272,6 +272,15 @@ def test_verify_does_not_call_exact_what_was_altered_after_the_delivery(tmp_path
     assert not compared().is_exact and "does not hold int64" in compared().error
 
 
+def test_verify_compares_dates_that_python_lacks(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    days = pa.array([2_932_897, -800_000], pa.int32()).view(pa.date32())
+    plan = world.plan(pa.table({"id": [1, 2], "day": days}))
+    delivered = [Delivered(plan, world.deliver(plan), None)]
+    [found] = verify.verify(delivered, world.participant_plan(), table_of(world).connection, open_wal())
+    assert found.is_exact and found.expected == 2
+
+
 def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
     for loss in ("the table", "the ledger", "a byte of it", "all"):
         world = world_of(tmp_path / loss)
