@@ -80,6 +80,7 @@ def test_a_program_without_spark(programs: Programs) -> None:
     assert programs.rows("paid") == [(1, 1.5)]
 
 
+@pytest.mark.sampled(among="slow checks")
 def test_a_killed_script_is_run_again(programs: Programs) -> None:
     file = programs.folder / "orders.csv"
     file.write_text("id,amount\n1,10\n2,2000\n")

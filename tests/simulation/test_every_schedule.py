@@ -16,6 +16,7 @@ from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, STREAM,
 from tests.simulation.world import Scenario
 
 by_turns = pytest.mark.sampled("of all schedules")
+slowly = pytest.mark.sampled(among="slow checks")
 
 NAMED = {scenario.name: scenario for scenario in ALL}
 SHORT = replace(STREAM, runs=(2,), begins=1)
@@ -61,7 +62,7 @@ def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(runni
     assert played > 300
 
 
-@by_turns
+@slowly
 @pytest.mark.parametrize(
     "scenario, parallel",
     [(BOTH, False), (BOTH, True), (TWO_PHASE, True)],
@@ -75,14 +76,14 @@ def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
     assert play_all(small, zombie_and_successor(small, running), running) > 1000
 
 
-@by_turns
+@slowly
 @pytest.mark.parametrize("scenario", [XA_MARIA, HELD], ids=lambda scenario: scenario.name)
 def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running, scenario: Scenario) -> None:
     small = replace(scenario, runs=(1,))
     assert play_all(small, zombie_and_successor(small, running), running) > 500
 
 
-@by_turns
+@slowly
 def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Running) -> None:
     """They are lost after the decision, so the commit delivers them from the log."""
     small = replace(NAMED["xa that loses its branches"], runs=(1,))
@@ -98,7 +99,7 @@ def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Ru
     assert play_all(small, zombie_and_successor(small, running, lost), running) > 500
 
 
-@by_turns
+@slowly
 def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
     """A late refusal must not abort what another try has prepared or delivered."""
     refused = (Deviation("A1", 1, DeviationKind.EVENT, "prepare declines item 1"),)

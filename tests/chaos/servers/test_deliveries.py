@@ -24,7 +24,7 @@ SEED = 9
 SLOW = ("kill -9 of Kafka", "kill -9 of MySQL")  # their start takes longer than everything else here
 CHOSEN = [name for name in FAULTS if name not in SLOW]
 AIMS = ["local + transaction", "xa + held", "mariadb upsert"]
-KILLS = 9
+KILLS = 6
 
 pytestmark = [pytest.mark.server, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
