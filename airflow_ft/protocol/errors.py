@@ -12,7 +12,8 @@ from shlex import quote
 from typing import Any, ClassVar, Self
 
 from airflow_ft.protocol.failure import listed, with_fix
-from airflow_ft.protocol.model import HaltReason, Pipeline, PipelineStatus, RunKey
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 
 

@@ -13,19 +13,9 @@ from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreC
 from airflow_ft.protocol.failure import Failure, Halt, halt_remedy
 from airflow_ft.protocol.formats import is_word
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import (
-    Event,
-    Former,
-    HaltReason,
-    Lease,
-    Pipeline,
-    PipelineStatus,
-    Run,
-    RunKey,
-    SparkPosition,
-    canonical_json,
-)
+from airflow_ft.protocol.model import Former, RunKey, SparkPosition, canonical_json
 from airflow_ft.protocol.overview import Overview
+from airflow_ft.protocol.pipelines import Event, HaltReason, Lease, Pipeline, PipelineStatus, Run
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 

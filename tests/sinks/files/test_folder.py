@@ -31,10 +31,11 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import CheckpointingMode, Fence, Outcome, Plan, Vote
+from airflow_ft.protocol.model import CheckpointingMode, Fence, Plan
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned

@@ -22,8 +22,8 @@ from cassandra.pool import Host
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.protocol.model import Proof
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.cassandra import participant, requirements, server, setup
