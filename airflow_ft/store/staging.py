@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from airflow_ft.protocol.config import stream_is_late_after
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.lateness import stream_is_late_after
 from airflow_ft.protocol.model import CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.database import Database

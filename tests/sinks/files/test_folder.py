@@ -41,7 +41,7 @@ from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.participant import FilesParticipant, open_participant
-from airflow_ft.sinks.files.room import room
+from airflow_ft.sinks.files.staged import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.hdfs import HdfsFileSystem
