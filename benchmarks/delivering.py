@@ -65,8 +65,9 @@ def commit(
     from contextlib import closing
 
     from airflow_ft.protocol.connections import ConnectionInfo
-    from airflow_ft.protocol.model import Fence, Plan, Vote
+    from airflow_ft.protocol.model import Fence, Plan
     from airflow_ft.protocol.participant import Participant
+    from airflow_ft.protocol.votes import Vote
     from airflow_ft.sinks import open_participant
     from airflow_ft.wal import open_wal
 

@@ -15,17 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol.model import (
-    Lease,
-    Outcome,
-    ParticipantPlan,
-    Plan,
-    Promise,
-    Proof,
-    RunKey,
-    Segment,
-    SparkPosition,
-)
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.pipelines import Lease
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from benchmarks.bench import Bench, say

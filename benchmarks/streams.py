@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog

@@ -8,9 +8,12 @@ from urllib.parse import quote
 
 from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.lag import Lag
-from airflow_ft.protocol.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
+from airflow_ft.protocol.model import Checkpoint, ParticipantPlan, StateSizes
+from airflow_ft.protocol.pipelines import Event
+from airflow_ft.protocol.reasons import Reason
 from airflow_ft.protocol.set_aside import of_checkpoint
 from airflow_ft.protocol.timing import Timing
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.events import EventKind
 

@@ -16,8 +16,10 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.spec import defaults
 from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeline_actions
-from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Pipeline, RunKey
+from airflow_ft.protocol.model import Checkpoint, RunKey
 from airflow_ft.protocol.overview import Noted, Only
+from airflow_ft.protocol.pipelines import Event, Pipeline
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.timing import Timing, summary
 from airflow_ft.store.database import LARGEST
 

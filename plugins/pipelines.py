@@ -13,8 +13,8 @@ from fastapi import Query, Request
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.lag import Lag
-from airflow_ft.protocol.model import Event, Run
 from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.pipelines import Event, Run
 from airflow_ft.protocol.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 

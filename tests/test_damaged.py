@@ -17,7 +17,8 @@ from airflow_ft import state
 from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import RequestKind, RunKey
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.spark.savepoints.metadata import read_metadata, verify
 from airflow_ft.spark.savepoints.taking import take

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_ft.protocol import errors
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.model import CheckpointState, HaltReason
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.provider_info import get_provider_info
 from tests.model.check import rules_of_the_models
 

@@ -13,8 +13,8 @@ import pytest
 from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lease import Worker, take_epoch
-from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey
-from airflow_ft.protocol.reasons import FAILURE, WaitReason, failure_text
+from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.reasons import FAILURE, AbortReason, WaitReason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.store.sqlite import SqliteStore
 from tests.protocol.systems import Metered

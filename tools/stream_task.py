@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.model import ParticipantPlan, RunKey
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.protocol.steps import Context, recover_step

@@ -68,7 +68,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "sinks",
-            "sinks",
+            "installation",
             "List the sinks and strategies that are installed, with their guarantees",
             ARG_OUTPUT,
             reads_log=False,
@@ -95,7 +95,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "sessions",
-            "sessions",
+            "installation",
             "List the Spark sessions that this machine keeps for later runs",
             arg.END,
             ARG_OUTPUT,
@@ -110,7 +110,13 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command(
-            "docs", "docs", "Read the documentation in the terminal", arg.PAGE, arg.SEARCH, ARG_OUTPUT, reads_log=False
+            "docs",
+            "installation",
+            "Read the documentation in the terminal",
+            arg.PAGE,
+            arg.SEARCH,
+            ARG_OUTPUT,
+            reads_log=False,
         ),
         _command(
             "show",
@@ -182,7 +188,7 @@ def _settling() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "stop",
-            "streams",
+            "savepoints",
             "Stop a stream after its current checkpoint; the next run continues from there",
             arg.PIPELINE,
             arg.NOW,

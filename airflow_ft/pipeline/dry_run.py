@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.dead_letters import DeadLetters
     from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
-    from airflow_ft.protocol.model import ParticipantPlan, Pipeline, Segment
+    from airflow_ft.protocol.model import ParticipantPlan, Segment
+    from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.write_ahead_log import SegmentReader
     from airflow_ft.spark.process import Driver
     from airflow_ft.spark.request import StageRequest, StageResult

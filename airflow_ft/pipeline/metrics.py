@@ -17,8 +17,9 @@ from airflow_ft.pipeline import traces
 from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.meter import Meter
-from airflow_ft.protocol.model import Checkpoint, Event, Reason
-from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.pipelines import Event
+from airflow_ft.protocol.reasons import Reason, WaitReason
 from airflow_ft.protocol.sweep import Health
 from airflow_ft.protocol.timing import Step, Timing
 

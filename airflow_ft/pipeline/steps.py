@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.from_savepoint import FromSavepoint
-    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, Pipeline, RunKey
+    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, RunKey
     from airflow_ft.protocol.participant import ParticipantFactory
+    from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.planning import Delivery
     from airflow_ft.protocol.recovery import Recovery
     from airflow_ft.protocol.retention import Progress

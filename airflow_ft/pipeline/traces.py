@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.model import Checkpoint, Event
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.pipelines import Event
 from airflow_ft.protocol.timing import Step, Timing
 from airflow_ft.store.events import EventKind
 

@@ -15,10 +15,12 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
 from airflow_ft.protocol.delivery_log import ResumeLog
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
-from airflow_ft.protocol.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
+from airflow_ft.protocol.model import Fence, ParticipantPlan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.votes import SinkHead
 
 
 @dataclass(frozen=True, slots=True)

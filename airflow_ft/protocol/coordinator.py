@@ -25,7 +25,6 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, LeaseKeeper, Worker, new_epoch
 from airflow_ft.protocol.model import (
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointState,
@@ -47,6 +46,7 @@ from airflow_ft.protocol.planning import (
     stranded,
     wants_vote,
 )
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
 

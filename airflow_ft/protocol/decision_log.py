@@ -18,11 +18,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ft.protocol.meter import Meter
-from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Noted, Only, Overview
+from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
+from airflow_ft.protocol.reasons import AbortReason
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.filling import Filling
+    from airflow_ft.protocol.sharing import Filling
 
 
 class PipelineLog(Protocol):

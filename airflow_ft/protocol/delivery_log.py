@@ -12,17 +12,10 @@ from typing import Any, Protocol
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.decision_log import CountLog, EpochLog, HistoryLog, LeaseLog, QueryLog, RunLog, TargetLog
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import (
-    AfterAbort,
-    Checkpoint,
-    HaltReason,
-    Plan,
-    Proof,
-    Reason,
-    RunKey,
-    Segment,
-    SparkPosition,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, Plan, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.reasons import Reason
+from airflow_ft.protocol.votes import Proof
 
 
 class ProblemLog(Protocol):

@@ -23,12 +23,13 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.failure import Halt
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Plan, SinkHead
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.votes import Outcome, SinkHead
 
 THREADS = 8
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.failure import Failure, Halt
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, HaltReason, Pipeline, PipelineStatus
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.planning import live_plans
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE

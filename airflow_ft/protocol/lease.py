@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from airflow_ft.protocol.decision_log import EpochLog
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
-from airflow_ft.protocol.model import LEASE_SECONDS as LEASE_SECONDS
-from airflow_ft.protocol.model import Lease
+from airflow_ft.protocol.pipelines import LEASE_SECONDS as LEASE_SECONDS
+from airflow_ft.protocol.pipelines import Lease
 
 log = logging.getLogger(__name__)
 

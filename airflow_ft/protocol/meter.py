@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
-from airflow_ft.protocol.model import Checkpoint, Event, Reason
-from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.pipelines import Event
+from airflow_ft.protocol.reasons import Reason, WaitReason
 from airflow_ft.protocol.timing import Timing
 
 MOST_EVENTS = 300

@@ -1,4 +1,4 @@
-"""The values of the protocol: checkpoints, plans, votes, proofs. All frozen, all plain data."""
+"""The values of a checkpoint: its states, segment, plan and row. All frozen, all plain data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.failure import Failure, Halt
-from airflow_ft.protocol.reasons import AbortReason as AbortReason
-from airflow_ft.protocol.reasons import Reason as Reason
+from airflow_ft.protocol.reasons import Reason
+from airflow_ft.protocol.votes import Vote
 
 
 class CheckpointState(StrEnum):
@@ -60,30 +59,6 @@ class ExternalizedRetention(StrEnum):
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"  # nothing
 
 
-class HaltReason(StrEnum):
-    """Why a pipeline is halted until `airflow ft resume` (or `adopt`)."""
-
-    STORE_BEHIND_SINK = "STORE_BEHIND_SINK"
-    TOKEN_LOST = "TOKEN_LOST"
-    FOREIGN_OWNER = "FOREIGN_OWNER"
-    HEURISTIC_COMMIT = "HEURISTIC_COMMIT"
-
-    @property
-    def code(self) -> str:
-        """Return the code of the class of errors that halts for it."""
-        return self.value.lower()
-
-
-class PipelineStatus(StrEnum):
-    """ACTIVE, HALTED with a `HaltReason`, or RENAMED (another name continues it). Only ACTIVE pipelines stage or
-    deliver.
-    """
-
-    ACTIVE = "ACTIVE"
-    HALTED = "HALTED"
-    RENAMED = "RENAMED"
-
-
 class Promise(StrEnum):
     """Guarantee that a participant can give."""
 
@@ -93,13 +68,6 @@ class Promise(StrEnum):
     IDEMPOTENT = "IDEMPOTENT"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     """It keeps no marker. A delivery without a recorded end is repeated, and its rows may arrive twice."""
-
-
-class Outcome(StrEnum):
-    """Outcome of a checkpoint according to the sink's own marker."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
 
 
 def canonical_json(value: Any) -> str:
@@ -333,130 +301,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """Outcome read from a sink's own marker or token (I6), never guessed.
-
-    `counts` are what the server returned inside the delivering transaction, by sink name: affected rows, or
-    acknowledged records. `detail` is plain JSON for people: attempts, connection, slow path taken, reason of an abort
-    marker.
-    """
-
-    participant: str
-    number: int
-    outcome: Outcome
-    digest: str
-    epoch: int
-    counts: Mapping[str, int] = field(default_factory=dict)
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkHead:
-    """A sink's own memory of a pipeline: its owner, its newest epoch and the number it delivered last."""
-
-    installation: str
-    epoch: int
-    number: int
-
-
-LEASE_SECONDS = 30.0
-"""How long a lease holds without a renewal, by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Claim of a process on a pipeline.
-
-    `counter` grows at each renewal. A challenger watches it over its own monotonic clock. `task` names the Airflow
-    task instance without its try ("" outside Airflow). `doing` shows people the progress of a long delivery. `seconds`
-    is how long the lease holds without a renewal. The decision log shows people by it whether the holder is alive.
-    """
-
-    holder: str
-    epoch: int
-    task: str
-    try_number: int
-    counter: int
-    doing: str = ""
-    seconds: float = LEASE_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """Row of a pipeline in the store.
-
-    `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint. `base_is_clean` says
-    that the process that wrote it ended properly, so its location may be continued in place. `turn` is the run between
-    its `recover` and its `confirmed` (politeness, not safety). `last_published` is the highest number ever published,
-    the predecessor of the next publication (0: none). `last_attempt` is the highest attempt. `former` is the pipeline
-    that this one replaces.
-
-    `halt` says why it is HALTED (None: it is not), `renamed_to` which pipeline continues a RENAMED one. `newer` is a
-    status or halt reason that a newer release wrote and this one does not know (""). The pipeline then counts as
-    HALTED, and every action refuses it (`errors.require_understood`).
-    """
-
-    name: str
-    epoch: int
-    next_number: int
-    status: PipelineStatus
-    halt: Halt | None
-    base: SparkPosition | None
-    base_is_clean: bool
-    turn: RunKey | None
-    last_published: int = 0
-    last_attempt: int = 0
-    former: Former | None = None
-    renamed_to: str = ""
-    newer: str = ""
-
-    @property
-    def halt_reason(self) -> HaltReason | None:
-        """Return why it is HALTED; None: it is not, or for a reason of a newer release."""
-        return None if self.halt is None or self.newer else HaltReason(self.halt.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Row of a run. `epoch` is the one its delivery tasks share (0: none yet); `staged`: its stage ended.
-
-    `stage_task` is the task that staged it ("": unknown), `stage_began` when its newest attempt began. `through` is
-    the highest published number when its stage ended. `complete`: the stage read everything that its sources held when
-    it began, and no number up to `through` was rewound since. `spec` is the digest of its specification (`spec`;
-    "": unknown). `restored_from` is the savepoint that it started from ("": none).
-    """
-
-    pipeline: str
-    key: RunKey
-    epoch: int
-    staged: bool
-    interval_end: datetime | None
-    stage_task: str = ""
-    stage_began: datetime | None = None
-    through: int = 0
-    complete: bool = False
-    spec: str = ""
-    restored_from: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
-
-    `prepared` is the attempt that voted yes (0: none). `notes` are that vote's plain JSON, from which another process
-    can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, only for people, is the
-    error of the newest attempt (None: no error).
-    """
-
-    participant: str
-    attempt: int
-    prepared: int
-    proof: Proof | None
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    problem: Failure | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Row of a checkpoint in the store, with its votes.
 
@@ -531,50 +375,3 @@ class Checkpoint:
 
 DRAINED = "*drained"
 """Among the positions of a checkpoint that drains, beside those of its sources; no source has such a name."""
-
-
-class RequestKind(StrEnum):
-    """Request that a person may make of a running stream."""
-
-    STOP = "STOP"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request to the process that runs the pipeline; `id` counts within a pipeline.
-
-    `kind` is plain text where only a newer release knows it; this release does not answer it. `outcome` is the answer
-    ("": no answer yet). Times are UTC by the store's clock.
-    """
-
-    pipeline: str
-    id: int
-    kind: RequestKind | str
-    arguments: Mapping[str, Any]
-    asked_by: str
-    asked_at: datetime
-    answered_at: datetime | None
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """A barrier in one pipeline: what was in its sources at `injected_at` (UTC, by the store's clock) is before it."""
-
-    id: str
-    pipeline: str
-    injected_at: datetime
-    injected_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the append-only event log; `number` is 0 for what concerns the whole pipeline."""
-
-    pipeline: str
-    number: int
-    at: datetime
-    epoch: int
-    kind: str
-    message: str
-    detail: Mapping[str, Any] = field(default_factory=dict)

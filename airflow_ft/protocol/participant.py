@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+from airflow_ft.protocol.votes import Proof, SinkHead, Vote
 
 
 class Participant(Protocol):

@@ -20,10 +20,9 @@ from airflow_ft.protocol.model import (
     ParticipantPlan,
     Plan,
     Promise,
-    Reason,
     Segment,
 )
-from airflow_ft.protocol.reasons import reason_of
+from airflow_ft.protocol.reasons import Reason, reason_of
 from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
 
 

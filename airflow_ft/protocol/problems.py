@@ -11,8 +11,8 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import OverviewLog, QueryLog
 from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
 from airflow_ft.protocol.failure import with_fix
-from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import health
 

@@ -12,9 +12,10 @@ from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
-from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import live_plans, quarantined, stranded
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import IN_DOUBT
 
 log = logging.getLogger(__name__)

@@ -30,16 +30,10 @@ from airflow_ft.protocol.errors import (
     require_understood,
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Fence,
-    HaltReason,
-    PipelineStatus,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import IN_DOUBT, MAY_BE_VISIBLE
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.protocol.model import Checkpoint, Proof
+from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.votes import Proof
 
 _DETAIL = "set_aside"  # in a proof's detail
 REASONS = 5

@@ -14,20 +14,12 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TerminalError,
 )
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Outcome,
-    Plan,
-    Promise,
-    Proof,
-    Reason,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Plan, Promise
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import live_plans, may_be_heuristic, read_tombstone, tombstone_detail
+from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.votes import Outcome, Proof
 
 log = logging.getLogger(__name__)
 

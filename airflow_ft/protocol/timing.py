@@ -10,7 +10,8 @@ from statistics import fmean, quantiles
 from types import MappingProxyType
 from typing import NamedTuple
 
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Reason, StateSizes
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, StateSizes
+from airflow_ft.protocol.reasons import Reason
 
 
 class Step(StrEnum):

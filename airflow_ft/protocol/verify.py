@@ -16,9 +16,10 @@ from typing import Any
 
 from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.votes import Proof
 
 MAXIMUM = 1000
 """Newest checkpoints that are searched for rows that are still in the log."""

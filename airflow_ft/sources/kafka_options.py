@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, is_sasl, missing, with_fields
+from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, is_sasl, missing, with_fields
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_ft.clients.kafka.datasets import topic
+from airflow_ft.clients.kafka.connection import topic
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.datasets import Dataset, folder
 from airflow_ft.sources import FileSource, KafkaSource, Source

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Promise,
-    Reason,
-    RunKey,
-    SparkPosition,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
+from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database

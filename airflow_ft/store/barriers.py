@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from airflow_ft.protocol.arguments import check_barrier
-from airflow_ft.protocol.model import Barrier
+from airflow_ft.protocol.pipelines import Barrier
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text, to_time

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_ft.protocol.formats import member, refuse_newer
-from airflow_ft.protocol.model import (
-    PLAN_FORMAT,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Outcome,
-    Plan,
-    Proof,
-    Reason,
-    Segment,
-    StateSizes,
-    Vote,
-)
-from airflow_ft.protocol.reasons import reason_of
+from airflow_ft.protocol.model import PLAN_FORMAT, AfterAbort, Checkpoint, CheckpointState, Plan, Segment, StateSizes
+from airflow_ft.protocol.reasons import Reason, reason_of
 from airflow_ft.protocol.timing import Delivered, Timing
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.store.database import Row
 from airflow_ft.store.rows import (
     json_object,

@@ -7,17 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.errors import StateConflictError
-from airflow_ft.protocol.model import (
-    Checkpoint,
-    CheckpointState,
-    Outcome,
-    Plan,
-    Promise,
-    Proof,
-)
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Plan, Promise
 from airflow_ft.protocol.numbers import count_text, numbers_text
 from airflow_ft.protocol.set_aside import of_checkpoint, of_proof
 from airflow_ft.protocol.timing import Timing
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.store.checkpoint_rows import proof_text
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind

@@ -9,17 +9,9 @@ from datetime import datetime
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.protocol.failure import Halt
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    HaltReason,
-    Lease,
-    Pipeline,
-    PipelineStatus,
-    RunKey,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import HaltReason, Lease, Pipeline, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail

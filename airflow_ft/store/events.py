@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.model import Lease, Plan, RunKey, Segment
+from airflow_ft.protocol.model import Plan, RunKey, Segment
 from airflow_ft.protocol.numbers import count_text, numbers_text
+from airflow_ft.protocol.pipelines import Lease
 
 
 class EventKind(StrEnum):

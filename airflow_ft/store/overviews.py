@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 
-from airflow_ft.protocol.model import Event
 from airflow_ft.protocol.overview import CheckpointCounts, Noted, Only, Origin, Overview
+from airflow_ft.protocol.pipelines import Event
 from airflow_ft.protocol.timing import Delivered, Timing
 from airflow_ft.protocol.transitions import UNFINISHED
 from airflow_ft.store.checkpoint_rows import to_delivered, to_timing

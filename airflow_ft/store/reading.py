@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Only
+from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError

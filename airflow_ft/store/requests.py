@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.protocol.model import Request, RequestKind
+from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.events import EventKind

@@ -7,13 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_ft.protocol.errors import StateConflictError
-from airflow_ft.protocol.model import (
-    CheckpointState,
-    Former,
-    PipelineStatus,
-    RunKey,
-    SparkPosition,
-)
+from airflow_ft.protocol.model import CheckpointState, Former, RunKey, SparkPosition
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind

@@ -8,24 +8,13 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from airflow_ft.protocol.damaged import SENSELESS
 from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
 from airflow_ft.protocol.failure import Failure, Halt, halt_remedy
-from airflow_ft.protocol.formats import is_word
+from airflow_ft.protocol.formats import SENSELESS, is_word
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import (
-    Event,
-    Former,
-    HaltReason,
-    Lease,
-    Pipeline,
-    PipelineStatus,
-    Run,
-    RunKey,
-    SparkPosition,
-    canonical_json,
-)
+from airflow_ft.protocol.model import Former, RunKey, SparkPosition, canonical_json
 from airflow_ft.protocol.overview import Overview
+from airflow_ft.protocol.pipelines import Event, HaltReason, Lease, Pipeline, PipelineStatus, Run
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 

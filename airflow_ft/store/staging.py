@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from airflow_ft.protocol.config import stream_is_late_after
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.lateness import stream_is_late_after
-from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text

@@ -15,8 +15,8 @@ from airflow_ft.protocol.errors import (
     require_understood,
 )
 from airflow_ft.protocol.meter import MOST_EVENTS, Meter
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, Reason
-from airflow_ft.protocol.reasons import failure_text
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise
+from airflow_ft.protocol.reasons import Reason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints

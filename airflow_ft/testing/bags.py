@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Plan, Segment
+from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.tables import Bag, Row
 from airflow_ft.testing.world import ROWS, SINK
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.kills import calls_at
 from airflow_ft.testing.threads import LONG, Background, Stops, patience_for
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome
 from airflow_ft.protocol.set_aside import SetAside, of_proof
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.values import plain, same
 from airflow_ft.testing.world import SINK

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, HaltError
-from airflow_ft.protocol.model import Outcome, Plan, Promise
+from airflow_ft.protocol.model import Plan, Promise
 from airflow_ft.protocol.participant import Expiring
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.world import ROWS, SINK
 
 if TYPE_CHECKING:

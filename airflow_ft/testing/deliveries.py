@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from airflow_ft.protocol.errors import SinkUnavailableError
-from airflow_ft.protocol.model import Outcome, Promise, Proof
+from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.testing.world import PER_BATCH, ROWS, SINK
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.doctor import examine, is_examined
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.dead_letters import NOTHING_REFUSED

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, HaltError, StateConflictError
-from airflow_ft.protocol.model import Outcome, Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.orphans import OrphanKind
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.world import OURS, ROWS, THEIRS
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from airflow_ft.protocol.model import Outcome, Plan, Promise, Vote
+from airflow_ft.protocol.model import Plan, Promise
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.relay import Fate
 
 if TYPE_CHECKING:

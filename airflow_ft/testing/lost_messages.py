@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import TransientError
-from airflow_ft.protocol.model import Outcome, Plan, Promise, Vote
+from airflow_ft.protocol.model import Plan, Promise
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.relay import Fate
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant

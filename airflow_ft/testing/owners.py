@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, HaltError, SinkAccessError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Promise
+from airflow_ft.protocol.model import Fence, Plan, Promise
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import Fence, Plan, Segment, Vote
+from airflow_ft.protocol.model import Fence, Plan, Segment
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView

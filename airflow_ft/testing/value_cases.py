@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Promise
+from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Proof, Segment, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
+from airflow_ft.protocol.votes import Proof, Vote
 from airflow_ft.sinks import open_participant
 from airflow_ft.testing.calls import failing, listening
 from airflow_ft.testing.processes import Acting, _StoppingWal, free_port

@@ -1,4 +1,4 @@
-"""Making sense of files; see airflow_ft.protocol.damaged."""
+"""Making sense of files; see airflow_ft.protocol.formats."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from contextlib import AbstractContextManager
 from typing import Any
 
-from airflow_ft.protocol.damaged import understood
 from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.formats import understood
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
 

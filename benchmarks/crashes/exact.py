@@ -15,8 +15,9 @@ from typing import Any
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.model import ParticipantPlan, RunKey
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step

@@ -38,16 +38,10 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import (
-    DRAINED,
-    AbortReason,
-    AfterAbort,
-    CheckpointState,
-    HaltReason,
-    RunKey,
-    StateSizes,
-)
+from airflow_ft.protocol.model import DRAINED, AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
 from tests.protocol.systems import SYSTEM, Systems

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Proof, RunKey, Segment
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, RunKey, Segment
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.store.decision_log import DecisionLog
 from tests.store.scene import Scene, a_position
 

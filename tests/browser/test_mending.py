@@ -22,7 +22,9 @@ from playwright.sync_api import Browser, Locator, expect
 
 from airflow_ft.pipeline.actions.names import ACTIONS, READING
 from airflow_ft.protocol.errors import AirflowFtError, PipelineHaltedError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.set_aside import of_checkpoint
 from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
 from airflow_ft.spark.savepoints.taking import take

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import HaltReason, RunKey, StateSizes
+from airflow_ft.protocol.model import RunKey, StateSizes
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.spark.savepoints.metadata import METADATA
 from airflow_ft.spark.savepoints.taking import take

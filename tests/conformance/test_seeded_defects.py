@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module
 from airflow_ft.sinks.sqlite import columns

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import comparison, memory
 from airflow_ft.sinks.base import one_transaction as module

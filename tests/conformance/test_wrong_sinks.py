@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_ft.protocol.model import Outcome, Segment
+from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.set_aside import SetAside
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import memory

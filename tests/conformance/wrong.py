@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.model import Outcome, Proof
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import httpx
 
-from airflow_ft.protocol.model import Checkpoint, Lease
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.pipelines import Lease
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.waiting import wait_for

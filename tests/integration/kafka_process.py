@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.model import Fence, Plan, Segment, Vote
+from airflow_ft.protocol.model import Fence, Plan, Segment
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.participant import open_participant

@@ -14,7 +14,8 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import CheckpointingMode, Fence, ParticipantPlan, Plan, Segment, Vote
+from airflow_ft.protocol.model import CheckpointingMode, Fence, ParticipantPlan, Plan, Segment
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.participant import open_participant

@@ -13,8 +13,9 @@ from typing import Any
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import ParticipantPlan, Pipeline
+from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.steps import Context
 from airflow_ft.sinks.mysql.participant import open_participant

@@ -15,8 +15,9 @@ from airflow_ft.protocol.errors import (
     ForeignOwnerError,
     StateConflictError,
 )
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.mysql import orphans, slices
 from airflow_ft.sinks.mysql.server import ServerParticipant

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_ft.protocol.model import Event, HaltReason, PipelineStatus
+from airflow_ft.protocol.pipelines import Event, HaltReason, PipelineStatus
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol.model import AbortReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.sources import KafkaSource, SocketSource
 from tests.integration.test_stream import World, world
 from tools.stream_task import Stream

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.protocol.doctor import Check, Verdict, worst
-from airflow_ft.protocol.model import Fence, HaltReason
+from airflow_ft.protocol.model import Fence
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog

@@ -16,8 +16,9 @@ import pytest
 from airflow_ft import FilesSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import FencedError, UnfitTargetError
-from airflow_ft.protocol.model import Former, Outcome, Vote
+from airflow_ft.protocol.model import Former
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import verify
 from airflow_ft.testing.world import SINK, Target, World

@@ -20,7 +20,8 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import HeuristicCommitError, PipelineHaltedError, StateConflictError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity

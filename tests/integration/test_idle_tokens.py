@@ -15,7 +15,8 @@ from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.protocol import coordinator, steps
 from airflow_ft.protocol.errors import TokenLostError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import CheckpointState, Fence, HaltReason
+from airflow_ft.protocol.model import CheckpointState, Fence
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.sweep import recover_all
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity

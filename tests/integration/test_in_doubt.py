@@ -11,7 +11,8 @@ import pytest
 from airflow_ft.protocol.doubt import Doubt, Finding, doubts
 from airflow_ft.protocol.errors import QuarantinedError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from tests.integration.kafka_children import Children, await_stopped, await_working, children, kill, outcome, wake
 from tests.integration.kafka_world import World, expected_ids, read, read_ids

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value

@@ -15,7 +15,7 @@ from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.errors import is_fenced
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.testing.relay import Fate

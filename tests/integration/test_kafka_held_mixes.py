@@ -19,16 +19,10 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.errors import AirflowFtError, TokenLostError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    CheckpointState,
-    HaltReason,
-    ParticipantPlan,
-    RunKey,
-    SparkPosition,
-)
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, prepare_step

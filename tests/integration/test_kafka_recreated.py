@@ -13,9 +13,11 @@ from confluent_kafka.admin import AdminClient
 from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, TokenLostError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import CheckpointState, HaltReason, Outcome, Plan, Vote
+from airflow_ft.protocol.model import CheckpointState, Plan
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.kafka import KafkaSink, participant
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.held import HeldParticipant

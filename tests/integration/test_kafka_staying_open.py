@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from airflow_ft.clients.kafka import client
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
-from airflow_ft.protocol.model import Outcome, Plan
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction

@@ -18,7 +18,8 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TokenLostError,
 )
-from airflow_ft.protocol.model import Outcome, Segment
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.kafka import KafkaSink, tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store

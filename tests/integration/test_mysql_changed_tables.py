@@ -12,9 +12,10 @@ import pymysql
 import pytest
 
 from airflow_ft.protocol.errors import UnfitTargetError
-from airflow_ft.protocol.model import Plan, Proof
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks.mysql import judging
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.session import Session

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
-from airflow_ft.protocol.model import Outcome, Plan, Segment
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal

@@ -19,7 +19,8 @@ from airflow_ft.protocol.errors import (
     SinkUnavailableError,
     StoreBehindSinkError,
 )
-from airflow_ft.protocol.model import Outcome, Plan, canonical_json
+from airflow_ft.protocol.model import Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.raising import raises

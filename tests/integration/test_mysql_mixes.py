@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, NotDeliveredError, TransientError
+from airflow_ft.protocol.errors import DeclinedError, NotDeliveredError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
 from airflow_ft.protocol.participant import Participant
@@ -32,6 +33,7 @@ from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.density import stride
 from tests.integration.kafka_world import read, value
+from tests.integration.mixes import die_after_calls, stop_after_calls
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import Crash, Fault, crash
 from tests.sinks.mysql.world import QUICK, orders
@@ -211,41 +213,14 @@ def test_a_quiet_run_states_its_plan_and_delivers_once(make: Callable[[str, int]
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_after_any_call_is_made_good(make: Callable[[str, int], Mix], mix: str) -> None:
-    at = MIXES_IN_ORDER.index(mix)  # beginning elsewhere in each mix
-    while True:
-        at += stride(8)
-        world = make(mix, at)
-        world.stage(1)
-        fault = Fault(at, "after", crash)
-        with suppress(Crash):
-            world.steps(world.context(fault=fault))
-        if not fault.struck:
-            break
-        world.finish()
-        world.check_exactly_once()
-    assert at > 20
+    assert die_after_calls(partial(make, mix), MIXES_IN_ORDER.index(mix)) > 20
 
 
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["two servers, both xa", "local decides, xa follows"])
 def test_a_zombie_at_any_call_changes_nothing(make: Callable[[str, int], Mix], mix: str) -> None:
-    """I5: it is stopped after each call, a newer try finishes everything, then it goes on."""
-    at = MIXES_IN_ORDER.index(mix)
-    while True:
-        at += stride(8)
-        world = make(mix, at)
-        world.stage(1)
-        fault = Fault(at, "after", world.finish)
-        try:
-            world.steps(world.context(fault=fault))
-        except AirflowFtError as error:
-            assert isinstance(error, TransientError), f"{fault.struck}: {error!r}"
-        if not fault.struck:
-            break
-        world.finish(9)
-        world.check_exactly_once()
-    assert at > 20
+    assert stop_after_calls(partial(make, mix), MIXES_IN_ORDER.index(mix)) > 20
 
 
 @dataclass

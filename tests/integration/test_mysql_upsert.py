@@ -18,8 +18,8 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Outcome
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.wal import open_wal

@@ -21,7 +21,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TerminalError,
 )
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.mysql import slices, xa, xa_preflight
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session

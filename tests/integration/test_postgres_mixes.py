@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,9 @@ import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
-    AirflowFtError,
     DeclinedError,
     NotDeliveredError,
     SinkUnavailableError,
-    TransientError,
 )
 from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
 from airflow_ft.protocol.participant import Participant
@@ -26,6 +25,7 @@ from airflow_ft.sinks.postgres.participant import open_participant
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.wal import open_wal
 from tests.density import stride
+from tests.integration.mixes import die_after_calls, stop_after_calls
 from tests.integration.test_mysql_mixes import Mix
 from tests.protocol.world import Crash, Fault, crash
 from tests.sinks.postgres.deaths import AtStatement, Death
@@ -147,40 +147,13 @@ def test_what_commit_refuses_of_decided_rows_is_told_and_delivered_when_that_is_
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_death_after_any_call_is_made_good(make: Make, mix: str) -> None:
-    at = first_of(mix)
-    while True:
-        at += stride(8)
-        world = make(mix, at)
-        world.stage(1)
-        fault = Fault(at, "after", crash)
-        with suppress(Crash):
-            world.steps(world.context(fault=fault))
-        if not fault.struck:
-            break
-        world.finish()
-        world.check_exactly_once()
-    assert at > 15
+    assert die_after_calls(partial(make, mix), first_of(mix)) > 15
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", ["prepared alone", "local decides, prepared follows"])
 def test_a_zombie_at_any_call_changes_nothing(make: Make, mix: str) -> None:
-    """I5: it is stopped after each call, a newer try finishes everything, then it goes on."""
-    at = first_of(mix)
-    while True:
-        at += stride(8)
-        world = make(mix, at)
-        world.stage(1)
-        fault = Fault(at, "after", world.finish)
-        try:
-            world.steps(world.context(fault=fault))
-        except AirflowFtError as error:
-            assert isinstance(error, TransientError), f"{fault.struck}: {error!r}"
-        if not fault.struck:
-            break
-        world.finish(9)
-        world.check_exactly_once()
-    assert at > 15
+    assert stop_after_calls(partial(make, mix), first_of(mix)) > 15
 
 
 @pytest.mark.slow

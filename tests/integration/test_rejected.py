@@ -13,7 +13,8 @@ import pytest
 
 import airflow_ft as ft
 from airflow_ft.protocol.errors import DeadLettersError, JobError
-from airflow_ft.protocol.model import AbortReason, CheckpointState
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store import open_store
 from tests.raising import raises
 

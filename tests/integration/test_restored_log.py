@@ -30,7 +30,8 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TransientError,
 )
-from airflow_ft.protocol.model import HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive

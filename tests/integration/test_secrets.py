@@ -25,7 +25,7 @@ from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.model import HaltReason
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.verify import Delivered, verify
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql

@@ -15,7 +15,7 @@ import pytest
 from airflow_ft.admin.commands import setup as command
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka import setup as kafka_setup
 from airflow_ft.sinks.mysql import setup, slices

@@ -21,7 +21,8 @@ import pytest
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import CheckpointExpiredError, FencedError, JobError, StageError
 from airflow_ft.protocol.lease import Worker, take_epoch
-from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey
+from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.process import TERM_SECONDS
 from airflow_ft.spark.task.launcher import Driver

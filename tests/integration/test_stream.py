@@ -25,8 +25,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AbortReason, Checkpoint, CheckpointState, RequestKind
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import RETAINED_TOGETHER
+from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.staging import FEW_ROWS
 from airflow_ft.spark.savepoints.metadata import verify

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_ft.pipeline.actions.verifying import describe
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import Plan, Proof
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered, SinkReport, verify
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -15,9 +15,10 @@ from airflow_ft.admin.commands import common
 from airflow_ft.admin.commands import verify as command
 from airflow_ft.pipeline.actions.verifying import describe
 from airflow_ft.protocol.doctor import Verdict
-from airflow_ft.protocol.model import Plan, Proof
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql import slices

@@ -19,7 +19,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import HaltReason
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog

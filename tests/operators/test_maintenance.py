@@ -24,7 +24,8 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.sinks import registry
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.store import open_store

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import FromSavepoint, RestoreSavepointOperator
 from airflow_ft.protocol.errors import PipelineHaltedError
-from airflow_ft.protocol.model import PipelineStatus
+from airflow_ft.protocol.pipelines import PipelineStatus
 from tests.operators.test_maintenance import Task, trigger
 from tests.raising import raises
 from tests.spark.test_renaming import NEW, OLD, Pipelines

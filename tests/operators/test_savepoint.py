@@ -29,7 +29,8 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import RequestKind, RunKey
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.spark.savepoints.restoring import restore_once

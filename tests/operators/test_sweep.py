@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_ft.operators.sweep import RecoverAllOperator
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.protocol.model import CheckpointState, HaltReason
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason
 from tests.protocol.systems import Systems
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises

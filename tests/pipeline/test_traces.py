@@ -21,7 +21,8 @@ from airflow_ft.pipeline.metrics import Counters
 from airflow_ft.protocol.errors import StoreUnavailableError
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.meter import MOST_EVENTS
-from airflow_ft.protocol.model import Checkpoint, Event
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.pipelines import Event
 from airflow_ft.store.sqlite import SqliteStore
 from tests.protocol.systems import Metered
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.model import HaltReason, RunKey, StateSizes
+from airflow_ft.protocol.model import RunKey, StateSizes
+from airflow_ft.protocol.pipelines import HaltReason
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene

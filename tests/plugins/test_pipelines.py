@@ -12,7 +12,8 @@ import pytest
 
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
+from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline

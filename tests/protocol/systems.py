@@ -19,10 +19,11 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.meter import Meter
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.sinks import registry
 
 SYSTEM = registry.System(kind="model", title="models", package=__package__)

@@ -30,20 +30,13 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    HaltReason,
-    Outcome,
-    PipelineStatus,
-    Promise,
-    RunKey,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.store.decision_log import DecisionLog
 from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems
 from tests.protocol.world import PIPELINE, RUN, Crash, World

@@ -24,7 +24,9 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.recovery import in_doubt, recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError, LeaseHeldError
 from airflow_ft.protocol.lease import LeaseWatch, Worker, new_epoch, take_epoch
-from airflow_ft.protocol.model import Lease
+from airflow_ft.protocol.pipelines import Lease
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises

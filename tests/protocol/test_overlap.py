@@ -23,8 +23,9 @@ from airflow_ft.protocol.errors import (
     TransientError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AbortReason, Checkpoint, CheckpointingMode, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import Checkpoint, CheckpointingMode, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.overlap import Overlap
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.steps import prepare_step
 from tests.density import stride
 from tests.protocol.systems import NoArchive

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import (
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointState,
@@ -25,6 +24,7 @@ from airflow_ft.protocol.planning import (
     stranded,
     tombstone_detail,
 )
+from airflow_ft.protocol.reasons import AbortReason
 from tests.protocol.systems import ModelSink
 from tests.raising import raises
 

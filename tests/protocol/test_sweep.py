@@ -16,7 +16,8 @@ import pytest
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import SinkUnavailableError, StoreUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import CheckpointState, HaltReason, Promise, RunKey
+from airflow_ft.protocol.model import CheckpointState, Promise, RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import prepare_step
 from airflow_ft.protocol.sweep import Swept, health, recover_all

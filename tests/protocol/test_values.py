@@ -11,7 +11,8 @@ import pytest
 from airflow_ft.protocol.config import CheckpointConfig, check_name
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError
-from airflow_ft.protocol.model import AbortReason, CheckpointingMode, CheckpointState
+from airflow_ft.protocol.model import CheckpointingMode, CheckpointState
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import TRANSITIONS, is_allowed
 from tests.raising import raises
 

@@ -6,7 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.protocol.model import Fence, Outcome
+from airflow_ft.protocol.model import Fence
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.branches import BranchedParticipant

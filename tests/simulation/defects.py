@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 from airflow_ft.protocol import coordinator, model, planning
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Fence
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.kafka import token as tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant

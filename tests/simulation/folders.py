@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from obstore import exceptions
 
 from airflow_ft.protocol.errors import WalCorruptError
-from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.files.markers import OURS
 from tests.simulation.kernel import Kernel, Violation

@@ -25,13 +25,12 @@ from airflow_ft.protocol.model import (
     Checkpoint,
     CheckpointingMode,
     CheckpointState,
-    HaltReason,
-    PipelineStatus,
     Plan,
     Promise,
     RunKey,
     Segment,
 )
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.set_aside import read_detail
 from airflow_ft.protocol.steps import Confirmation
 from airflow_ft.protocol.transitions import is_allowed

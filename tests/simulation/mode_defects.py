@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_ft.protocol.coordinator import Coordinator
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.spark import Spark

@@ -14,26 +14,19 @@ from typing import Any
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, PipelineHaltedError, StateConflictError
 from airflow_ft.protocol.failure import Halt
 from airflow_ft.protocol.model import (
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointState,
-    HaltReason,
-    Lease,
-    Outcome,
-    Pipeline,
-    PipelineStatus,
     Plan,
     Promise,
-    Proof,
-    Request,
-    Run,
     RunKey,
     Segment,
     SparkPosition,
-    Vote,
 )
+from airflow_ft.protocol.pipelines import HaltReason, Lease, Pipeline, PipelineStatus, Request, Run
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE, is_allowed
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from tests.simulation.memory_database import INSTALLATION
 from tests.simulation.model_streams import ModelStreams
 

@@ -8,17 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.protocol.errors import StateConflictError
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Pipeline,
-    Request,
-    RequestKind,
-    Run,
-    RunKey,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind, Run
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.model_reading import ModelReading
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol import backpressure
 from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError, WalCorruptError
-from airflow_ft.protocol.model import Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import RunKey, Segment, SparkPosition
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.restart import ExponentialDelay
 from airflow_ft.sources import KafkaSource

@@ -9,8 +9,9 @@ from typing import Any
 from airflow_ft.pipeline import checkpoints
 from airflow_ft.protocol import coordinator, transitions
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver import capacity, idle, job_restarts, query
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import stream

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol.model import AbortReason, CheckpointState, Request, RunKey
+from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import Request
 from airflow_ft.protocol.planning import quarantined, stranded
+from airflow_ft.protocol.reasons import AbortReason
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:

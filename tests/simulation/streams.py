@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.errors import StoreUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention, RequestKind, RunKey
+from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention, RunKey
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step

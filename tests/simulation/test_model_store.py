@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.model import Event
+from airflow_ft.protocol.pipelines import Event
 from tests.simulation.adapters import Running
 from tests.simulation.explore import play, rolling
 from tests.simulation.kernel import Line

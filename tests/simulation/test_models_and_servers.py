@@ -19,7 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaErr
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.errors import is_fenced
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Segment
+from airflow_ft.protocol.model import Fence, Plan, Segment
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, _Statistics
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.sinks.mysql.failures import Meaning, meaning

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from airflow_ft.protocol.model import Checkpoint, Lease, Pipeline, Plan, Run
+from airflow_ft.protocol.model import Checkpoint, Plan
+from airflow_ft.protocol.pipelines import Lease, Pipeline, Run
 
 READS = ("store.pipeline(", "store.open_checkpoints(", "store.leases(", "store.run(", "store.register(")
 

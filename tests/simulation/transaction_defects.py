@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks.base import one_transaction
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.testing.model import ModelLedger, ModelSystem, State

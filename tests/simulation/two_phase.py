@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Item, Wal
 

@@ -21,7 +21,7 @@ from airflow_ft import (
     RedisSink,
     SqliteSink,
 )
-from airflow_ft.admin.commands.sinks import sinks
+from airflow_ft.admin.commands.installation import sinks
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems
 

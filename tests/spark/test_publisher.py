@@ -23,8 +23,10 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.lease import Worker, take_epoch
-from airflow_ft.protocol.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store

@@ -38,13 +38,12 @@ from airflow_ft.protocol.model import (
     CheckpointState,
     Fence,
     Former,
-    HaltReason,
     ParticipantPlan,
-    PipelineStatus,
     RunKey,
     SparkPosition,
 )
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.sinks import open_participant

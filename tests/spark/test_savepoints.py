@@ -21,7 +21,8 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.from_savepoint import ClaimMode, Later, claim_mode
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import HaltReason, SparkPosition
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.spark.savepoints import restoring
 from airflow_ft.spark.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
 from airflow_ft.spark.savepoints.restoring import Restored, restore

@@ -26,7 +26,9 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import PLAIN, AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import PLAIN, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.pipelines import Pipeline
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked

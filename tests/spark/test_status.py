@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import DataLossError, StageError
-from airflow_ft.protocol.model import Lease, RunKey, SparkPosition
+from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.protocol.pipelines import Lease
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics

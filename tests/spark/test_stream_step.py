@@ -20,7 +20,8 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
     TerminalError,
 )
-from airflow_ft.protocol.model import ExternalizedRetention, RequestKind
+from airflow_ft.protocol.model import ExternalizedRetention
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream

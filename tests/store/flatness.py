@@ -8,9 +8,11 @@ from typing import Any
 
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
+from airflow_ft.protocol.model import AfterAbort, Promise, StateSizes
 from airflow_ft.protocol.overview import Noted, Only
+from airflow_ft.protocol.pipelines import HaltReason, RequestKind
 from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 from airflow_ft.store.decision_log import DecisionLog

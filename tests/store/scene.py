@@ -8,20 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.protocol.model import (
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointingMode,
-    Lease,
-    Outcome,
     ParticipantPlan,
     Plan,
     Promise,
-    Proof,
     RunKey,
     Segment,
     SparkPosition,
 )
+from airflow_ft.protocol.pipelines import Lease
+from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.store.decision_log import DecisionLog
 
 PIPELINE = "orders"

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, Promise, RequestKind, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, SparkPosition
+from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 

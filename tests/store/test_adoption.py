@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, StateConflictError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_lease
 

@@ -12,8 +12,9 @@ from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeli
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
+from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store.rows import from_time
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

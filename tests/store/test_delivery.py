@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, Outcome, Promise
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise
+from airflow_ft.protocol.votes import Outcome
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_segment
 

@@ -12,7 +12,9 @@ from airflow_ft.protocol.errors import (
     StateConflictError,
 )
 from airflow_ft.protocol.failure import Halt
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.raising import raises

@@ -17,8 +17,8 @@ from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import NewerReleaseError, StoreCorruptError
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import HaltReason, PipelineStatus, RequestKind
 from airflow_ft.protocol.overview import Condition, Only
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus, RequestKind
 from airflow_ft.protocol.planning import read_tombstone
 from airflow_ft.protocol.problems import problems
 from airflow_ft.protocol.steps import require_active

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, PipelineHaltedError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, RunKey
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 

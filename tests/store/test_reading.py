@@ -5,8 +5,10 @@ from datetime import timedelta
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, SparkPosition
 from airflow_ft.protocol.overview import CheckpointCounts, Condition, Noted, Only, Origin
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 

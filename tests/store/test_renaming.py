@@ -6,8 +6,9 @@ import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.errors import FencedError, PipelineHaltedError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, Former, HaltReason, PipelineStatus, Promise
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Former, Promise
 from airflow_ft.protocol.overview import Condition
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.problems import problems
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import health

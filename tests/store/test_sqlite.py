@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
-from airflow_ft.protocol.model import HaltReason
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.migrations import Migration, migrate

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
-from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, SparkPosition
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownCheckpointError
 from tests.raising import raises

@@ -6,7 +6,8 @@ import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.errors import FencedError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, RequestKind
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import RequestKind
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

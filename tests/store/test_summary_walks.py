@@ -13,16 +13,9 @@ import pytest
 
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import (
-    AbortReason,
-    AfterAbort,
-    CheckpointState,
-    HaltReason,
-    PipelineStatus,
-    RequestKind,
-    RunKey,
-    StateSizes,
-)
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus, RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store import summary
 from airflow_ft.store.database import Database
 from airflow_ft.store.decision_log import DecisionLog

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Lease
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
+from airflow_ft.protocol.pipelines import Lease
 from airflow_ft.store.decision_log import DecisionLog
 from tools.servers import processes
 

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Self
 
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.store.decision_log import DecisionLog
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console

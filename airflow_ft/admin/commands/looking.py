@@ -18,14 +18,10 @@ from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.lookup import checkpoint_of
-from airflow_ft.protocol.model import (
-    DRAINED,
-    AbortReason,
-    Checkpoint,
-    CheckpointState,
-    Event,
-)
+from airflow_ft.protocol.model import DRAINED, Checkpoint, CheckpointState
 from airflow_ft.protocol.overview import NEED_A_PERSON, Condition
+from airflow_ft.protocol.pipelines import Event
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 

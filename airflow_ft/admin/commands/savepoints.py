@@ -1,4 +1,4 @@
-"""`airflow ft savepoint ...`."""
+"""`airflow ft savepoint ...`, and `airflow ft stop`, which may take one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from airflow_ft.admin.commands.common import (
 )
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions import savepoints as actions
+from airflow_ft.pipeline.actions.savepoints import stop as stop_stream
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.protocol.errors import ConfigurationError
@@ -205,3 +206,18 @@ def _lines(uri: str, found: Savepoint) -> Iterator[str]:
             yield f"  {state}: {types}"
         for line in lines(operator.meaning):
             yield f"  {line}"
+
+
+@command
+def stop(args: Namespace) -> None:
+    """`airflow ft stop PIPELINE`."""
+    with open_store(args) as store:
+        stop_stream(
+            actor(args, "stop"),
+            store,
+            args.pipeline,
+            at_once=bool(args.now),
+            drain=bool(args.drain),
+            savepoint_dir=savepoint_folder(args) if args.savepoint else "",
+            wait=float(args.wait),
+        )

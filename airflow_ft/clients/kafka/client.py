@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields
 from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
-from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, missing, with_fields
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
@@ -107,7 +107,7 @@ class KafkaSettings:
 
     @classmethod
     def from_connection(cls, connection: ConnectionInfo) -> KafkaSettings:
-        """Reads extra and fields (`login.with_fields`); SinkAccessError when they cannot work."""
+        """Reads extra and fields (`connection.with_fields`); SinkAccessError when they cannot work."""
         require_type(connection, "kafka")
         extra = with_fields(connection)
 

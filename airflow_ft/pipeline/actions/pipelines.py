@@ -11,7 +11,7 @@ from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import PipelineStatus
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline

@@ -18,7 +18,8 @@ from dataclasses import asdict, replace
 from typing import Any, ClassVar, TypeVar
 
 from airflow_ft.protocol.errors import SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.one_transaction import Db, OneTransactionParticipant
 

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, together
-from airflow_ft.protocol.model import Fence, Plan, Promise, Proof
+from airflow_ft.protocol.model import Fence, Plan, Promise
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import deletes_and_known

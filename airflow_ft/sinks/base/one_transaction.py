@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, together
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
     Head,

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from airflow_ft.protocol.errors import HeuristicCommitError, TerminalError
-from airflow_ft.protocol.model import Vote
+from airflow_ft.protocol.votes import Vote
 
 PROBE_NUMBER = 0
 """The number of what a preflight or a doctor prepares; checkpoints count from 1."""

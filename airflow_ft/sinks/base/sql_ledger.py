@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"

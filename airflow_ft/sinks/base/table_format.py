@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
-from airflow_ft.protocol.model import Fence, Plan, Proof
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.verify import Sent, SinkReport
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError

@@ -31,7 +31,8 @@ from typing import Any, Self
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError, UnfitTargetError
-from airflow_ft.protocol.model import Former, Outcome, canonical_json
+from airflow_ft.protocol.model import Former, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head, damaged
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.markers import OURS, Markers

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_ft.protocol.errors import SinkUnavailableError, WalCorruptError
-from airflow_ft.protocol.model import Outcome, canonical_json
+from airflow_ft.protocol.model import canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Marker, damaged
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem

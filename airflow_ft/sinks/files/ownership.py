@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
-from airflow_ft.protocol.model import Fence, Former, Plan, SinkHead
+from airflow_ft.protocol.model import Fence, Former, Plan
+from airflow_ft.protocol.votes import SinkHead
 from airflow_ft.sinks.base.memory import (
     Marker,
     check_adopter,

@@ -46,11 +46,12 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     together,
 )
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
     Marker,

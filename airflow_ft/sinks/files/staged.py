@@ -11,11 +11,13 @@ rename removes the folder from its old place, so it can happen once; and it fail
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
@@ -27,10 +29,11 @@ from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.markers import OURS
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.sinks.files.room import room
 from airflow_ft.sinks.files.spec import LARGEST, FilesSink
 from airflow_ft.sinks.files.writing import Files, large, lines, refused
 from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
 
 _NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what a process that died had half removed
 Rank = tuple[int, int]
@@ -215,3 +218,31 @@ def others(staged: Staged, installation: str, above: int) -> Iterator[tuple[int,
                 found[number] = (rank, manifest)
     for number, (rank, manifest) in sorted(found.items()):
         yield number, rank, manifest
+
+
+# Limits of file systems and object stores on the path of a partition below a folder.
+_LOCAL = 4095  # PATH_MAX of Linux, without the NUL at its end
+_HDFS = 8000  # characters (org.apache.hadoop.hdfs.server.common.HdfsServerConstants.MAX_PATH_LENGTH)
+_S3 = 1024  # bytes of a key (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)
+_OURS = 200
+"""Bytes kept free for names around it: `_<folder>.airflow_ft/<number>.<epoch>-<attempt>/`, and the file's own name."""
+
+
+def room(files: FileSystem | Objects, root: str) -> int:
+    """Return how many bytes a path below the folder `root` (a URI) may have; at least 1."""
+    if isinstance(files, Objects):
+        most, taken = _S3, len(root.split("://", 1)[-1].partition("/")[2].encode())
+    elif isinstance(files, LocalFileSystem):
+        path = local_path(root)
+        most, taken = _most(path), len(os.fsencode(path))
+    else:
+        most, taken = _HDFS, len(root.split("://", 1)[-1].partition("/")[2].encode()) + 1
+    return max(1, most - taken - _OURS)
+
+
+def _most(path: Path) -> int:
+    """Return PATH_MAX of the file system that a folder lies in, or will lie in."""
+    for there in (path, *path.parents):
+        with suppress(OSError, ValueError):
+            return min(_LOCAL, os.pathconf(there, "PC_PATH_MAX") - 1)
+    return _LOCAL

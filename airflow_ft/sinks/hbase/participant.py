@@ -30,8 +30,9 @@ from thriftpy2.thrift import TClient
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError

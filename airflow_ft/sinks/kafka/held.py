@@ -29,8 +29,9 @@ from airflow_ft.clients.kafka.topics import (
     topic_ids,
 )
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.clients.kafka.datasets import servers, topic
+from airflow_ft.clients.kafka.connection import servers, topic
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from airflow_ft.clients.kafka.topics import topic_ids
 from airflow_ft.protocol.errors import StateConflictError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import SetAside, together
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError, Sender, merge_ends

@@ -10,7 +10,8 @@ from functools import partial
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import create_token_topic, describe
 from airflow_ft.protocol.errors import StateConflictError, TokenLostError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, SinkHead
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
+from airflow_ft.protocol.votes import SinkHead
 from airflow_ft.sinks.base.memory import refuse_to_adopt
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Ballot, Expectation, Token, TokenStatus, check_owner, genesis, judge, seeded

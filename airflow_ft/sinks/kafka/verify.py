@@ -21,8 +21,9 @@ from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.topics import TopicLimits, describe, other_topics, topic_ids
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
-from airflow_ft.protocol.model import ParticipantPlan, Proof
+from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records

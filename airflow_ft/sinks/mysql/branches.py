@@ -15,9 +15,10 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import DeclinedError, FencedError, HaltError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock

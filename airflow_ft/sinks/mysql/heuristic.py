@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from airflow_ft.protocol.model import Outcome, Plan
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import literal

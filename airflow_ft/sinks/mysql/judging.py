@@ -17,7 +17,8 @@ import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError, together
-from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Vote
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.mysql.catalog import computed, information_schema, whole_name
 from airflow_ft.sinks.mysql.failures import Meaning, meaning

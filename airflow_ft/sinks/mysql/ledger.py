@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER

@@ -18,8 +18,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.mysql.fencing import guarded_head
 from airflow_ft.sinks.mysql.ledger import marker_lost, settled
 from airflow_ft.sinks.mysql.load import Way

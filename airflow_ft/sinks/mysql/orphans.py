@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import pymysql
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
-from airflow_ft.protocol.model import Fence, Outcome
+from airflow_ft.protocol.model import Fence
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe

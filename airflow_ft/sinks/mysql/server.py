@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 import pymysql
 
 from airflow_ft.protocol.errors import AirflowFtError, ForeignOwnerError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import (

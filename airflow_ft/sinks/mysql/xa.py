@@ -22,7 +22,8 @@ from typing import Any
 import pymysql
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side

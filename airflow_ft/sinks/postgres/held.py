@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, together
-from airflow_ft.protocol.model import Vote
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table

@@ -20,8 +20,9 @@ import psycopg2
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
-from airflow_ft.protocol.model import Fence, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+from airflow_ft.protocol.votes import Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant

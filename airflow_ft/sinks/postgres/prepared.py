@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import psycopg2
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote

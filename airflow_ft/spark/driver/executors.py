@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.protocol.model import AbortReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.failures import messages
 from airflow_ft.spark.request import is_local
 

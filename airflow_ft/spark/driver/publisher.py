@@ -27,9 +27,10 @@ from airflow_ft.protocol.errors import (
     StorageUnavailableError,
     StoreUnavailableError,
 )
-from airflow_ft.protocol.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import stranded
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.failures import last_line
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult

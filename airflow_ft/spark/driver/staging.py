@@ -10,7 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.protocol.errors import SealError, StageError
-from airflow_ft.protocol.model import AbortReason, Segment
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.executors import lost, storage_level
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.request import FIXED_CONF, StageRequest

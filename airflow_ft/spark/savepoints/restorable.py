@@ -15,8 +15,9 @@ from airflow_ft.protocol.errors import (
     require_not_renamed,
 )
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.protocol.model import CheckpointState, PipelineStatus, SparkPosition
+from airflow_ft.protocol.model import CheckpointState, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.savepoints.settling import require_settleable
 from airflow_ft.spark.state.catching_up import has_read_all_of

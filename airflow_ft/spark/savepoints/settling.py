@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.errors import StateConflictError, require_understood
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.recovery import give_up_undecided
 

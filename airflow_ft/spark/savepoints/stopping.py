@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.savepoints.taking import take
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.meter import MOST_EVENTS
-from airflow_ft.protocol.model import AbortReason
-from airflow_ft.protocol.reasons import FAILURE, WaitReason
+from airflow_ft.protocol.reasons import FAILURE, AbortReason, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import AbortReason, Checkpoint, Pipeline
+from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.overlap import Overlap
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import Delivery, live_plans
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.protocol.write_ahead_log import Archive

@@ -28,7 +28,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import Pipeline, Request, RequestKind
+from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind
 from airflow_ft.protocol.planning import Delivery
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.retention import Progress

@@ -23,7 +23,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
 from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
 from tools.demo.console import Console

@@ -31,7 +31,7 @@ from typing import Any, Protocol, Self
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, judge_numbers

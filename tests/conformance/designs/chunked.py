@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.protocol.errors import together
-from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import read_columns

@@ -26,8 +26,9 @@ from airflow_ft.protocol.errors import (
     SinkUnavailableError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant

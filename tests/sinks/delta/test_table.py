@@ -25,8 +25,8 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Outcome, Vote
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.place import Place

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import Fence, Plan, Vote
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks import open_participant
 from airflow_ft.testing import nursery
 from airflow_ft.wal import open_wal

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.errors import HeuristicCommitError
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.world import World
 from tests.sinks.files.dying import Acting
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of

@@ -31,16 +31,17 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import CheckpointingMode, Fence, Outcome, Plan, Vote
+from airflow_ft.protocol.model import CheckpointingMode, Fence, Plan
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.participant import FilesParticipant, open_participant
-from airflow_ft.sinks.files.room import room
+from airflow_ft.sinks.files.staged import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.hdfs import HdfsFileSystem

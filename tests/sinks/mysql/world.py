@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Segment, Vote
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.server import ServerParticipant

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.errors import SinkUnavailableError, StoreUnavailableError
-from airflow_ft.protocol.model import HaltReason, Outcome, Plan
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.testing.world import World
 from tests.disks import TMPFS, Disk, obeying

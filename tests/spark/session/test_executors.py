@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.protocol.model import AbortReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.executors import ExecutorLostError, lost, storage_level
 from airflow_ft.spark.driver.failures import InUserCode, as_error
 from airflow_ft.spark.driver.staging import materialised

@@ -22,7 +22,6 @@ from cassandra.pool import Host
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.protocol.model import Proof
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
@@ -34,6 +33,7 @@ from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_cassandra import KEYSPACE, tables
 from tests.raising import raises
+from tests.sinks.keyed import check_verify
 from tools.servers import Cassandra
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
@@ -288,37 +288,19 @@ def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
     target.sink = replace(target.sink, table="keyed", change_column="op")
-    delivered: list[Delivered] = []
-    before: Proof | None = None
-    for number, changes in enumerate(
-        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
-    ):
-        kinds, ids, texts = zip(*changes, strict=True)
-        changed = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
-        plan = world.plan_of(number, world.segment_of(number, changed))
-        delivered.append(Delivered(plan, world.deliver(plan), before))
-        before = delivered[-1].proof
+
+    def name_in_full() -> None:
         target.sink = replace(target.sink, table=f"{KEYSPACE}.keyed")  # the same one
 
-    def report(given: list[Delivered]) -> Any:
-        [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
-        return found
+    def disturb() -> None:
+        for statement in (
+            f"UPDATE {KEYSPACE}.keyed SET text = 'changed' WHERE id = 3",
+            f"DELETE FROM {KEYSPACE}.keyed WHERE id = 4",
+            f"INSERT INTO {KEYSPACE}.keyed (id, text) VALUES (2, 'back')",
+        ):
+            target.db.execute(statement)
 
-    assert report(delivered).is_exact and report(delivered).expected == 5
-    assert report(delivered).target == f"{KEYSPACE}.keyed"
-    first = report(delivered[:1])  # keys 1 and 2 were changed since
-    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
-    for statement in (
-        f"UPDATE {KEYSPACE}.keyed SET text = 'changed' WHERE id = 3",
-        f"DELETE FROM {KEYSPACE}.keyed WHERE id = 4",
-        f"INSERT INTO {KEYSPACE}.keyed (id, text) VALUES (2, 'back')",
-    ):
-        target.db.execute(statement)
-    found = report(delivered)
-    assert found.missing == 3 and not found.is_complete
-    assert sorted(each.file for each in found.differences) == [
-        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
-    ]  # fmt: skip
+    assert check_verify(world, verify, disturb, name_in_full).target == f"{KEYSPACE}.keyed"
 
 
 def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, TransientError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Vote
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import Fate, World

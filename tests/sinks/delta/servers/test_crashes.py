@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.world import World
 from tests.sinks.delta.world import TableInBucket, participant_of, table_of, world_of
 from tests.sinks.files.dying import Acting

@@ -24,8 +24,9 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.files import verify
 from airflow_ft.sinks.files.objects import Objects

@@ -13,8 +13,9 @@ import pytest
 
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import DeclinedError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
-from airflow_ft.protocol.model import Former, Outcome, Plan, Vote
+from airflow_ft.protocol.model import Former, Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.files import requirements, verify

@@ -33,6 +33,7 @@ from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_hbase import Rows
 from tests.raising import raises
+from tests.sinks.keyed import check_verify
 from tools.servers import HBase
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
@@ -133,34 +134,14 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
     run = f"{target.run}k"
     target.sink = replace(target.sink, row_key=f"{run}:{{id}}", change_column="op")
-    delivered, before = [], None
-    for number, changes in enumerate(
-        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
-    ):
-        kinds, ids, texts = zip(*changes, strict=True)
-        table = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
-        plan = world.plan_of(number, world.segment_of(number, table))
-        proof = world.deliver(plan)
-        delivered.append(Delivered(plan, proof, before))
-        before = proof
 
-    def report(given: list[Delivered]) -> Any:
-        plan = given[-1].plan.participants[0]
-        [found] = verify(given, plan, target.connection, open_wal())
-        return found
+    def disturb() -> None:
+        table = target.db.table("orders")
+        table.put(f"{run}:3".encode(), {b"f:text": b"changed"})
+        table.delete(f"{run}:4".encode())
+        table.put(f"{run}:2".encode(), {b"f:text": b"back"})
 
-    assert report(delivered).is_exact and report(delivered).expected == 5
-    first = report(delivered[:1])  # keys 1 and 2 were changed since
-    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
-    table = target.db.table("orders")
-    table.put(f"{run}:3".encode(), {b"f:text": b"changed"})
-    table.delete(f"{run}:4".encode())
-    table.put(f"{run}:2".encode(), {b"f:text": b"back"})
-    found = report(delivered)
-    assert found.missing == 3 and not found.is_complete
-    assert sorted(each.file for each in found.differences) == [
-        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
-    ]  # fmt: skip
+    check_verify(world, verify, disturb)
 
 
 def test_null_deletes_a_cell_and_others_stay(world: World) -> None:

@@ -23,8 +23,8 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Outcome
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.postgres import doctor, requirements
 from airflow_ft.sinks.postgres.gid import label_of

@@ -23,8 +23,9 @@ from airflow_ft.protocol.errors import (
     TerminalError,
     TransientError,
 )
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres import load
 from airflow_ft.sinks.postgres.gid import Gid

@@ -33,6 +33,7 @@ from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_redis import Keys
 from tests.raising import raises
+from tests.sinks.keyed import check_verify
 from tools.servers import Redis
 
 pytestmark = pytest.mark.server
@@ -162,33 +163,13 @@ def test_the_printed_rules_suffice(world: World) -> None:
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
     target.sink = RedisSink(key="keyed:{id}", conn_id="cache", change_column="op")
-    delivered, before = [], None
-    for number, changes in enumerate(
-        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
-    ):
-        kinds, ids, texts = zip(*changes, strict=True)
-        table = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
-        plan = world.plan_of(number, world.segment_of(number, table))
-        proof = world.deliver(plan)
-        delivered.append(Delivered(plan, proof, before))
-        before = proof
 
-    def report(given: list[Delivered]) -> Any:
-        plan = given[-1].plan.participants[0]
-        [found] = verify(given, plan, target.connection, open_wal())
-        return found
+    def disturb() -> None:
+        target.db.hset("keyed:3", "text", "changed")
+        target.db.delete("keyed:4")
+        target.db.hset("keyed:2", mapping={"id": 2, "text": "back", "_version": 1})
 
-    assert report(delivered).is_exact and report(delivered).expected == 5
-    first = report(delivered[:1])  # keys 1 and 2 were changed since
-    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
-    target.db.hset("keyed:3", "text", "changed")
-    target.db.delete("keyed:4")
-    target.db.hset("keyed:2", mapping={"id": 2, "text": "back", "_version": 1})
-    found = report(delivered)
-    assert found.missing == 3 and not found.is_complete
-    assert sorted(each.file for each in found.differences) == [
-        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
-    ]  # fmt: skip
+    check_verify(world, verify, disturb)
 
 
 def test_a_key_of_another_type_stops_the_delivery_and_names_it(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Settings of Kafka's clients from the fields of an Airflow connection; the same for sources and sinks."""
+"""The fields of an Airflow connection as settings of Kafka's clients, and as names of topics. Imports no client."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.datasets import Dataset
 
 SERVERS = "bootstrap.servers"
 _MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
@@ -54,3 +55,16 @@ LOG_IN = "Fill in login and password of the connection, or sasl.username and sas
 def is_sasl(settings: Mapping[str, Any]) -> bool:
     """Return whether clients with these settings log in."""
     return str(settings.get("security.protocol", "")).upper().startswith("SASL")
+
+
+def servers(connection: ConnectionInfo) -> list[str]:
+    """The servers that a connection names, as `host:port`."""
+    named = str(connection.extra.get("bootstrap.servers") or connection.extra.get("metadata.broker.list") or "")
+    found = [each.strip().rpartition("://")[2] for each in named.split(",") if each.strip()]
+    return found or [f"{connection.host or 'localhost'}:{connection.port or 9092}"]
+
+
+def topic(connection: ConnectionInfo, name: str) -> Dataset:
+    """A topic, at the first server that its connection names: `kafka://host:9092`, `orders`."""
+    server = f"kafka://{servers(connection)[0]}"
+    return Dataset(server, name, f"{server}/{name}")

@@ -1,0 +1,54 @@
+"""`verify` over a sink with one row for each key, the same for several systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.testing.world import World
+from airflow_ft.wal import open_wal
+
+CHANGES = (
+    [("insert", id, "a") for id in range(5)],
+    [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")],
+)
+"""Two checkpoints, after which the keys 0, 1, 3 and 4 are there, and 2 is not."""
+
+
+def check_verify(
+    world: World,
+    verify: Callable[..., Sequence[Any]],
+    disturb: Callable[[], None],
+    between: Callable[[], None] = lambda: None,
+) -> Any:
+    """Deliver `CHANGES`, and check the report before and after `disturb` has changed 3, removed 4 and added 2.
+
+    `between` is called after each delivery. Returns the report before.
+    """
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, changes in enumerate(CHANGES, 1):
+        kinds, ids, texts = zip(*changes, strict=True)
+        table = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
+        plan = world.plan_of(number, world.segment_of(number, table))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+        between()
+
+    def report(given: list[Delivered]) -> Any:
+        [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
+        return found
+
+    before = report(delivered)
+    assert before.is_exact and before.expected == 5
+    first = report(delivered[:1])  # keys 1 and 2 were changed since
+    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
+    disturb()
+    found = report(delivered)
+    assert found.missing == 3 and not found.is_complete
+    assert sorted(each.file for each in found.differences) == [
+        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
+    ]  # fmt: skip
+    return before
