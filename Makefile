@@ -30,6 +30,8 @@ venv: ## install the virtual environment alone
 WORKERS ?= 4
 beside := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 pytest := $(bin)/python -m pytest $(beside)
+# Unit tests wait for nothing: a worker more than there are cores only imports and collects everything once more.
+UNIT_WORKERS ?= $(shell nproc)
 
 .PHONY: test
 test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, PART=0..23: also a part of the rest
@@ -37,7 +39,7 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 
 .PHONY: unit
 unit: venv ## run the unit tests, which need no server; ARGS="tests/protocol -x" goes to pytest
-	@$(bin)/python -m pytest --unit -n 4 --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
+	@$(bin)/python -m pytest --unit -n $(UNIT_WORKERS) --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
 
 .PHONY: check
 check: lint types unit ## lint, types and unit tests: what needs no server

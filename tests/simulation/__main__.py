@@ -1,5 +1,8 @@
 """`make simulate SCHEDULES=number SEED=number`: random schedules, on all cores when there are many.
 
+A schedule depends on seed, number and ONLY alone. So `ARGS="--from 100000"` continues where a run of 100,000 schedules
+ended. The last line counts what was played, and names the numbers.
+
 It goes on behind a schedule that breaks a law, with the next 2,000. ONLY=text leaves out scenarios in whose names it
 does not stand.
 
@@ -31,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=int(os.environ.get("SCHEDULES") or 10_000))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or 1))
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="NUMBER", help="of the first schedule")
     parser.add_argument("--only", default=os.environ.get("ONLY") or "", help="scenarios with this in their names")
     parser.add_argument("--replay", nargs="+", metavar="WORD", help="scenario's name, then deviations (A1:107:SLEEP)")
     given = parser.parse_args()
@@ -39,10 +43,14 @@ def main() -> int:
     scenarios = len(_named(given.only))
     if not scenarios:
         parser.error(f"no scenario has {given.only!r} in its name")
-    print(f"{given.schedules:,} schedules from seed {given.seed}, {scenarios} scenarios", flush=True)
+    if given.first < 0 or given.schedules < 1:
+        parser.error("--schedules is at least 1, and --from at least 0")
+    end = given.first + given.schedules
+    of = f"{given.first:,} to {end - 1:,} of seed {given.seed}"
+    print(f"schedules {of}, {scenarios} scenarios", flush=True)
     began = time.monotonic()
-    firsts = range(0, given.schedules, CHUNK)
-    orders = [(given.seed, first, min(first + CHUNK, given.schedules), given.only) for first in firsts]
+    firsts = range(given.first, end, CHUNK)
+    orders = [(given.seed, first, min(first + CHUNK, end), given.only) for first in firsts]
     total, broken = Count(), 0
     with ProcessPoolExecutor(os.cpu_count() if given.schedules > MANY else 1, initializer=_collect_seldom) as pool:
         for number, (count, story) in enumerate(pool.map(_chunk, orders), 1):
@@ -56,7 +64,7 @@ def main() -> int:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{total.schedules:,} schedules, {total.calls:,} calls, {broken or 'no'} law{'s' * (broken > 1)} broken;"
-        f" {seconds:,.0f} s, {children.ru_utime + children.ru_stime:,.0f} s of CPU"
+        f" numbers {of}; {seconds:,.0f} s, {children.ru_utime + children.ru_stime:,.0f} s of CPU"
     )
     return 1 if broken else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -25,6 +26,7 @@ class Migration:
     statements: tuple[str, ...]
 
 
+@cache
 def migrations() -> tuple[Migration, ...]:
     """All steps that this version of the package knows, ascending."""
     found = []
