@@ -252,7 +252,7 @@ def test_the_longest_values_of_dictionaries_are_known(tmp_path: Path) -> None:
     path = tmp_path / "one.parquet"
     pq.write_table(table, path, row_group_size=10_000, dictionary_pagesize_limit=64 * 1024, store_schema=False)
     with path.open("rb") as file:
-        found = writer._longest_in_dictionaries(file, pq.read_metadata(path), table.schema)
+        found = writer.longest_in_dictionaries(file, pq.read_metadata(path), table.schema)
     assert found == {"short": 5, "falls_back": 2000, "late": 2000}
 
 
