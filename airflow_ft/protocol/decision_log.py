@@ -24,7 +24,7 @@ from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
 from airflow_ft.protocol.reasons import AbortReason
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.sharing import Filling
+    from airflow_ft.protocol.filling import Filling
 
 
 class PipelineLog(Protocol):

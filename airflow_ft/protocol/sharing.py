@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, together
+from airflow_ft.protocol.filling import Filling
 from airflow_ft.protocol.model import ParticipantPlan, Promise, RunKey
 from airflow_ft.protocol.overview import Noted
 
@@ -194,15 +195,3 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
         number=filling.number,
         staged=staged,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """A plan of another pipeline: it has delivered into these participants, or is about to (`number` 0)."""
-
-    pipeline: str
-    status: str
-    number: int
-    participants: tuple[ParticipantPlan, ...]
-    dags: frozenset[str] = frozenset()
-    """The first and the last one, by name, of the DAGs that have made its checkpoints."""

@@ -12,12 +12,12 @@ import pytest
 
 from airflow_ft.store import open_store
 from tests.integration.test_store_postgres import schema, store_url
-from tests.plugins.conftest import Asking, ask
+from tests.plugins.conftest import Asking, app, ask
 from tests.store.scene import PIPELINE, Scene
 from tests.waiting import wait_for
 from tools.servers import Postgres
 
-__all__ = ["ask", "schema", "store_url"]
+__all__ = ["app", "ask", "schema", "store_url"]
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 PATHS = ("", f"{PIPELINE}", f"{PIPELINE}/checkpoints", f"{PIPELINE}/checkpoints/1", f"{PIPELINE}/timings")
 
