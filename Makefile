@@ -18,7 +18,7 @@ help: ## list the targets
 		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
 
 .PHONY: install
-install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, Hive, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
+install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, Hive, Paimon, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
 	@tools/bootstrap.sh $(ONLY)
 
 .PHONY: venv
@@ -155,9 +155,11 @@ model: ## let Spin look at every schedule of the formal models; CALLS=number of 
 	@CALLS="$(CALLS)" $(bin)/python -m tests.model $(ARGS)
 
 .PHONY: lock
-lock: venv ## renew requirements.lock from setup.cfg, and tools/s3.lock
+lock: venv ## renew requirements.lock from setup.cfg, tools/s3.lock and tools/paimon.lock
 	@echo 'moto[server,s3]' | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
 		--no-header --output-file tools/s3.lock
+	@echo pypaimon | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
+		--no-header --output-file tools/paimon.lock
 	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --override tools/lock-overrides.txt --upgrade --quiet \
 		--universal --python-version 3.11 --no-annotate --no-header --output-file requirements.lock
 	@git --no-pager diff --stat -- requirements.lock
