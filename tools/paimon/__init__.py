@@ -1,22 +1,24 @@
-"""Another program that reads and writes Paimon tables: pypaimon, in an environment of its own.
+"""Other programs that read and write Paimon tables: pypaimon, and Paimon's own library for Java.
 
-What pypaimon demands does not fit to what airflow-ft demands, so it runs as a process of the interpreter in
-`.local/paimon`, which `tools/bootstrap.sh paimon` installs::
+pypaimon demands an older pyarrow than airflow-ft, so it runs as a process of the interpreter in `.local/paimon`, which
+`tools/bootstrap.sh paimon` installs::
 
     with Paimon("/data/lake") as paimon:
         paimon.append("shop.orders", rows)
         paimon.rows("shop.orders")
 
-Several threads may share one.
+Several threads may share one. `library` runs the library for Java, which compacts tables and expires snapshots.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,7 +47,7 @@ class PaimonError(RuntimeError):
 class Paimon:
     """pypaimon over the folder `warehouse`. Tables are named `database.table`."""
 
-    def __init__(self, warehouse: Path | str) -> None:
+    def __init__(self, warehouse: Path | str = "") -> None:
         self.warehouse = str(warehouse)
         self._lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="paimon-")
@@ -63,6 +65,12 @@ class Paimon:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def at(self, warehouse: Path | str) -> Paimon:
+        """Return the same process over another folder."""
+        other = copy(self)
+        other.warehouse = str(warehouse)
+        return other
 
     def close(self) -> None:
         """End the process."""
@@ -145,3 +153,27 @@ class Paimon:
         if "error" in answer:
             raise PaimonError(answer["error"], answer["trace"])
         return answer["found"]
+
+
+def library(warehouse: Path | str, table: str, do: str, *more: str) -> list[Any]:
+    """Run Paimon's own library for Java once, which takes seconds, and return what it prints as JSON.
+
+    Args:
+        warehouse: the folder of all databases.
+        table: `database.table`.
+        do: `rows` (those with the number `more[1]` in the column `more[0]` alone), `compact`, `expire` (all snapshots
+            but the newest), or `clean` (files that no snapshot knows, whatever their age).
+        more: what `do` takes.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise ServerError("there is no java: run tools/bootstrap.sh paimon")
+    jars = [installed("paimon", Path("jars/paimon")), installed("hdfs", Path("jars/hdfs"))]
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    path = ":".join(f"{folder}/*" for folder in jars)
+    program = Path(__file__).with_name("Table.java")
+    command = [java, *options, "-cp", path, str(program), str(warehouse), *table.split("."), do, *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise ServerError(f"Paimon's library failed: {done.stderr[-3000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
