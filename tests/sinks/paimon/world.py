@@ -1,0 +1,73 @@
+"""A table that is not there yet, and the world around it. It is read by the sink's own reader."""
+
+from __future__ import annotations
+
+import uuid
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft import PaimonSink
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.sinks.paimon.participant import PaimonParticipant
+from airflow_ft.sinks.paimon.reading import batches
+from airflow_ft.sinks.paimon.table import Place, Version
+from airflow_ft.testing.world import Target, World
+
+
+class Table(Target):
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.path = folder / "shop.db" / "orders"
+        self.sink: PaimonSink = PaimonSink(table=str(self.path), **settings)
+        self.connection = ConnectionInfo(self.sink.participant, "")
+
+    def fresh(self) -> Table:
+        """One that is made."""
+        other = copy(self)
+        other.path = self.path.with_name(f"orders_{uuid.uuid4().hex[:8]}")
+        other.sink = replace(self.sink, table=str(other.path))
+        other.connection = ConnectionInfo(other.sink.participant, "")
+        return other
+
+    @property
+    def place(self) -> Place:
+        return Place.of(self.path)
+
+    def version(self) -> Version:
+        found = Version.newest(self.place)
+        assert found is not None
+        return found
+
+    def read(self) -> pa.Table:
+        return rows_of(self.path)
+
+    def ids(self) -> list[int]:
+        found = self.read()
+        return sorted(found["id"].to_pylist()) if "id" in found.column_names else []
+
+
+def rows_of(path: Path) -> pa.Table:
+    """All rows of a table with all its columns; no columns: there is no table."""
+    version = Version.newest(Place.of(path))
+    names = [column.name for column in version.columns or ()] if version is not None else []
+    found = [pa.Table.from_batches([batch]) for batch in batches(version, names)]
+    return pa.concat_tables(found, promote_options="permissive").select(names) if found else pa.table({})
+
+
+def world_of(folder: Path, **settings: Any) -> World:
+    folder.mkdir(exist_ok=True)
+    return World(Table(folder, **settings), folder)
+
+
+def table_of(world: World) -> Table:
+    assert isinstance(world.target, Table)
+    return world.target
+
+
+def participant_of(world: World, plan: Any) -> PaimonParticipant:
+    opened = world.participant(plan)
+    assert isinstance(opened, PaimonParticipant)
+    return opened
