@@ -83,7 +83,7 @@ class Table:
         self._catalog.drop_table(self._name, True)
 
     def rename(self, to: str) -> None:
-        self._catalog.rename_table(self._name, to, False)
+        self._catalog.rename_table(self._name, to)
 
     def alter(self, add: dict[str, str], options: dict[str, str]) -> None:
         """Add columns, name -> type in SQL, and set options."""
