@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
 from airflow_ft.protocol.model import Fence, Plan, Proof
@@ -282,5 +282,34 @@ def compared(
 def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
     """In the order of the columns; a missing one is NULL."""
     names = rows.schema.names
-    values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in columns]
+    values = [_values(rows.column(name)) if name in names else [None] * rows.num_rows for name in columns]
     return list(zip(*values, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A date or time outside of Python's years 1 to 9999 is the number that Arrow has for it."""
+    try:
+        return cast("list[Any]", column.to_pylist())
+    except (OverflowError, ValueError):
+        if len(column) > 1:  # the others look the same in all batches
+            return [value for row in range(len(column)) for value in _values(column.slice(row, 1))]
+        return cast("list[Any]", column.cast(_numbers(column.type)).to_pylist())
+
+
+def _numbers(kind: pa.DataType) -> pa.DataType:
+    """Return the type with numbers instead of dates and times."""
+    import pyarrow as pa
+
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_numbers(kind.value_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_numbers(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_numbers(kind.key_type), _numbers(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _numbers(field.type)) for field in kind])
+    return kind

@@ -2,8 +2,8 @@
 
     <table>/_airflow_ft/<pipeline>/<participant>/0000000007.json     head and markers
 
-Each document replaces the one before it. Its name is created once (a hard link), so a writer whose document is not the
-next one is refused: the chain is a compare-and-set, and the order of its documents is the order of ranks (I5).
+Each document replaces the one before it. Its name is created once (a hard link), so a writer that was overtaken is
+refused. The chain is a compare-and-set: the order of its documents is the order of ranks (I5).
 
 A document that adds rows counts only together with one snapshot of the table. It names that snapshot's number, which
 can be created once, too, and its UUID. It also holds the memory without these rows:
@@ -22,9 +22,10 @@ may still come, the process gives its number to one without rows before it write
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -134,6 +135,8 @@ class Document:
         """Return the document of a file's content. StoreBehindSinkError: it is damaged."""
         with damaged(uri):
             found = json.loads(data)
+            if found.pop("checksum") != _checksum(found):
+                raise ValueError("it does not match its checksum")
             awaited = found["awaits"]
             if awaited:
                 awaited = Awaited(**{**awaited, "without": _text(awaited["without"])})
@@ -145,7 +148,8 @@ class Document:
         awaits = asdict(self.awaited) if self.awaited is not None else None
         if awaits is not None:
             awaits["without"] = _record(awaits["without"])
-        return canonical_json({"memory": _record(self.memory), "awaits": awaits}).encode()
+        content = {"memory": _record(self.memory), "awaits": awaits}
+        return canonical_json({**content, "checksum": _checksum(content)}).encode()
 
 
 class Ledger(DocumentLedger):
@@ -161,6 +165,10 @@ class Ledger(DocumentLedger):
         made = Document(self.found.number + 1, self.text, awaited)
         self.chain.append(made)
         return made
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 def _record(memory: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""All rows of one version of a table, whoever wrote them, and in whatever schema."""
+"""All rows of one version of a table, also those of other writers and of former schemas."""
 
 from __future__ import annotations
 

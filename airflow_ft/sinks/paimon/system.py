@@ -5,7 +5,7 @@ from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
     kind="paimon",
-    title="Apache Paimon",
+    title="Paimon",
     package=__package__,
     strategies=STRATEGIES,
     place="table",

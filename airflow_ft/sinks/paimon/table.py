@@ -2,9 +2,9 @@
 
     <table>/schema/schema-0, snapshot/snapshot-1, manifest/..., bucket-0/data-....parquet     Paimon's own files
 
-A snapshot's name is created once, by a hard link. (Paimon's own writers rename a file onto it, and pypaimon's looks
-before whether it is there: two of its processes can both believe that they have committed.) A step that was overtaken
-reads the table again, and with it the memory (`airflow_ft.sinks.paimon.memory`).
+A snapshot's name is created once, by a hard link. A step that was overtaken reads the table again, and with it the
+memory (`airflow_ft.sinks.paimon.memory`). (pypaimon renames a file onto the name, and only looks before whether it is
+taken: two of its processes can both believe that they have committed.)
 
 Snapshots expire in ascending order, and their names are free again. A writer that has slept could create one of them,
 where no reader looks. So a snapshot counts only if it is in the chain of the current ones: `Version.holds`.
@@ -103,7 +103,7 @@ class Place:
         return max(self.numbers(SNAPSHOTS), default=0)
 
     def hint(self, number: int) -> None:
-        """Tell readers which snapshot is the newest. They look for later ones, too."""
+        """Write the hint at the newest snapshot. Readers look for later ones, too."""
         self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(number).encode())
 
     def _is_there(self, snapshot: int) -> bool:
@@ -114,10 +114,11 @@ class Place:
         files = self.files
         if isinstance(files, LocalFileSystem) and not files.has_links(self.uri(OURS, f"probe-{uuid.uuid4().hex}")):
             raise UnfitTargetError(
-                f"the file system of {self} has no hard links, which are needed to create a snapshot once.",
-                code="hard_links_missing",
-                remedy="Choose a folder on a file system with hard links.",
+                f"the file system of {self} lacks hard links, which are needed to create a snapshot once.",
+                code="file_system_unsupported",
+                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
                 path=str(self),
+                feature="hard links",
             )
 
 
@@ -273,19 +274,35 @@ class Version:
             snapshot = self._next(manifests, [added], rows, awaited.uuid, says)
             ledger.chain.keep(ledger.found.number + 1, number)
             document = ledger.append(awaited)
-            self._create(snapshot)
         except OvertakenError:
             manifests.discard()
             raise
-        now = type(self).newest(self.place)
-        if now is None or not now.holds(awaited):
-            self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{number}"))
+        counts = self._created(snapshot, awaited)
+        with suppress(OvertakenError):  # another process has found out the same
+            ledger.chain.append(Document(document.number + 1, document.memory if counts else awaited.without, None))
+        ledger.chain.sweep(document.number + 1)
+        if not counts:
             manifests.discard()
             raise OvertakenError
-        self.place.hint(now.number)
-        with suppress(OvertakenError):  # another process has found it, too
-            ledger.chain.append(Document(document.number + 1, document.memory, None))
-        ledger.chain.sweep(document.number + 1)
+
+    def _created(self, snapshot: Record, awaited: Awaited) -> bool:
+        """Create a snapshot, and return whether it is one of the table."""
+        try:
+            self._create(snapshot)
+        except OvertakenError:
+            return False
+        while True:
+            now = type(self).newest(self.place)
+            if now is None:
+                raise OvertakenError(nothing=False)
+            with suppress(OvertakenError):  # another writer was faster than this look
+                if now.holds(awaited):
+                    self.place.hint(now.number)
+                    return True
+                break
+        # Its number had expired since the version was read: no reader looks there, and no other writer may begin there.
+        self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
+        return False
 
     def settle(self, ledger: Ledger) -> None:
         """Make an awaited snapshot impossible, if it may still come: its number is given to one without rows.
@@ -387,7 +404,9 @@ def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
     return StoreBehindSinkError(
         f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",
         code="snapshot_lost",
-        remedy="Compare the rows (`airflow ft verify`), restore the snapshot, then run `airflow ft resume`.",
+        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`), and if those of the newest"
+        f" checkpoint are missing, delete the newest file of the pipeline below {place}/{OURS}. Then run `airflow ft"
+        " resume`.",
         path=str(place),
         snapshot=snapshot,
     )

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.sinks.paimon.binary_row import EMPTY
+from airflow_ft.sinks.paimon.manifests import entry
 from airflow_ft.sinks.paimon.participant import PaimonParticipant
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.table import Place, Version
@@ -43,6 +46,25 @@ class Table(Target):
 
     def read(self) -> pa.Table:
         return rows_of(self.path)
+
+    def foreign(self, rows: pa.Table) -> None:
+        """Another writer's commit of these rows, into a table without partitions."""
+        version = self.version()
+        assert version.schema is not None
+        name = f"data-{uuid.uuid4()}-0.parquet"
+        path = self.path / "bucket-0" / name
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(rows, path)
+        manifests = version.manifests
+        added = entry(EMPTY, name, path.stat().st_size, rows.num_rows, version.schema["id"])
+        listed = [manifests.write([added], (), version.schema["id"])]
+        snapshot = version._next(manifests, listed, rows.num_rows, str(uuid.uuid4()), {})
+        self.place.create("snapshot", snapshot)
+
+    def expire(self, keep: int) -> None:
+        """Remove all but the newest snapshots, as Paimon's writers do, whatever consumers there are."""
+        for number in self.place.numbers("snapshot")[:-keep]:
+            (self.path / "snapshot" / f"snapshot-{number}").unlink()
 
     def ids(self) -> list[int]:
         found = self.read()
