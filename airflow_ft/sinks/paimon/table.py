@@ -404,9 +404,8 @@ def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
     return StoreBehindSinkError(
         f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",
         code="snapshot_lost",
-        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`), and if those of the newest"
-        f" checkpoint are missing, delete the newest file of the pipeline below {place}/{OURS}. Then run `airflow ft"
-        " resume`.",
+        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
+        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`.",
         path=str(place),
         snapshot=snapshot,
     )

@@ -76,7 +76,10 @@ def rows_of(path: Path) -> pa.Table:
     version = Version.newest(Place.of(path))
     names = [column.name for column in version.columns or ()] if version is not None else []
     found = [pa.Table.from_batches([batch]) for batch in batches(version, names)]
-    return pa.concat_tables(found, promote_options="permissive").select(names) if found else pa.table({})
+    if not found:
+        return pa.table({})
+    whole = pa.concat_tables(found, promote_options="permissive")
+    return whole.select([name for name in names if name in whole.column_names])
 
 
 def world_of(folder: Path, **settings: Any) -> World:
