@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from airflow_ft.wal.local import local_path
 from tests.conformance.test_paimon import Changed
 from tests.conformance.wrong import Defect, Play, each_play, is_noticed
 from tests.sinks.paimon.servers.test_others import (
+    a_death_before_the_snapshot_delivers_nothing,
+    a_death_behind_the_snapshot_delivers_once,
     a_raised_fence_refuses_what_is_on_its_way,
     rows_of_others_stay,
 )
@@ -51,9 +52,15 @@ def awaited_snapshot_taken_for_there() -> None:
     Version.holds = lambda self, awaited: True
 
 
-def awaited_snapshot_never_found() -> None:
+def awaited_snapshot_not_looked_for() -> None:
     """A process that dies behind its snapshot has delivered nothing, for its successor."""
-    Version.holds = lambda self, awaited: False
+
+    def ledger(self: Any, group: str) -> Any:
+        chain = Chain(self.place.files, self.place.root, group)
+        found = chain.newest()
+        return memory.Ledger(chain, found, found.awaited.without if found.awaited else found.memory, pending=False)
+
+    Version.ledger = ledger
 
 
 def chain_not_compared() -> None:
@@ -93,18 +100,23 @@ def nothing_remembered() -> None:
 
 
 KIT = ParticipantConformance()
-CALLS = partial(KIT.test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles, step="commit")
-CALLS.__name__ = "killed_at_any_call"  # type: ignore[attr-defined]
 CASES: list[tuple[Defect, Play]] = [
     (snapshot_replaced, rows_of_others_stay),
     (awaited_snapshot_not_settled, a_raised_fence_refuses_what_is_on_its_way),
-    (awaited_snapshot_taken_for_there, CALLS),
-    (awaited_snapshot_never_found, CALLS),
+    (awaited_snapshot_taken_for_there, a_death_before_the_snapshot_delivers_nothing),
+    (awaited_snapshot_not_looked_for, a_death_behind_the_snapshot_delivers_once),
     (chain_not_compared, a_raised_fence_refuses_what_is_on_its_way),
     (conflict_repeated, a_raised_fence_refuses_what_is_on_its_way),
     (nothing_remembered, KIT.test_to_commit_again_changes_nothing),
 ]
-PATCHED = ((Place, "create"), (Chain, "append"), (Version, "commit"), (Version, "settle"), (Version, "holds"))
+PATCHED = (
+    (Place, "create"),
+    (Chain, "append"),
+    (Version, "commit"),
+    (Version, "ledger"),
+    (Version, "settle"),
+    (Version, "holds"),
+)
 
 
 @each_play(CASES)

@@ -7,6 +7,7 @@ output. Rows travel in files of Arrow's IPC format.
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.feather as feather
+import pyarrow.parquet as pq
 from pypaimon import CatalogFactory, Schema
 
 
@@ -35,17 +37,23 @@ class Table:
         self._catalog.create_table(self._name, made, False)
 
     def append(self, rows: str) -> None:
-        self._write(self._open().new_batch_write_builder(), rows)
+        self._write(self._open().new_batch_write_builder(), feather.read_table(rows))
 
     def overwrite(self, rows: str) -> None:
         """Replace all rows of all partitions."""
         table = self._open({"dynamic-partition-overwrite": "false"})
-        self._write(table.new_batch_write_builder().overwrite({}), rows)
+        self._write(table.new_batch_write_builder().overwrite({}), feather.read_table(rows))
 
-    def _write(self, builder: Any, rows: str) -> None:
+    def append_parquet(self, folder: str) -> float:
+        """Add the rows of Parquet files; returns the seconds that it took."""
+        began = time.monotonic()
+        self._write(self._open().new_batch_write_builder(), pq.read_table(folder))
+        return time.monotonic() - began
+
+    def _write(self, builder: Any, rows: pa.Table) -> None:
         write, commit = builder.new_write(), builder.new_commit()
         try:
-            write.write_arrow(feather.read_table(rows))
+            write.write_arrow(rows)
             commit.commit(write.prepare_commit())
         finally:
             write.close()

@@ -95,6 +95,38 @@ def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     world.shows(world.ids_of(1, 2))
 
 
+class Died(BaseException):
+    """A process ends here. Nothing catches it."""
+
+
+def die(*_: object) -> None:
+    raise Died
+
+
+def a_death_before_the_snapshot_delivers_nothing(world: World) -> None:
+    """The document is written, and awaits a snapshot that never comes."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with before_the_next(SNAPSHOTS, die), pytest.raises(Died):
+        world.commit(plan, vote)
+    world.shows(world.ids_of(1))
+    world.commit(plan, vote)
+    world.shows(world.ids_of(1, 2))
+
+
+def a_death_behind_the_snapshot_delivers_once(world: World) -> None:
+    """The snapshot is there, and no document says that it is."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with mock.patch.object(Place, "hint", die), pytest.raises(Died):
+        world.commit(plan, vote)
+    world.shows(world.ids_of(1, 2))
+    world.commit(plan, vote)
+    world.shows(world.ids_of(1, 2))
+
+
 def a_sleeper_brings_nothing_back(world: World) -> None:
     """Its successor has committed, and further numbers, and snapshots have expired since, down to the newest."""
     world.deliver(world.plan())
@@ -122,6 +154,14 @@ def test_rows_of_others_stay(world: World) -> None:
 
 def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     a_raised_fence_refuses_what_is_on_its_way(world)
+
+
+def test_a_death_before_the_snapshot_delivers_nothing(world: World) -> None:
+    a_death_before_the_snapshot_delivers_nothing(world)
+
+
+def test_a_death_behind_the_snapshot_delivers_once(world: World) -> None:
+    a_death_behind_the_snapshot_delivers_once(world)
 
 
 @pytest.mark.release
