@@ -109,10 +109,10 @@ docs: venv ## build the site of the documentation into .local/site, and check ev
 # docker/Dockerfile runs this, too.
 .PHONY: demo-install
 demo-install: ## install what `make demo` needs, and no more
-	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres redis hbase hive cassandra,$(subst $(comma), ,$(SINKS)))
+	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres redis hbase paimon hive cassandra,$(subst $(comma), ,$(SINKS)))
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=redis,cassandra,hbase,iceberg,hive into these too (postgres, files and delta as well), KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=redis,cassandra,hbase,iceberg,paimon,hive into these too (postgres, files and delta as well), KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" tools/unlocked.sh newest $(ARGS)
 else

@@ -16,7 +16,7 @@ It needs what `flights` needs, and for the copies:
 | Cassandra | `cassandra_default` with a keyspace | the table in `flights_cassandra.sql` |
 
 The extras of airflow-ft with the same names install the clients, as in `pip install 'airflow-ft[delta,redis]'`.
-`make demo SINKS=redis,cassandra,hbase,iceberg,hive` runs it with these copies.
+`make demo SINKS=redis,cassandra,hbase,iceberg,paimon,hive` runs it with these copies.
 """
 
 from datetime import timedelta
@@ -35,6 +35,7 @@ from airflow_ft import (
     KafkaSink,
     KafkaSource,
     MySqlSink,
+    PaimonSink,
     PostgresSink,
     RedisSink,
 )
@@ -44,6 +45,7 @@ COPIES = {
     "files": FilesSink(folder="/data/lake/files", name="files"),
     "delta": DeltaSink(table="/data/lake/delta", name="delta"),
     "iceberg": IcebergSink(table="lake.shop.flights", name="iceberg"),
+    "paimon": PaimonSink(table="/data/lake/paimon/warehouse/shop.db/flights", name="paimon"),
     "hive": HiveSink(table="metastore.shop.flights", name="hive"),
     "redis": RedisSink(key="flight:{carrier}:{carrier_count}"),
     "hbase": HBaseSink(table="flights", row_key="{carrier}:{carrier_count}", family="f"),

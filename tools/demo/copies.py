@@ -68,6 +68,14 @@ class InIceberg(Copy):
         return {"uri": f"sqlite:///{self.place}/catalog.db?timeout=60", "warehouse": f"{self.place.as_uri()}/tables"}
 
 
+class InPaimon(Copy):
+    """A table of a warehouse on disk, which needs neither server nor connection. pypaimon reads it."""
+
+    @property
+    def reading(self) -> Any:
+        return str(self.place / "warehouse")
+
+
 class InServer(Copy):
     """What lies in a server that an Airflow connection leads to."""
 
@@ -200,6 +208,7 @@ COPIES: Mapping[str, type[Copy]] = {
     "files": Copy,
     "delta": Copy,
     "iceberg": InIceberg,
+    "paimon": InPaimon,
     "hive": InHive,
     "redis": InRedis,
     "hbase": InHBase,

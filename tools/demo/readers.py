@@ -67,6 +67,14 @@ def read_iceberg(settings: Mapping[str, str]) -> list[Row]:
     return _rows_of(SqlCatalog("lake", **settings).load_table("shop.flights").scan().to_arrow())
 
 
+def read_paimon(warehouse: str) -> list[Row]:
+    """All rows of the newest snapshot of a Paimon table, by pypaimon."""
+    from tools.paimon import Paimon
+
+    with Paimon(warehouse) as paimon:
+        return _rows_of(paimon.rows("shop.flights"))
+
+
 def read_hive(settings: Mapping[str, Any]) -> list[Row]:
     """All rows in the folders of a table's partitions, as a metastore names them."""
     import pyarrow.parquet as pq
@@ -128,6 +136,7 @@ READERS: Mapping[str, Callable[[Any], list[Row]]] = {
     "files": read_files,
     "delta": read_delta,
     "iceberg": read_iceberg,
+    "paimon": read_paimon,
     "hive": read_hive,
     "redis": read_redis,
     "hbase": read_hbase,
