@@ -12,6 +12,7 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, type_of
 from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
 from airflow_ft.sinks.paimon.spec import PaimonSink
 
 FORMAT = Format("Paimon", PaimonSink.__name__, type_of, re.compile(r"[\x00-\x1f`]"))
@@ -124,7 +125,12 @@ def _made(kind: pa.DataType, ids: _Ids) -> Any:
 
 
 def schema_problems(
-    sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, partitions: Sequence[str], name: str
+    sink: PaimonSink,
+    schema: pa.Schema,
+    columns: Sequence[Column] | None,
+    partitions: Sequence[str],
+    buckets: Buckets,
+    name: str,
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
     if len(schema) == 0:
@@ -143,6 +149,12 @@ def schema_problems(
             remedy = "Partition by columns of text, whole numbers, booleans or dates."
             what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
             yield declined(what, "partition_unfit", remedy, name, one)
+    for one in sink.bucket_key if columns is None else ():
+        if one not in schema.names:
+            yield missing_in_rows(one, "bucket_key", schema.names).located(sink=name)
+        elif type_of(kinds[one.lower()]) not in KINDS:
+            what = f"a column of type {kinds[one.lower()]} cannot be in a bucket key."
+            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
@@ -153,6 +165,16 @@ def schema_problems(
             sink=name,
             partitions=list(partitions),
             partition_by=list(sink.partition_by),
+        )
+    if sink.buckets and (sink.buckets, list(sink.bucket_key)) != (buckets.count, list(buckets.key)):
+        yield UnfitTargetError(
+            f"the table has {buckets.count} buckets by {list(buckets.key)}, and the sink declares {sink.buckets} by"
+            f" {list(sink.bucket_key)}.",
+            code="key_unfit",
+            remedy="Leave buckets= and bucket_key= out, or deliver into another table.",
+            sink=name,
+            buckets=buckets.count,
+            bucket_key=list(buckets.key),
         )
     for column in columns:
         if column.name in partitions and column.type not in (*WHOLE, "string", "boolean", "date"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.sinks.paimon.buckets import KINDS
+from airflow_ft.sinks.paimon.columns import name_of
 
 APPEND = -1
 """The `bucket` of a table whose rows go into any file."""
@@ -23,6 +25,7 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "query-auth.enabled": ("false",),
     "chain-table.enabled": ("false",),
     "primary-key.nullable": ("false",),
+    "bucket-function.type": ("default",),
 }
 """Options that change what a writer has to write, with the values beside which this sink writes."""
 _MAY_NOT = (
@@ -49,9 +52,27 @@ def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:
     if schema.get("primaryKeys"):
         yield unfit(f"the table has the primary key {', '.join(schema['primaryKeys'])}", setting="primary-key")
     if (bucket := options.get("bucket", str(APPEND))) != str(APPEND):
-        yield unfit(f"the table has the option bucket = {bucket}", setting="bucket")
+        if not bucket.isdigit() or int(bucket) == 0:
+            yield unfit(f"the table has the option bucket = {bucket}", setting="bucket")
+        else:
+            yield from _unsupported_key(schema, bucket_key(options))
     for name, value in options.items():
         if value.lower() not in _ALLOWED.get(name, (value.lower(),)) or name in _MAY_NOT:
             yield unfit(f"the table has the option {name} = {value}", setting=name)
         elif name.startswith("fields.") and name.endswith(".default-value"):
             yield unfit(f"the table has the option {name}", setting=name)
+
+
+def bucket_key(options: Mapping[str, str]) -> list[str]:
+    """Return the columns by which a table with these options divides its rows among buckets."""
+    return [name.strip() for name in options.get("bucket-key", "").split(",") if name.strip()]
+
+
+def _unsupported_key(schema: Mapping[str, Any], key: Sequence[str]) -> Iterator[UnfitTargetError]:
+    kinds = {field["name"]: name_of(field["type"]) for field in schema["fields"]}
+    if not key:
+        yield unfit("the table has buckets without the option bucket-key", setting="bucket-key")
+    for name in key:
+        if kinds.get(name) not in KINDS:
+            what = f"the table has the bucket key {name!r}, a column of {kinds.get(name)}"
+            yield unfit(what, setting="bucket-key", column=name)

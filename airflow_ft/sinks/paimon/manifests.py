@@ -90,17 +90,26 @@ _NO_STATS = {"_MIN_VALUES": EMPTY, "_MAX_VALUES": EMPTY, "_NULL_COUNTS": []}
 Record = Mapping[str, Any]
 
 
-def entry(partition: bytes, name: str, size: int, rows: int, schema_id: int) -> dict[str, Any]:
-    """Return the entry of a file that is added to a table without buckets."""
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A bucket of a partition, and how many buckets it is one of; -1: the table has none."""
+
+    partition: bytes
+    bucket: int = 0
+    buckets: int = -1
+
+
+def entry(slot: Slot, name: str, size: int, rows: int, schema_id: int, first: int = 0) -> dict[str, Any]:
+    """Return the entry of a file that is added. `first` is the sequence number of its first row."""
     file = {
         "_FILE_NAME": name, "_FILE_SIZE": size, "_ROW_COUNT": rows, "_MIN_KEY": EMPTY, "_MAX_KEY": EMPTY,
         "_KEY_STATS": _NO_STATS, "_VALUE_STATS": _NO_STATS, "_VALUE_STATS_COLS": [], "_EXTRA_FILES": [],
-        "_MIN_SEQUENCE_NUMBER": 0, "_MAX_SEQUENCE_NUMBER": rows - 1, "_SCHEMA_ID": schema_id, "_LEVEL": 0,
+        "_MIN_SEQUENCE_NUMBER": first, "_MAX_SEQUENCE_NUMBER": first + rows - 1, "_SCHEMA_ID": schema_id, "_LEVEL": 0,
         "_CREATION_TIME": int(time.time() * 1000), "_DELETE_ROW_COUNT": 0, "_FILE_SOURCE": _FROM_FILE,
     }  # fmt: skip
     return {
-        "_VERSION": _VERSION, "_KIND": ADDED, "_PARTITION": partition, "_BUCKET": 0, "_TOTAL_BUCKETS": -1,
-        "_FILE": file,
+        "_VERSION": _VERSION, "_KIND": ADDED, "_PARTITION": slot.partition, "_BUCKET": slot.bucket,
+        "_TOTAL_BUCKETS": slot.buckets, "_FILE": file,
     }  # fmt: skip
 
 

@@ -32,11 +32,11 @@ from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_format import TableParticipant
 from airflow_ft.sinks.files.failures import translated_errors
-from airflow_ft.sinks.paimon.columns import schema_problems
+from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
 from airflow_ft.sinks.paimon.rows import Rows
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Place, Version, lacks_its_table
+from airflow_ft.sinks.paimon.table import Layout, Place, Version, lacks_its_table, problems_of
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -63,6 +63,10 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         """Return whether the first checkpoint makes the table."""
         return self.sink.create
 
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.sink.partition_by, Buckets(self.sink.buckets, self.sink.bucket_key))
+
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
 
@@ -73,7 +77,7 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         return Version.newest(self.place)
 
     def _made(self, schema: pa.Schema | None) -> Version:
-        return Version.made(self.place, schema, self.sink.partition_by)
+        return Version.made(self.place, schema, self._layout)
 
     def _ledger(self, version: Version, pipeline: str) -> Ledger:
         self._read = version.ledger(f"{pipeline}/{self.name}")
@@ -93,15 +97,14 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         version.commit(ledger, staged.entries, says)
 
     def _schema_problems_of(self, version: Version | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
-        columns, partitions = (version.columns, version.partition_by) if version is not None else (None, ())
-        return schema_problems(self.sink, schema, columns, partitions, self.sink_name)
+        return problems_of(self.sink, version, schema, self.sink_name)
 
     def _oddities(self, version: Version) -> Iterator[AirflowFtError]:
         return version.oddities()
 
     def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
         assert self._read is not None  # the step has read it
-        return version.evolve(schema, self.sink.partition_by, self._read)
+        return version.evolve(schema, self._layout, self._read)
 
     def _require_beginning(self) -> None:
         self.place.require_links()

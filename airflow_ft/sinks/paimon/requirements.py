@@ -14,9 +14,8 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import only_sink, room
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.files.failures import translated_errors
-from airflow_ft.sinks.paimon.columns import schema_problems as column_problems_of
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Place, Version, lacks_its_table
+from airflow_ft.sinks.paimon.table import Place, Version, lacks_its_table, problems_of
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
@@ -56,6 +55,5 @@ def schema_problems(
             continue
         if there is not None:
             found += (problem.located(sink=name) for problem in there.oddities())
-        columns, partitions = (there.columns, there.partition_by) if there is not None else (None, ())
-        found += column_problems_of(sink, schema, columns, partitions, name)
+        found += problems_of(sink, there, schema, name)
     return found

@@ -2,9 +2,9 @@
 
     <table>/country=DE/bucket-0/data-0f1e2d3c-....-0.parquet
 
-Files of the log become files of the table by a second name if their columns fit and the table has no partitions.
-Otherwise the rows are written again. If the process dies before the commit, files are left that no snapshot names, and
-Paimon's `remove_orphan_files` removes them.
+Files of the log become files of the table by a second name if their columns fit, and the table has neither partitions
+nor buckets. Otherwise the rows are written again. If the process dies before the commit, files are left that no
+snapshot names, and Paimon's `remove_orphan_files` removes them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from airflow_ft.sinks.arrow import numbers, scalar
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
-from airflow_ft.sinks.paimon.manifests import Record, entry
+from airflow_ft.sinks.paimon.features import APPEND
+from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
 from airflow_ft.sinks.paimon.partitions import unfit
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.sinks.refused import Refused, accepted
 from airflow_ft.wal.local import local_path
-
-_BUCKET = "bucket-0"
 
 
 @dataclass
@@ -73,13 +72,19 @@ class Rows:
             os.utime(local_path(place.uri(*each.path.split("/"))), (now, now))
         for folder in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
             place.files.sync_folders(place.uri(*folder.split("/")), place.root)
-        for each in written:
-            name = each.path.rpartition("/")[2]
-            self.entries.append(entry(out.partition(each.path), name, each.bytes, each.rows, int(schema["id"])))
+        following = self.version.following() if self.version.buckets.count else {}
+        for each in sorted(written, key=lambda each: out.order(each.path)):
+            slot, name = out.slot(each.path), each.path.rpartition("/")[2]
+            first = following.get((slot.partition, slot.bucket), 0)
+            self.entries.append(entry(slot, name, each.bytes, each.rows, int(schema["id"]), first))
+            if slot.buckets > 0:
+                following[slot.partition, slot.bucket] = first + each.rows
         return sum(each.rows for each in written)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
+        if self.version.buckets.count:
+            self.version.following()
         for reader in readers:
             if self._has_rows(reader) and not self._fits(reader):
                 for file in reader.files(self.sink):
@@ -125,9 +130,8 @@ class Rows:
             raise error.located(sink=self.sink) from error.__cause__
         known = reader.statistics(self.sink)
         required = [column.name for column in columns if column.must]
-        return (
-            same and not self.version.partition_by and all(name in known and not known[name].nulls for name in required)
-        )
+        divided = self.version.partition_by or self.version.buckets.count
+        return same and not divided and all(name in known and not known[name].nulls for name in required)
 
 
 class _DataFiles(Files):
@@ -135,47 +139,57 @@ class _DataFiles(Files):
 
     def __init__(self, version: Version, file_bytes: int, made: list[str]) -> None:
         super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes)
-        self._divided, self._made, self._name = version.partitions, made, uuid.uuid4()
+        self._partitions, self._buckets = version.partitions, version.buckets
+        self._made, self._name = made, uuid.uuid4()
         self._keys: dict[tuple[Value, ...], str] = {}
         self._values: list[tuple[Value, ...]] = []
-        self._partitions: dict[str, tuple[Value, ...]] = {}
+        self._slots: dict[str, tuple[int, Slot]] = {}
 
     def place(self, folder: str = "") -> tuple[str, str]:
-        values = self._values[int(folder)] if folder else ()
-        name = f"{self._divided.folder(values)}{_BUCKET}/data-{self._name}-{self._count}.parquet"
+        *values, bucket = self._values[int(folder)] if folder else (0,)
+        name = f"{self._partitions.folder(values)}bucket-{bucket}/data-{self._name}-{self._count}.parquet"
+        slot = Slot(encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND)
+        self._slots[name] = (self._count, slot)
         self._count += 1
         uri = self._files.uri(self._root, *name.split("/"))
         self._made.append(uri)
-        self._partitions[name] = values
         return name, uri
 
-    def partition(self, path: str) -> bytes:
-        """Return the values of a file's partition, as a manifest has them."""
-        return encoded(self._partitions[path], self._divided.kinds)
+    def slot(self, path: str) -> Slot:
+        """Return the bucket and partition of a file."""
+        return self._slots[path][1]
+
+    def order(self, path: str) -> int:
+        """Return the place of a file among all, in the order in which they were begun."""
+        return self._slots[path][0]
 
     def divide(self, rows: pa.RecordBatch) -> None:
-        """Add rows to the files of their partitions."""
-        if not self._divided.by:
-            self._put((), rows)
+        """Add rows to the files of their partitions and buckets."""
+        columns = [self._codes(rows, name) for name in self._partitions.by]
+        if self._buckets.count:
+            columns.append((self._buckets.of(rows), list(range(self._buckets.count))))
+        if not columns:
+            self._put((0,), rows)
             return
-        columns = [self._codes(rows, name) for name in self._divided.by]
         which = np.zeros(rows.num_rows, np.int64)
         for codes, values in columns:
-            which = which * (len(values) + 1) + codes
+            which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
         order = np.argsort(which, kind="stable")
         ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
         for start, end in pairwise(ends):
             if start < end:
                 mine = order[start:end]
                 first = int(mine[0])
-                self._put(tuple(values[int(codes[first])] for codes, values in columns), rows.take(pa.array(mine)))
+                place = tuple(values[int(codes[first])] for codes, values in columns)
+                self._put(place if self._buckets.count else (*place, 0), rows.take(pa.array(mine)))
 
-    def _put(self, values: tuple[Value, ...], rows: pa.RecordBatch) -> None:
-        if values not in self._keys:
-            self._keys[values] = str(len(self._values))
-            self._values.append(values)
+    def _put(self, place: tuple[Value, ...], rows: pa.RecordBatch) -> None:
+        """Add rows to the file of a place: the values of a partition, and a bucket."""
+        if place not in self._keys:
+            self._keys[place] = str(len(self._values))
+            self._values.append(place)
         if rows.num_rows:
-            self.put(self._keys[values], rows)
+            self.put(self._keys[place], rows)
 
     def _codes(self, rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:
         """Return the position of each row's value in a list of values, the last of which is NULL."""

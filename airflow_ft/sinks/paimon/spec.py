@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.arguments import check_known, check_text, check_texts, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -22,6 +22,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     )
 }
 _DATABASE = ".db"
+_MOST = 10_000
 _NAME = re.compile(r"[^%/\s]+")
 
 
@@ -36,6 +37,8 @@ class PaimonSink:
         table: the table's folder WAREHOUSE/DATABASE.db/TABLE: an absolute path, or a `file:///` URI, which all tasks
             reach under that name.
         partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
+        buckets: how many buckets a table that is made here has. 0: none, as append tables have it by default.
+        bucket_key: the columns whose values divide its rows among them.
         schema_evolution: columns that the table lacks are added to it. Else they are refused.
         file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
             together.
@@ -49,6 +52,8 @@ class PaimonSink:
 
     table: str
     partition_by: Sequence[str] = ()
+    buckets: int = 0
+    bucket_key: Sequence[str] = ()
     schema_evolution: bool = False
     file_bytes: int = 128 << 20
     create: bool = True
@@ -66,8 +71,31 @@ class PaimonSink:
         for name in ("schema_evolution", "create", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="PaimonSink")
         check_sink(self, "table", "orders")
+        self._check_buckets()
         if not is_late(self.table):
             self._check_table()
+
+    def _check_buckets(self) -> None:
+        check_type("buckets", self.buckets, int, "Give a number of buckets.", of="PaimonSink")
+        check_texts("bucket_key", self.bucket_key, of="PaimonSink")
+        object.__setattr__(self, "bucket_key", tuple(self.bucket_key))
+        check_known("bucket_key", self.bucket_key, of="PaimonSink")
+        odd = [name for name in self.bucket_key if not name or "," in name or name in self.partition_by]
+        if not 0 <= self.buckets <= _MOST or odd or len(set(self.bucket_key)) < len(self.bucket_key):
+            raise ConfigurationError(
+                f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
+                code="argument_invalid",
+                remedy=f"Give 1 to {_MOST} buckets, and each column of bucket_key once. A partition column is none.",
+                argument="bucket_key" if odd else "buckets",
+                value=odd[0] if odd else self.buckets,
+            )
+        if bool(self.buckets) != bool(self.bucket_key):
+            raise ConfigurationError(
+                f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
+                code="arguments_conflict",
+                remedy="Give both of them, or neither.",
+                argument="bucket_key",
+            )
 
     def _check_table(self) -> None:
         parts = urlsplit(self.table)
@@ -108,7 +136,8 @@ class PaimonSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        return settings_of(self, self.table)
+        refuse_jinja(*self.bucket_key)
+        return {**settings_of(self, self.table), "bucket_key": list(self.bucket_key)}
 
     @classmethod
     def from_settings(cls, name: str, settings: Mapping[str, Any]) -> PaimonSink:

@@ -18,18 +18,20 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
-from airflow_ft.sinks.paimon.columns import fields_of, of_table
-from airflow_ft.sinks.paimon.features import APPEND, NEWEST, unfit, unsupported
+from airflow_ft.sinks.paimon.buckets import Buckets
+from airflow_ft.sinks.paimon.columns import fields_of, of_table, schema_problems
+from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, unfit, unsupported
 from airflow_ft.sinks.paimon.manifests import Manifests, Record, unreadable
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger
 from airflow_ft.sinks.paimon.partitions import Partitions
+from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.local import LocalFileSystem, local_path
 
@@ -122,6 +124,14 @@ class Place:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table that is made here divides its rows."""
+
+    partition_by: Sequence[str] = ()
+    buckets: Buckets = field(default_factory=Buckets)
+
+
 @dataclass(frozen=True)
 class Version:
     """One version of a table. Without a schema it has no columns yet, and other programs see no table."""
@@ -157,7 +167,7 @@ class Version:
         )
 
     @classmethod
-    def made(cls, place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
+    def made(cls, place: Place, schema: pa.Schema | None, layout: Layout) -> Self:
         """Create a table; without a schema one that has no columns yet. OvertakenError: another process was faster."""
         for folder in (place.uri(), place.uri(OURS)):
             with suppress(FileExistsError):
@@ -165,7 +175,7 @@ class Version:
         place.files.sync_folders(place.root, local_path(place.root).parent.as_uri())
         version = cls(place, None, None)
         if schema is not None:
-            version.define(schema, partition_by)
+            version.define(schema, layout)
             return cls.newest(place) or version
         return version
 
@@ -188,6 +198,26 @@ class Version:
     def partitions(self) -> Partitions:
         types = {column.name: column.type for column in self.columns or ()}
         return Partitions.of(self.partition_by, [types[name] for name in self.partition_by], self.options)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        count = int(self.options.get("bucket", APPEND))
+        return Buckets(count, bucket_key(self.options)) if count > 0 else Buckets()
+
+    def following(self) -> dict[tuple[bytes, int], int]:
+        """Return the next sequence number of each bucket of each partition.
+
+        Raises:
+            UnfitTargetError: there is a partition with another number of buckets.
+        """
+        found: dict[tuple[bytes, int], int] = {}
+        for record in self.manifests.live(self.manifests.listed(self.snapshot)):
+            if record["_TOTAL_BUCKETS"] != self.buckets.count:
+                what = f"the table has a partition with {record['_TOTAL_BUCKETS']} buckets, and others are to have"
+                raise unfit(f"{what} {self.buckets.count}", setting="bucket")
+            slot = (record["_PARTITION"], record["_BUCKET"])
+            found[slot] = max(found.get(slot, 0), record["_FILE"]["_MAX_SEQUENCE_NUMBER"] + 1)
+        return found
 
     @property
     def number(self) -> int:
@@ -357,7 +387,7 @@ class Version:
 
     # --- schemas -----------------------------------------------------------------------------------------------------
 
-    def evolve(self, schema: pa.Schema, partition_by: Sequence[str], ledger: Ledger) -> bool:
+    def evolve(self, schema: pa.Schema, layout: Layout, ledger: Ledger) -> bool:
         """Add the columns that this version lacks; False: it lacks none. OvertakenError: it is not the newest."""
         new = lacking(schema, self.columns or ())
         if not new.names:
@@ -365,7 +395,7 @@ class Version:
         self.settle(ledger)
         ledger.append()  # refused if the fence was overtaken: such a process changes no schema
         if self.schema is None:
-            self.define(schema, partition_by)
+            self.define(schema, layout)
             return True
         fields, highest = fields_of(new, int(self.schema["highestFieldId"]) + 1)
         self.place.create(
@@ -377,17 +407,29 @@ class Version:
         )  # fmt: skip
         return True
 
-    def define(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def define(self, schema: pa.Schema, layout: Layout) -> None:
         """Give a table that has no columns yet its own. OvertakenError: another process was faster."""
         fields, highest = fields_of(schema, 0)
+        buckets = layout.buckets
+        divided = {"bucket": str(buckets.count), "bucket-key": ",".join(buckets.key)} if buckets.count else {}
         self.place.create(
             SCHEMAS,
             {
                 "version": NEWEST, "id": 0, "fields": fields, "highestFieldId": highest,
-                "partitionKeys": list(partition_by), "primaryKeys": [], "options": _OPTIONS, "comment": "",
-                "timeMillis": int(time.time() * 1000),
+                "partitionKeys": list(layout.partition_by), "primaryKeys": [], "options": {**_OPTIONS, **divided},
+                "comment": "", "timeMillis": int(time.time() * 1000),
             },
         )  # fmt: skip
+
+
+def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    """Yield all that speaks against such rows in a version, or in a table that is made of them."""
+    columns, by, buckets = None, [], Buckets()
+    if version is not None and version.columns is not None:
+        if list(version.oddities()):  # which is told, and whose layout may be unknown
+            return
+        columns, by, buckets = version.columns, version.partition_by, version.buckets
+    yield from schema_problems(sink, schema, columns, by, buckets, name)
 
 
 def lacks_its_table(place: Place) -> UnfitTargetError:

@@ -10,6 +10,7 @@ import pytest
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.paimon.binary_row import EMPTY, decoded, encoded
+from airflow_ft.sinks.paimon.buckets import Buckets, hashes
 from airflow_ft.sinks.paimon.columns import fields_of, name_of, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import unsupported
 from airflow_ft.sinks.paimon.partitions import Partitions, unfit
@@ -76,7 +77,7 @@ def test_parts_that_must_not_be_null_and_defaults_are_odd() -> None:
 def test_columns_that_paimon_keeps_for_itself_or_cannot_divide_by() -> None:
     schema = pa.schema({"id": pa.int64(), "_KEY_id": pa.int64(), "ratio": pa.float64()})
     sink = PaimonSink(table=TABLE, partition_by=["ratio", "day"])
-    found = [(each.code, each.column) for each in schema_problems(sink, schema, None, (), "rows")]
+    found = [(each.code, each.column) for each in schema_problems(sink, schema, None, (), Buckets(), "rows")]
     assert found == [("name_invalid", "_KEY_id"), ("partition_unfit", "ratio"), ("job_column_missing", "day")]
 
 
@@ -84,7 +85,9 @@ def test_columns_that_paimon_keeps_for_itself_or_cannot_divide_by() -> None:
     ("schema", "setting"),
     [
         ({"options": {"bucket": "-2"}}, "bucket"),
-        ({"options": {"bucket": "4"}}, "bucket"),
+        ({"options": {"bucket": "0"}}, "bucket"),
+        ({"fields": [], "options": {"bucket": "4"}}, "bucket-key"),
+        ({"fields": [], "options": {"bucket": "4", "bucket-key": "at"}}, "bucket-key"),
         ({"primaryKeys": ["id"]}, "primary-key"),
         ({"version": 4}, "version"),
         ({"options": {"deletion-vectors.enabled": "TRUE"}}, "deletion-vectors.enabled"),
@@ -109,6 +112,30 @@ def test_options_that_change_nothing_here_are_taken() -> None:
         "snapshot.num-retained.max": "9",
     }
     assert not list(unsupported({"version": 3, "options": options}))
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "argument"),
+    [
+        ({"buckets": -1, "bucket_key": ["id"]}, "argument_invalid", "buckets"),
+        ({"buckets": 4, "bucket_key": ["dt"], "partition_by": ["dt"]}, "argument_invalid", "bucket_key"),
+        ({"buckets": 4, "bucket_key": ["id", "id"]}, "argument_invalid", "buckets"),
+        ({"buckets": 4}, "arguments_conflict", "bucket_key"),
+        ({"bucket_key": ["id"]}, "arguments_conflict", "bucket_key"),
+    ],
+    ids=str,
+)
+def test_buckets_that_cannot_be(given: dict[str, Any], code: str, argument: str) -> None:
+    with raises(ConfigurationError, code, argument=argument):
+        PaimonSink(table=TABLE, **given)
+
+
+def test_hashes_of_bucket_keys_are_those_of_paimon() -> None:
+    """The numbers are those of pypaimon 2.1."""
+    days = pa.array([19723, None, -719_162], pa.int32()).cast(pa.date32())
+    texts = pa.array(["seven b", "eight by and more", None])
+    found = hashes([pa.array([1, -1, None], pa.int64()), texts, pa.array([True, None, False]), days, None], 3)
+    assert found.tolist() == [1066477259, -838728193, -820992619]
 
 
 def test_rows_in_manifests_are_those_of_paimon() -> None:

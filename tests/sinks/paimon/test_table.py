@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from airflow_ft.protocol.errors import FencedError, SinkAccessError, StoreBehind
 from airflow_ft.protocol.model import Outcome, Plan, Vote
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.paimon import verify
+from airflow_ft.sinks.paimon.reading import path_of
 from airflow_ft.sinks.paimon.requirements import required, schema_problems
-from airflow_ft.sinks.paimon.table import Version
+from airflow_ft.sinks.paimon.table import Version, problems_of
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.raising import raises
@@ -313,3 +315,40 @@ def test_verify_reads_days_that_python_does_not_have(tmp_path: Path) -> None:
     table.foreign(table.read().slice(1, 1))
     [found] = verify.verify(delivered, world.participant_plan(), table.connection, open_wal())
     assert not found.is_exact
+
+
+def test_rows_are_divided_among_buckets(tmp_path: Path) -> None:
+    world = world_of(tmp_path, partition_by=["text"], buckets=3, bucket_key=["id"])
+    for number in range(2):
+        world.deliver(world.plan(world.table(40 * number, 40, texts=2)))
+    version = table_of(world).version()
+    live = version.manifests.live(version.manifests.listed(version.snapshot))
+    assert {record["_TOTAL_BUCKETS"] for record in live} == {3} and len({record["_PARTITION"] for record in live}) == 2
+    numbers: dict[Any, list[tuple[int, int]]] = {}
+    for record in live:
+        file = record["_FILE"]
+        bounds = (file["_MIN_SEQUENCE_NUMBER"], file["_MAX_SEQUENCE_NUMBER"])
+        numbers.setdefault((record["_PARTITION"], record["_BUCKET"]), []).append(bounds)
+        assert path_of(version, record).rpartition("/")[0].endswith(f"bucket-{record['_BUCKET']}")
+    for (_, last), (first, _) in (sorted(each) for each in numbers.values()):
+        assert first == last + 1, "numbers of rows follow each other in each bucket"
+    assert world.target.ids() == list(range(80))
+
+
+def test_a_table_with_other_buckets_is_refused(tmp_path: Path) -> None:
+    world = world_of(tmp_path, buckets=3, bucket_key=["id"])
+    world.deliver(world.plan())
+    other = replace(table_of(world).sink, buckets=4)
+    found = list(problems_of(other, table_of(world).version(), world.table(1).schema, SINK))
+    assert [(each.code, each.fields["buckets"]) for each in found] == [("key_unfit", 3)]
+    schema = dict(table_of(world).version().schema or {})
+    table_of(world).place.create("schema", {**schema, "id": 1, "options": {**schema["options"], "bucket": "2"}})
+    world.target.sink = replace(other, buckets=0, bucket_key=())
+    assert not list(problems_of(world.target.sink, table_of(world).version(), world.table(1).schema, SINK))
+    plan = world.plan()
+    vote = world.prepare(plan)
+    with raises(UnfitTargetError, "table_unsupported", setting="bucket"):
+        world.commit(plan, vote)
+    world.commit_point = False
+    with raises(UnfitTargetError, "table_unsupported", setting="bucket"):
+        world.prepare(world.plan_of(plan.number, *plan.segments))

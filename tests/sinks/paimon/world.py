@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.paimon.binary_row import EMPTY
-from airflow_ft.sinks.paimon.manifests import entry
+from airflow_ft.sinks.paimon.manifests import Slot, entry
 from airflow_ft.sinks.paimon.participant import PaimonParticipant
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.table import Place, Version
@@ -56,7 +56,7 @@ class Table(Target):
         path.parent.mkdir(exist_ok=True)
         pq.write_table(rows, path)
         manifests = version.manifests
-        added = entry(EMPTY, name, path.stat().st_size, rows.num_rows, version.schema["id"])
+        added = entry(Slot(EMPTY), name, path.stat().st_size, rows.num_rows, version.schema["id"])
         listed = [manifests.write([added], (), version.schema["id"])]
         snapshot = version._next(manifests, listed, rows.num_rows, str(uuid.uuid4()), {})
         self.place.create("snapshot", snapshot)
