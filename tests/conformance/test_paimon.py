@@ -125,6 +125,16 @@ class TestPartitions(ParticipantConformance):
         yield table
 
 
+class TestBuckets(ParticipantConformance):
+    """Rows are divided by a hash of their key."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path, paimon: Paimon) -> Iterator[Target]:
+        table = Changed(tmp_path, paimon, buckets=3, bucket_key=("id",))
+        table.adopts = False
+        yield table
+
+
 class TestExisting(ParticipantConformance):
     """A table of somebody else's, with another name and NOT NULL, whose columns evolve."""
 

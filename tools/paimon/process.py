@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +64,7 @@ class Table:
         if where:
             predicates = reading.new_predicate_builder()
             reading = reading.with_filter(
-                reduce(lambda one, other: one & other, [predicates.equal(*each) for each in where.items()])
+                predicates.and_predicates([predicates.equal(*each) for each in where.items()])
             )
         found = reading.new_read().to_arrow(reading.new_scan().plan().splits())
         feather.write_feather(found if isinstance(found, pa.Table) else pa.table({}), into, compression="uncompressed")

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, StoreBehindSinkError
@@ -283,6 +284,45 @@ def test_filters_of_others_find_each_value(tmp_path: Path, paimon: Paimon, parti
                 assert sorted(found["id"].to_pylist()) == wanted, (name, value)
 
 
+KEYS = {
+    "flag": [True, False], "tiny": [*range(-128, 128, 5)], "big": [0, -1, 2**63 - 1, -(2**63), 7, 12_345],
+    "text": [f"{'key' * (number % 9)}{number}" for number in range(40)] + ["", " ", "ü", "\N{PILE OF POO}" * 3],
+    "day": [*range(-3, 20_000, 977)], "small": [*range(-32_768, 32_767, 1_999)], "whole": [*range(-9, 9)],
+}  # fmt: skip
+KINDS = {"day": pa.int32()}
+
+
+@pytest.mark.parametrize("keys", [*((name,) for name in KEYS), ("text", "big", "flag")], ids="-".join)
+def test_buckets_are_those_of_others(tmp_path: Path, paimon: Paimon, keys: tuple[str, ...]) -> None:
+    """pypaimon puts each row into the same bucket, and looks for a key in that one alone."""
+    count = max(len(KEYS[name]) for name in keys)
+    columns = {
+        name: pa.array([KEYS[name][row % len(KEYS[name])] for row in range(count)], KINDS.get(name)) for name in keys
+    }
+    columns = {name: values.cast(FINITE[name].type) for name, values in columns.items()}
+    rows = pa.table({"id": pa.array(range(count), pa.int64()), **columns})
+    with closing(World(Changed(tmp_path, paimon, buckets=5, bucket_key=keys), tmp_path)) as world:
+        table = table_of(world)
+        world.deliver(world.plan(rows))
+        options = {"bucket": "5", "bucket-key": ",".join(keys), "file.format": "parquet"}
+        table.paimon.create("shop.theirs", rows.schema, **options)
+        table.paimon.append("shop.theirs", rows)
+        assert buckets_of(table.path) == buckets_of(table.path.with_name("theirs"))
+        assert len(buckets_of(table.path)) > 1
+        for row in rows.slice(0, 12).to_pylist():
+            where = {name: row[name] for name in keys if name != "day"}
+            found = table.paimon.rows(table.named, where)["id"].to_pylist()
+            assert row["id"] in found, row
+
+
+def buckets_of(table: Path) -> dict[str, set[int]]:
+    """Return the rows of each bucket's folder."""
+    found: dict[str, set[int]] = {}
+    for file in table.glob("bucket-*/*.parquet"):
+        found.setdefault(file.parent.name, set()).update(pq.read_table(file)["id"].to_pylist())
+    return found
+
+
 def deliver_values(world: World) -> pa.Table:
     """Deliver a row for each value, and return the rows."""
     table = Values(world.target.sink, COLUMNS, list).table()
@@ -323,10 +363,10 @@ def test_names_of_partitions_are_those_of_others(tmp_path: Path, paimon: Paimon)
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("by", [(), ("text",)])
-def test_compaction_expiry_and_cleaning_take_nothing(tmp_path: Path, paimon: Paimon, by: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"partition_by": ("text",)}, {"buckets": 2, "bucket_key": ("id",)}])
+def test_compaction_expiry_and_cleaning_take_nothing(tmp_path: Path, paimon: Paimon, settings: dict[str, Any]) -> None:
     """After each checkpoint; and every file that no snapshot knows is removed, whatever its age."""
-    with closing(World(Changed(tmp_path, paimon, partition_by=by), tmp_path)) as world:
+    with closing(World(Changed(tmp_path, paimon, **settings), tmp_path)) as world:
         table, proofs = table_of(world), []
         for round in range(3):
             for _ in range(2):
