@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 NOT_IMPORTED = {
     "apache-airflow-providers-apache-kafka": "the connection type kafka: its form, its Test button, its hook in tasks",
     "apache-airflow-providers-openlineage": "asks our operators for lineage; its modules are found below `airflow`",
-    "backports.zstd": "fastavro reads and writes Paimon's manifests with it",
     "cryptography": "PyMySQL logs in to MySQL's default accounts with it (caching_sha2_password)",
     "happybase": "its file describes HBase's Thrift gateway; its client is slower and has no checkAndPut",
     "pandas": "Spark runs stateful Python functions with it",

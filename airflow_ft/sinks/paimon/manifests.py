@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fastavro
+from backports.zstd import ZstdError
 
 from airflow_ft.protocol.errors import SinkAccessError, WalCorruptError
 from airflow_ft.sinks.paimon.binary_row import EMPTY, Value, decoded, encoded
@@ -86,6 +87,9 @@ _LISTED = fastavro.parse_schema(
     }
 )
 _NO_STATS = {"_MIN_VALUES": EMPTY, "_MAX_VALUES": EMPTY, "_NULL_COUNTS": []}
+
+_DAMAGED = (ValueError, EOFError, LookupError, TypeError, ZstdError)
+"""What fastavro raises for bytes that are no Avro file."""
 
 Record = Mapping[str, Any]
 
@@ -170,18 +174,19 @@ class Manifests:
         small = [record for record in listed if record["_FILE_SIZE"] < _SMALL]
         if len(small) < _MERGED_FROM:
             return list(listed)
-        groups: list[list[Record]] = [[]]
-        for record in small:
-            if sum(each["_FILE_SIZE"] for each in groups[-1]) + record["_FILE_SIZE"] > _SMALL and groups[-1]:
-                groups.append([])
-            groups[-1].append(record)
-        found = [record for record in listed if record["_FILE_SIZE"] >= _SMALL]
-        for group in groups:
-            if len(group) > 1:
-                entries = _net(self.entries(group))
-                found += [self.write(entries, kinds, schema_id)] if entries else []
-            else:
-                found += group
+        runs: list[list[Record]] = []
+        for record in listed:  # only neighbours: an entry that deletes a file stays behind the one that added it
+            size = record["_FILE_SIZE"]
+            if not runs or size >= _SMALL or sum(each["_FILE_SIZE"] for each in runs[-1]) + size > _SMALL:
+                runs.append([])
+            runs[-1].append(record)
+        found: list[Record] = []
+        for run in runs:
+            entries = _net(self.entries(run)) if len(run) > 1 else []
+            if entries:
+                found.append(self.write(entries, kinds, schema_id))
+            elif len(run) == 1:
+                found += run
         return found
 
     def discard(self) -> None:
@@ -194,7 +199,7 @@ class Manifests:
         try:
             data = self.files.read(self.uri(name))
             yield from fastavro.reader(io.BytesIO(data))  # type: ignore[misc]  # no unions of records here
-        except (WalCorruptError, ValueError, EOFError, KeyError, IndexError) as error:
+        except (WalCorruptError, *_DAMAGED) as error:
             raise unreadable(self.uri(name), error) from error
 
     def _write(self, name: str, schema: Any, records: Sequence[Record]) -> int:

@@ -26,7 +26,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -81,14 +80,16 @@ class Chain:
         """Return the newest document; before the first one an empty one with the number 0.
 
         Raises:
+            OvertakenError: it was removed while it was read.
             StoreBehindSinkError: it is damaged.
         """
-        while True:
-            numbers = self._numbers()
-            if not numbers:
-                return Document(0, None, None)
-            with suppress(WalCorruptError):  # it was removed since: there are newer ones
-                return Document.read(max(numbers), self.files.read(self.uri(max(numbers))), self.uri(max(numbers)))
+        newest = max(self._numbers(), default=0)
+        if not newest:
+            return Document(0, None, None)
+        try:
+            return Document.read(newest, self.files.read(self.uri(newest)), self.uri(newest))
+        except WalCorruptError as error:  # it was removed since: there are newer ones
+            raise OvertakenError from error
 
     def append(self, document: Document) -> None:
         """Write a document, durably. OvertakenError: its number is given already."""
@@ -115,7 +116,8 @@ class Chain:
         self.files.replace(self.files.uri(self.root, _CONSUMERS, self._consumer(str(number))), data)
 
     def _consumer(self, number: str) -> str:
-        return f"consumer-airflow_ft-{self.group.replace('/', '-')}-{number}"
+        name = hashlib.sha256(self.group.encode()).hexdigest()[:16]
+        return f"consumer-airflow_ft-{name}-{number}"
 
     def _numbers(self) -> Sequence[int]:
         names = self.files.names(self.folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError, WalCorruptError
 from airflow_ft.sinks.paimon.binary_row import decoded
 from airflow_ft.sinks.paimon.manifests import Record, unreadable
 from airflow_ft.sinks.paimon.table import SCHEMAS, Version
@@ -56,7 +56,11 @@ def _rows(version: Version, uri: str, rows: int, there: Mapping[str, str]) -> It
             remedy="Compact the table with file.format = parquet, or compare it with Spark.",
             path=uri,
         )
-    with version.place.files.open(uri) as opened:
+    try:
+        opened = version.place.files.open(uri)
+    except WalCorruptError as error:
+        raise unreadable(uri, error) from error
+    with opened:
         file: Any = pq.ParquetFile(opened)
         found = [name for name in file.schema_arrow.names if name in there]
         if not found:

@@ -28,7 +28,7 @@ from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import fields_of, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, unfit, unsupported
-from airflow_ft.sinks.paimon.manifests import Manifests, Record, unreadable
+from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity, unreadable
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger
 from airflow_ft.sinks.paimon.partitions import Partitions
 from airflow_ft.sinks.paimon.spec import PaimonSink
@@ -126,7 +126,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table that is made here divides its rows."""
+    """Partitions and buckets of a table that is made here."""
 
     partition_by: Sequence[str] = ()
     buckets: Buckets = field(default_factory=Buckets)
@@ -211,12 +211,18 @@ class Version:
             UnfitTargetError: there is a partition with another number of buckets.
         """
         found: dict[tuple[bytes, int], int] = {}
-        for record in self.manifests.live(self.manifests.listed(self.snapshot)):
-            if record["_TOTAL_BUCKETS"] != self.buckets.count:
-                what = f"the table has a partition with {record['_TOTAL_BUCKETS']} buckets, and others are to have"
-                raise unfit(f"{what} {self.buckets.count}", setting="bucket")
+        others: dict[tuple[Any, ...], int] = {}
+        for record in self.manifests.entries(self.manifests.listed(self.snapshot)):
             slot = (record["_PARTITION"], record["_BUCKET"])
             found[slot] = max(found.get(slot, 0), record["_FILE"]["_MAX_SEQUENCE_NUMBER"] + 1)
+            if record["_TOTAL_BUCKETS"] != self.buckets.count:
+                if record["_KIND"] == ADDED:
+                    others[identity(record)] = record["_TOTAL_BUCKETS"]
+                else:
+                    others.pop(identity(record), None)
+        for count in others.values():
+            what = f"the table has a partition with {count} buckets, and others are to have {self.buckets.count}"
+            raise unfit(what, setting="bucket")
         return found
 
     @property
