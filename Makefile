@@ -18,7 +18,7 @@ help: ## list the targets
 		| while IFS=$$'\t' read -r target text; do printf '  %-14s %s\n' "make $$target" "$$text"; done
 
 .PHONY: install
-install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, Hive, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
+install: ## install what is lacking: virtual environment, Kafka, HDFS, Iceberg, Hive, Paimon, HBase, Cassandra, MariaDB, MySQL, PostgreSQL, Redis, Spin, Chromium; ONLY="venv kafka" just these
 	@tools/bootstrap.sh $(ONLY)
 
 .PHONY: venv
@@ -111,10 +111,10 @@ docs: venv ## build the site of the documentation into .local/site, and check ev
 # docker/Dockerfile runs this, too.
 .PHONY: demo-install
 demo-install: ## install what `make demo` needs, and no more
-	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres redis hbase cassandra,$(subst $(comma), ,$(SINKS)))
+	@tools/bootstrap.sh venv kafka spark-jars mariadb $(filter postgres redis hbase paimon hive cassandra,$(subst $(comma), ,$(SINKS)))
 
 .PHONY: demo
-demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=redis,cassandra,hbase,iceberg into these too (postgres, files and delta as well), KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
+demo: ## deliver real data while processes are killed; STREAM=1 second by second, SAVEPOINT=1 with a changed job in the middle, SINKS=redis,cassandra,hbase,iceberg,paimon,hive into these too (postgres, files and delta as well), KEEP=1 keeps the servers, REPORT=file, UNLOCKED=1 as `pip install` has it
 ifneq ($(filter-out 0,$(UNLOCKED)),)
 	@KEEP="$(KEEP)" REPORT="$(REPORT)" STREAM="$(STREAM)" SAVEPOINT="$(SAVEPOINT)" SINKS="$(SINKS)" tools/unlocked.sh newest $(ARGS)
 else
@@ -147,7 +147,7 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 
 .PHONY: bench
 bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
-	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars delta-jars flink-jars mariadb mysql postgres
+	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars delta-jars flink-jars mariadb mysql postgres paimon
 	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
 		$(bin)/python -m benchmarks $(ARGS)
 
@@ -157,9 +157,11 @@ model: ## let Spin look at every schedule of the formal models; CALLS=number of 
 	@CALLS="$(CALLS)" $(bin)/python -m tests.model $(ARGS)
 
 .PHONY: lock
-lock: venv ## renew requirements.lock from setup.cfg, and tools/s3.lock
+lock: venv ## renew requirements.lock from setup.cfg, tools/s3.lock and tools/paimon.lock
 	@echo 'moto[server,s3]' | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
 		--no-header --output-file tools/s3.lock
+	@echo pypaimon | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
+		--no-header --output-file tools/paimon.lock
 	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --override tools/lock-overrides.txt --upgrade --quiet \
 		--universal --python-version 3.11 --no-annotate --no-header --output-file requirements.lock
 	@git --no-pager diff --stat -- requirements.lock

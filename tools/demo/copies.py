@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tools.servers import Cassandra, HBase, Postgres, Redis
+from tools.servers import Cassandra, HBase, Hive, Postgres, Redis
 from tools.servers.base import Server
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -66,6 +66,14 @@ class InIceberg(Copy):
     @property
     def reading(self) -> Any:
         return {"uri": f"sqlite:///{self.place}/catalog.db?timeout=60", "warehouse": f"{self.place.as_uri()}/tables"}
+
+
+class InPaimon(Copy):
+    """A table of a warehouse on disk, which needs neither server nor connection. pypaimon reads it."""
+
+    @property
+    def reading(self) -> Any:
+        return str(self.place / "warehouse")
 
 
 class InServer(Copy):
@@ -148,6 +156,25 @@ class InHBase(InServer):
         return {}
 
 
+class InHive(InServer):
+    """A table of a metastore, whose files lie in the metastore's folder."""
+
+    def __init__(self, name: str, place: Path, password: str) -> None:
+        super().__init__(name, place, password)
+        self.server: Hive = Hive(place)
+
+    def start(self) -> None:
+        self.server.start()
+
+    @property
+    def connections(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"metastore": {"conn_type": "hive_metastore", **self.reading}}
+
+    @property
+    def _login(self) -> Mapping[str, str]:
+        return {}
+
+
 class InCassandra(InServer):
     """A table in a keyspace, whose role may do what `airflow ft setup` prints."""
 
@@ -181,6 +208,8 @@ COPIES: Mapping[str, type[Copy]] = {
     "files": Copy,
     "delta": Copy,
     "iceberg": InIceberg,
+    "paimon": InPaimon,
+    "hive": InHive,
     "redis": InRedis,
     "hbase": InHBase,
     "cassandra": InCassandra,

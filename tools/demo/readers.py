@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 EXTRA = ("carrier_count", "random")
 """The columns that the job adds."""
 NAMES = (*COLUMNS, *EXTRA)
+METASTORE = """
+struct StorageDescriptor { 2: string location }
+struct Partition { 1: list<string> values, 6: StorageDescriptor sd }
+exception MetaException { 1: string message }
+service Metastore {
+  list<Partition> get_partitions(1: string db_name, 2: string tbl_name, 3: i16 max_parts) throws (2: MetaException o2)
+}
+"""
+"""What the reader needs of the Thrift interface of a Hive metastore."""
 TEXTS = frozenset({"carrier", "tailnum", "origin", "dest"})
 
 
@@ -55,6 +65,27 @@ def read_iceberg(settings: Mapping[str, str]) -> list[Row]:
     from pyiceberg.catalog.sql import SqlCatalog
 
     return _rows_of(SqlCatalog("lake", **settings).load_table("shop.flights").scan().to_arrow())
+
+
+def read_paimon(warehouse: str) -> list[Row]:
+    """All rows of the newest snapshot of a Paimon table, by pypaimon."""
+    from tools.paimon import Paimon
+
+    with Paimon(warehouse) as paimon:
+        return _rows_of(paimon.rows("shop.flights"))
+
+
+def read_hive(settings: Mapping[str, Any]) -> list[Row]:
+    """All rows in the folders of a table's partitions, as a metastore names them."""
+    import pyarrow.parquet as pq
+    from thriftpy2.parser import load_fp
+    from thriftpy2.rpc import client_context
+
+    service = load_fp(StringIO(METASTORE), "demo_metastore_thrift").Metastore
+    with client_context(service, settings["host"], settings["port"], timeout=60_000) as client:
+        folders = {part.sd.location.removeprefix("file:") for part in client.get_partitions("shop", "flights", -1)}
+    paths = sorted(path for folder in folders for path in Path(folder).glob("[!_.]*"))
+    return [row for path in paths for row in _rows_of(pq.ParquetFile(path).read())]
 
 
 def read_redis(settings: Mapping[str, Any]) -> list[Row]:
@@ -105,6 +136,8 @@ READERS: Mapping[str, Callable[[Any], list[Row]]] = {
     "files": read_files,
     "delta": read_delta,
     "iceberg": read_iceberg,
+    "paimon": read_paimon,
+    "hive": read_hive,
     "redis": read_redis,
     "hbase": read_hbase,
     "cassandra": read_cassandra,

@@ -42,6 +42,7 @@ _MODULES = {
     "hive": "thriftpy2",
     "iceberg": "pyiceberg",
     "openlineage": "airflow.providers.openlineage",
+    "paimon": "fastavro",
     "redis": "redis",
     "s3": "obstore",
     "testing": "pytest",

@@ -229,7 +229,7 @@ class Process:
         server, strategy = self._order["sinks"][name]
         place, conn_id = self._order["places"][name], f"{server}-{strategy}"
         if server in child_systems.SINKS:
-            return child_systems.SINKS[server](self._order["pipeline"], conn_id, strategy)
+            return child_systems.SINKS[server](self._order["pipeline"], conn_id, strategy, place)
         if server == "kafka":
             return KafkaSink(topic=place, conn_id=conn_id, strategy=strategy)
         keys: dict[str, Any] = (

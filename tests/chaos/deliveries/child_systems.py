@@ -1,4 +1,4 @@
-"""Redis, HBase, Cassandra and Iceberg within a process: their sinks, their rows, and points around their requests."""
+"""Redis, HBase, Cassandra, Iceberg and Paimon within a process: sinks, rows, and points around their requests."""
 
 from __future__ import annotations
 
@@ -26,24 +26,34 @@ from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.iceberg import participant as _iceberg  # noqa: F401
 from airflow_ft.sinks.iceberg import sql_catalog as _sql_catalog  # noqa: F401
 from airflow_ft.sinks.iceberg.spec import IcebergSink
+from airflow_ft.sinks.paimon import participant as _paimon  # noqa: F401
+from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.sinks.redis import participant as _redis  # noqa: F401
 from airflow_ft.sinks.redis.spec import RedisSink
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.local import LocalFileSystem
 from tests.chaos.deliveries import hot_keys
 from tests.chaos.deliveries.points import Points, statement_name
-from tests.chaos.deliveries.targets import APPENDING, NEWEST
+from tests.chaos.deliveries.targets import APPENDING, ICEBERG, NEWEST
 
-SINKS: Mapping[str, Callable[[str, str, str], SinkSpec]] = {
-    "redis": lambda pipeline, conn_id, strategy: RedisSink(
+SINKS: Mapping[str, Callable[[str, str, str, str], SinkSpec]] = {
+    "redis": lambda pipeline, conn_id, strategy, place: RedisSink(
         key="rows:{pipeline}:{id}", conn_id=conn_id, strategy=strategy, change_column="op"
     ),
-    "hbase": lambda pipeline, conn_id, strategy: HBaseSink(
+    "hbase": lambda pipeline, conn_id, strategy, place: HBaseSink(
         table="rows", row_key="{pipeline}:{id}", family="f", conn_id=conn_id, change_column="op"
     ),
-    "cassandra": lambda pipeline, conn_id, strategy: CassandraSink(table="rows", conn_id=conn_id, change_column="op"),
+    "cassandra": lambda pipeline, conn_id, strategy, place: CassandraSink(
+        table="rows", conn_id=conn_id, change_column="op"
+    ),
+    "paimon": lambda pipeline, conn_id, strategy, place: PaimonSink(
+        table=f"{place}/{pipeline.replace('-', '_')}", name=conn_id
+    ),
     **dict.fromkeys(
-        APPENDING,
-        lambda pipeline, conn_id, strategy: IcebergSink(table=f"lake.chaos.{pipeline.replace('-', '_')}", name=conn_id),
+        ICEBERG,
+        lambda pipeline, conn_id, strategy, place: IcebergSink(
+            table=f"lake.chaos.{pipeline.replace('-', '_')}", name=conn_id
+        ),
     ),
 }
 
@@ -75,7 +85,7 @@ def rows_for(server: str, rows: pa.Table, chunk: int) -> pa.Table:
 def instrument(points: Points, sinks: Mapping[str, tuple[str, str]]) -> None:
     """Points around the requests of these systems, each of which has one sink."""
     names = {server: f"{server}-{strategy}" for server, strategy in sinks.values()}
-    iceberg = next((names[server] for server in APPENDING if server in names), "iceberg")
+    iceberg = next((names[server] for server in ICEBERG if server in names), "iceberg")
 
     def query(_: Any, statement: Any, *more: Any) -> str:
         if isinstance(statement, BatchStatement | BoundStatement):
@@ -97,3 +107,25 @@ def instrument(points: Points, sinks: Mapping[str, tuple[str, str]]) -> None:
         (PyArrowFileIO, "delete"),
     ):
         points.instrument(owner, method, lambda *_, method=method: f"{iceberg}: {method}")
+    if "paimon" in names:
+        for method in ("create", "write", "replace", "remove", "link_file"):
+            _around_files(points, names["paimon"], method)
+
+
+_FOLDERS = {"_airflow_ft": "document", "snapshot": "snapshot", "manifest": "manifest", "consumer": "consumer"}
+"""Folder of a Paimon table -> what its files are."""
+
+
+def _around_files(points: Points, label: str, method: str) -> None:
+    """Points around changes of files in a database's folder, not in that of the log."""
+    original = getattr(LocalFileSystem, method)
+
+    def call(self: LocalFileSystem, uri: str, *more: Any) -> Any:
+        place = more[0] if method == "link_file" else uri
+        if "/chaos.db/" not in place:
+            return original(self, uri, *more)
+        parts = place.partition("/chaos.db/")[2].split("/")
+        what = next((_FOLDERS[part] for part in parts if part in _FOLDERS), "data")
+        return points.around(f"{label}: {method} {what}", lambda: original(self, uri, *more))
+
+    setattr(LocalFileSystem, method, call)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pymysql
 
 from airflow_ft.testing.relay import Fate, Proxy
-from tests.chaos.deliveries.systems import OfCassandra, OfHBase, OfRedis, System, of_file, of_rest
+from tests.chaos.deliveries.systems import OfCassandra, OfHBase, OfPaimon, OfRedis, System, of_file, of_rest
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, NEWEST, Target
 from tests.disks import Disk
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
@@ -123,6 +123,7 @@ class Servers:
             "cassandra": lambda: OfCassandra(newest["cassandra"]),
             "iceberg": lambda: of_rest(newest["iceberg"]),
             "sqlcatalog": lambda: of_file(self.folder / "sqlcatalog"),
+            "paimon": lambda: OfPaimon(self.folder / "paimon"),
         }
         self.systems: dict[str, System] = {name: made() for name, made in make.items() if name in self._of}
         for system in self.systems.values():
@@ -160,7 +161,7 @@ class Servers:
         found = {}
         for sink, (server, _) in target.sinks.items():
             if server in NEWEST:
-                found[sink] = ""  # the processes know it
+                found[sink] = self.systems[server].place
                 continue
             found[sink] = target.table(sink) if server in MYSQL_FAMILY else target.topic(sink)
             if server == "kafka" and found[sink] not in self._topics:

@@ -1,10 +1,11 @@
-"""Redis, HBase, Cassandra and Iceberg from outside: their tables, their readers, and what their sinks remember.
+"""Redis, HBase, Cassandra, Iceberg and Paimon from outside: their tables, their readers, and what their sinks remember.
 
 Each has clients of its own, past the proxies; nothing of the package under test is used.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from tests.chaos.deliveries.hot_keys import CHUNK, FIRST, IDS, after
+from tools.paimon import Paimon
 from tools.servers import Cassandra, HBase, IcebergRest, Redis
 
 SPACE = "chaos"
@@ -36,10 +38,12 @@ Row = tuple[int, int]
 class System(ABC):
     """One of these systems. By key, unless `appends`: then it has no keys that change.
 
-    `connection`: what the processes need for it besides its host and port.
+    `connection`: what the processes need for it besides its host and port; `place`: where tables are, if they have to
+    know it.
     """
 
     appends = False
+    place = ""
     connection: Mapping[str, Any]
 
     @abstractmethod
@@ -224,6 +228,54 @@ class OfIceberg(System):
 
     def wholes(self, chunks: Sequence[int], begun: int) -> list[object]:
         return [dict(enumerate(chunks[:count])) for count in range(begun, len(chunks) + 1)]
+
+
+class OfPaimon(System):
+    """A table for each pipeline in a folder, into which rows are appended. It is read by pypaimon."""
+
+    appends = True
+    connection: Mapping[str, Any] = {"conn_type": ""}
+
+    def __init__(self, folder: Path) -> None:
+        self._paimon = Paimon(folder)
+        self.place = str(folder / f"{SPACE}.db")
+
+    def set_up(self) -> None:
+        """The sink makes its tables."""
+
+    def _read(self, pipeline: str) -> list[Row]:
+        table = f"{SPACE}.{pipeline.replace('-', '_')}"
+        if not self._paimon.has(table):
+            return []
+        found = self._paimon.rows(table)
+        return list(zip(found["id"].to_pylist(), found["draw"].to_pylist(), strict=True))
+
+    def rows(self, pipeline: str) -> list[Row]:
+        return self._read(pipeline)
+
+    def watched(self, pipeline: str) -> Mapping[Hashable, object]:
+        """How many rows each chunk has."""
+        return dict(Counter(id // CHUNK for id, _ in self._read(pipeline)))
+
+    def document(self, pipeline: str, participant: str) -> str | bytes | None:
+        """The newest one, with what it awaits if that is a snapshot of the table."""
+        table = Path(self.place) / pipeline.replace("-", "_")
+        names = sorted((table / "_airflow_ft" / pipeline / participant).glob("*.json"))
+        if not names:
+            return None
+        document = json.loads(names[-1].read_bytes())
+        memory, awaited = document["memory"], document["awaits"]
+        if awaited:
+            snapshot = table / "snapshot" / f"snapshot-{awaited['snapshot']}"
+            if not snapshot.exists() or json.loads(snapshot.read_bytes())["uuid"] != awaited["uuid"]:
+                memory = awaited["without"]
+        return json.dumps(memory) if memory is not None else None
+
+    def wholes(self, chunks: Sequence[int], begun: int) -> list[object]:
+        return [dict(enumerate(chunks[:count])) for count in range(begun, len(chunks) + 1)]
+
+    def close(self) -> None:
+        self._paimon.close()
 
 
 def of_rest(server: IcebergRest) -> OfIceberg:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 MYSQL_FAMILY = ("mariadb", "mysql")
 STORES = ("sqlite", "postgres")
-APPENDING = ("iceberg", "sqlcatalog")
+ICEBERG = ("iceberg", "sqlcatalog")
 """Iceberg's REST catalog; a SQL catalog in a file, which is no server."""
+APPENDING = (*ICEBERG, "paimon")
+"""Systems whose rows have no keys. Paimon is a folder, and no server."""
 NEWEST = ("redis", "hbase", "cassandra", *APPENDING)
 """These come only when they are named: the servers of all systems at once take too much memory."""
 
@@ -82,5 +84,5 @@ BY_DEFAULT = [target for target in TARGETS.values() if not target.is_newest]
 
 def targets_of(system: str) -> list[str]:
     """The names of the targets of one of the newest systems alone; Iceberg has two catalogs."""
-    servers = APPENDING if system == "iceberg" else (system,)
+    servers = ICEBERG if system == "iceberg" else (system,)
     return [name for name, target in TARGETS.items() if target.servers <= {*servers}]

@@ -1,0 +1,188 @@
+"""Columns of the rows and of a Paimon table: do they fit, and what does a schema of the table call them?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, type_of
+from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
+from airflow_ft.sinks.paimon.spec import PaimonSink
+
+FORMAT = Format("Paimon", PaimonSink.__name__, type_of, re.compile(r"[\x00-\x1f`]"))
+_SYSTEM = re.compile(r"_KEY_.*|_SEQUENCE_NUMBER|_VALUE_KIND|_LEVEL|_ROW_ID|rowkind", re.IGNORECASE)
+"""Names that Paimon keeps for its own columns (SpecialFields)."""
+_LONGEST = 2**31 - 1
+_REQUIRED = " NOT NULL"
+_PLAIN = {
+    **dict.fromkeys(("BOOLEAN", "TINYINT", "SMALLINT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING")),
+    "INT": "int", "INTEGER": "int", "BYTES": "binary", f"VARCHAR({_LONGEST})": "string",
+    f"VARBINARY({_LONGEST})": "binary", "TIMESTAMP": "timestamp_ntz", "TIMESTAMP(6)": "timestamp_ntz",
+    "TIMESTAMP_LTZ": "timestamp", "TIMESTAMP_LTZ(6)": "timestamp", "TIMESTAMP WITH LOCAL TIME ZONE": "timestamp",
+    "TIMESTAMP(6) WITH LOCAL TIME ZONE": "timestamp", "TIMESTAMP(6) WITHOUT TIME ZONE": "timestamp_ntz",
+}  # fmt: skip
+_NAMED = {
+    "string": "STRING", "binary": "BYTES", "timestamp": "TIMESTAMP(6) WITH LOCAL TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP(6)",
+}  # fmt: skip
+
+
+# --- the columns of a table ------------------------------------------------------------------------------------------
+
+
+def of_table(schema: Mapping[str, Any]) -> list[Column]:
+    """From a schema as its file has it."""
+    return [_column(field) for field in schema["fields"]]
+
+
+def _column(field: Mapping[str, Any]) -> Column:
+    oddity = "has parts that are NOT NULL" if _has_required(field["type"], top=True) else ""
+    if field.get("defaultValue") is not None:
+        oddity = "has a default"
+    return Column(field["name"], name_of(field["type"]), not _is_required(field["type"]), oddity)
+
+
+def name_of(kind: Any) -> str:
+    """Return what Spark calls a type of a schema. A type that Spark does not have keeps its name."""
+    if isinstance(kind, str):
+        text = kind.removesuffix(_REQUIRED).strip()
+        if match := re.fullmatch(r"DECIMAL\((\d+)(?:, *(\d+))?\)", text):
+            return f"decimal({match[1]},{match[2] or 0})"
+        return (_PLAIN[text] or text.lower()) if text in _PLAIN else text.lower()
+    what = str(kind["type"]).removesuffix(_REQUIRED).strip()
+    if what == "ARRAY":
+        return f"array<{name_of(kind['element'])}>"
+    if what == "MAP":
+        return f"map<{name_of(kind['key'])},{name_of(kind['value'])}>"
+    if what == "ROW":
+        return "struct<" + ",".join(f"{part['name']}:{name_of(part['type'])}" for part in kind["fields"]) + ">"
+    return what.lower()
+
+
+def _is_required(kind: Any) -> bool:
+    name = kind if isinstance(kind, str) else str(kind["type"])
+    return name.endswith(_REQUIRED) or (not isinstance(kind, str) and kind.get("nullable") is False)
+
+
+def _has_required(kind: Any, *, top: bool = False) -> bool:
+    """Return whether a part is NOT NULL. The keys of maps always are."""
+    if not top and _is_required(kind):
+        return True
+    if isinstance(kind, str):
+        return False
+    parts = [kind[name] for name in ("element", "value") if name in kind]
+    parts += [part["type"] for part in kind.get("fields", ())]
+    return any(_has_required(part) for part in parts)
+
+
+# --- a schema that is made here --------------------------------------------------------------------------------------
+
+
+def fields_of(schema: pa.Schema, first: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the columns as a schema's file has them, and the highest id; ids begin at `first`."""
+    found, ids = [], _Ids(first)
+    for field in schema:
+        number = ids.next()
+        found.append({"id": number, "name": field.name, "type": _made(nullable(field.type), ids)})
+    return found, ids.highest
+
+
+class _Ids:
+    def __init__(self, first: int) -> None:
+        self.highest = first - 1
+
+    def next(self) -> int:
+        self.highest += 1
+        return self.highest
+
+
+def _made(kind: pa.DataType, ids: _Ids) -> Any:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return {"type": "ARRAY", "element": _made(kind.value_type, ids)}
+    if pa.types.is_map(kind):
+        key = _made(kind.key_type, ids)
+        key = f"{key}{_REQUIRED}" if isinstance(key, str) else {**key, "type": f"{key['type']}{_REQUIRED}"}
+        return {"type": "MAP", "key": key, "value": _made(kind.item_type, ids)}
+    if pa.types.is_struct(kind):
+        parts = [(ids.next(), part) for part in kind]
+        return {
+            "type": "ROW",
+            "fields": [{"id": number, "name": part.name, "type": _made(part.type, ids)} for number, part in parts],
+        }
+    name = type_of(kind)
+    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", name):
+        return f"DECIMAL({match[1]}, {match[2]})"
+    return _NAMED.get(name, name.upper())
+
+
+# --- do they fit? ----------------------------------------------------------------------------------------------------
+
+
+def schema_problems(
+    sink: PaimonSink,
+    schema: pa.Schema,
+    columns: Sequence[Column] | None,
+    partitions: Sequence[str],
+    buckets: Buckets,
+    name: str,
+) -> Iterator[AirflowFtError]:
+    """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
+    if len(schema) == 0:
+        return
+    yield from FORMAT.unholdable(sink.table, schema, name)
+    for field in schema:
+        if _SYSTEM.fullmatch(field.name):
+            what = f"Paimon keeps the column name {field.name!r} for itself."
+            yield declined(what, "name_invalid", "Rename it in the job.", name, field.name)
+    by = sink.partition_by if columns is None else partitions
+    kinds = {field.name.lower(): field.type for field in schema}
+    for one in by:
+        if columns is None and one not in schema.names:
+            yield missing_in_rows(one, "partition_by", schema.names).located(sink=name)
+        elif one.lower() in kinds and not can_partition(kinds[one.lower()]):
+            remedy = "Partition by columns of text, whole numbers, booleans or dates."
+            what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
+            yield declined(what, "partition_unfit", remedy, name, one)
+    for one in sink.bucket_key if columns is None else ():
+        if one not in schema.names:
+            yield missing_in_rows(one, "bucket_key", schema.names).located(sink=name)
+        elif type_of(kinds[one.lower()]) not in KINDS:
+            what = f"a column of type {kinds[one.lower()]} cannot be in a bucket key."
+            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)
+    if columns is None:
+        return
+    if sink.partition_by and list(sink.partition_by) != list(partitions):
+        yield UnfitTargetError(
+            f"the table is partitioned by {list(partitions)}, and partition_by is {list(sink.partition_by)}.",
+            code="partition_unfit",
+            remedy="Leave partition_by= out, or deliver into another table.",
+            sink=name,
+            partitions=list(partitions),
+            partition_by=list(sink.partition_by),
+        )
+    if sink.buckets and (sink.buckets, list(sink.bucket_key)) != (buckets.count, list(buckets.key)):
+        yield UnfitTargetError(
+            f"the table has {buckets.count} buckets by {list(buckets.key)}, and the sink declares {sink.buckets} by"
+            f" {list(sink.bucket_key)}.",
+            code="key_unfit",
+            remedy="Leave buckets= and bucket_key= out, or deliver into another table.",
+            sink=name,
+            buckets=buckets.count,
+            bucket_key=list(buckets.key),
+        )
+    for column in columns:
+        if column.name in partitions and column.type not in (*WHOLE, "string", "boolean", "date"):
+            yield UnfitTargetError(
+                f"partition column {column.name!r} of the table is {column.type}, which this sink does not support.",
+                code="partition_unfit",
+                remedy="Deliver into another table.",
+                sink=name,
+                partitions=list(partitions),
+            )
+    yield from FORMAT.unfit(sink.table, schema, columns, name, evolves=sink.schema_evolution)

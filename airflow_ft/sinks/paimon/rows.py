@@ -1,0 +1,204 @@
+"""The rows of a number as data files in the table's folder, which no reader sees before a snapshot names them.
+
+    <table>/country=DE/bucket-0/data-0f1e2d3c-....-0.parquet
+
+Files of the log become files of the table by a second name if their columns fit, and the table has neither partitions
+nor buckets. Otherwise the rows are written again. If the process dies before the commit, files are left that no
+snapshot names, and Paimon's `remove_orphan_files` removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.paimon.binary_row import Value, encoded
+from airflow_ft.sinks.paimon.columns import FORMAT
+from airflow_ft.sinks.paimon.features import APPEND
+from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
+from airflow_ft.sinks.paimon.partitions import unfit
+from airflow_ft.sinks.paimon.table import Version
+from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.wal.local import local_path
+
+
+@dataclass
+class Rows:
+    """Files that one step adds to a version of the table."""
+
+    version: Version
+    sink: str
+    file_bytes: int
+    entries: list[Record] = field(default_factory=list)
+    _made: list[str] = field(default_factory=list)
+
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+        mine = [reader for reader in readers if self._has_rows(reader)]
+        if not mine:
+            return 0
+        place, schema = self.version.place, self.version.schema
+        assert schema is not None
+        out = _DataFiles(self.version, self.file_bytes, self._made)
+        try:
+            for reader in mine:
+                adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
+                for file in reader.files(self.sink):
+                    if file in adopted:
+                        out.adopt(reader, file, self.sink)
+                        continue
+                    for rows in self._taken(reader, file, dead_letters):
+                        out.divide(rows)
+            written = out.close()
+        except BaseException:
+            out.abandon()
+            raise
+        for each in written:  # a file is as old as its delivery: remove_orphan_files goes by the age
+            now = time.time()
+            os.utime(local_path(place.uri(*each.path.split("/"))), (now, now))
+        for folder in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
+            place.files.sync_folders(place.uri(*folder.split("/")), place.root)
+        following = self.version.following() if self.version.buckets.count else {}
+        for each in sorted(written, key=lambda each: out.order(each.path)):
+            slot, name = out.slot(each.path), each.path.rpartition("/")[2]
+            first = following.get((slot.partition, slot.bucket), 0)
+            self.entries.append(entry(slot, name, each.bytes, each.rows, int(schema["id"]), first))
+            if slot.buckets > 0:
+                following[slot.partition, slot.bucket] = first + each.rows
+        return sum(each.rows for each in written)
+
+    def try_out(self, readers: Sequence[SegmentReader]) -> None:
+        """DeclinedError for rows that `write` would refuse; writes nothing."""
+        if self.version.buckets.count:
+            self.version.following()
+        for reader in readers:
+            if self._has_rows(reader) and not self._fits(reader):
+                for file in reader.files(self.sink):
+                    for _ in self._taken(reader, file, None):
+                        pass
+
+    def discard(self) -> None:
+        """Remove what was written: no snapshot names it, and none will."""
+        for uri in self._made:
+            self.version.place.files.remove(uri)
+        self._made.clear()
+
+    def _has_rows(self, reader: SegmentReader) -> bool:
+        return self.sink in reader.sinks() and bool(reader.schema(self.sink).names) and bool(reader.files(self.sink))
+
+    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, as the table has them, without those that are set aside."""
+        return accepted(reader, self.sink, file, dead_letters, self._judged)
+
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
+        rows = FORMAT.cast(batch, self.version.columns or ())
+        return rows, self._refused(rows)
+
+    def _refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        found: dict[int, str] = {}
+        for column in self.version.columns or ():
+            if column.must and column.name in rows.schema.names and rows.column(column.name).null_count:
+                empty = pc.indices_nonzero(rows.column(column.name).is_null())
+                found |= dict.fromkeys(numbers(empty).tolist(), f"column {column.name!r}: NULL in a NOT NULL column")
+        for name in self.version.partition_by:
+            if name in rows.schema.names:
+                values = rows.column(name)
+                for value, why in unfit(name, values):
+                    found |= dict.fromkeys(numbers(pc.indices_nonzero(pc.equal(values, value))).tolist(), why)
+        return found
+
+    def _fits(self, reader: SegmentReader) -> bool:
+        """Return whether its files can be the table's as they are: then no row of them is refused either."""
+        columns = self.version.columns or ()
+        try:
+            same = FORMAT.as_it_is(reader.schema(self.sink), columns)
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
+        known = reader.statistics(self.sink)
+        required = [column.name for column in columns if column.must]
+        divided = self.version.partition_by or self.version.buckets.count
+        return same and not divided and all(name in known and not known[name].nulls for name in required)
+
+
+class _DataFiles(Files):
+    """Files in the folders of their partitions, with names that no other writer gives."""
+
+    def __init__(self, version: Version, file_bytes: int, made: list[str]) -> None:
+        super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes)
+        self._partitions, self._buckets = version.partitions, version.buckets
+        self._made, self._name = made, uuid.uuid4()
+        self._keys: dict[tuple[Value, ...], str] = {}
+        self._values: list[tuple[Value, ...]] = []
+        self._slots: dict[str, tuple[int, Slot]] = {}
+
+    def place(self, folder: str = "") -> tuple[str, str]:
+        *values, bucket = self._values[int(folder)] if folder else (0,)
+        name = f"{self._partitions.folder(values)}bucket-{bucket}/data-{self._name}-{self._count}.parquet"
+        slot = Slot(encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND)
+        self._slots[name] = (self._count, slot)
+        self._count += 1
+        uri = self._files.uri(self._root, *name.split("/"))
+        self._made.append(uri)
+        return name, uri
+
+    def slot(self, path: str) -> Slot:
+        """Return the bucket and partition of a file."""
+        return self._slots[path][1]
+
+    def order(self, path: str) -> int:
+        """Return the place of a file among all, in the order in which they were begun."""
+        return self._slots[path][0]
+
+    def divide(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the files of their partitions and buckets."""
+        columns = [self._codes(rows, name) for name in self._partitions.by]
+        if self._buckets.count:
+            columns.append((self._buckets.of(rows), list(range(self._buckets.count))))
+        if not columns:
+            self._put((0,), rows)
+            return
+        which = np.zeros(rows.num_rows, np.int64)
+        for codes, values in columns:
+            which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
+        order = np.argsort(which, kind="stable")
+        ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
+        for start, end in pairwise(ends):
+            if start < end:
+                mine = order[start:end]
+                first = int(mine[0])
+                place = tuple(values[int(codes[first])] for codes, values in columns)
+                self._put(place if self._buckets.count else (*place, 0), rows.take(pa.array(mine)))
+
+    def _put(self, place: tuple[Value, ...], rows: pa.RecordBatch) -> None:
+        """Add rows to the file of a place: the values of a partition, and a bucket."""
+        if place not in self._keys:
+            self._keys[place] = str(len(self._values))
+            self._values.append(place)
+        if rows.num_rows:
+            self.put(self._keys[place], rows)
+
+    def _codes(self, rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:
+        """Return the position of each row's value in a list of values, the last of which is NULL."""
+        if name not in rows.schema.names:
+            return np.zeros(rows.num_rows, np.int64), [None]
+        column = rows.column(name)
+        if pa.types.is_date32(column.type):
+            column = column.view(pa.int32())
+        found = column.dictionary_encode()
+        values: list[Value] = [*found.dictionary.to_pylist(), None]
+        codes = pc.fill_null(found.indices, scalar(len(values) - 1, found.indices.type))
+        return numbers(codes).astype(np.int64), values

@@ -1,0 +1,146 @@
+"""What a DAG author writes to deliver into a Paimon table. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from airflow_ft.protocol.arguments import check_known, check_text, check_texts, check_type
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
+from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
+from airflow_ft.sinks.registry import Strategy
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "commit": Strategy(
+        Promise.ATOMIC, "one snapshot of the table, which the marker names", "all at once, as a snapshot: this decides"
+    )
+}
+_DATABASE = ".db"
+_MOST = 10_000
+_NAME = re.compile(r"[^%/\s]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaimonSink:
+    """Rows of a pipeline into one Paimon table of a filesystem catalog. No Airflow connection is needed.
+
+    The rows of a checkpoint become one snapshot of the table, and the marker that proves them counts with it (ATOMIC).
+    So the table can carry the commit point.
+
+    Args:
+        table: the table's folder WAREHOUSE/DATABASE.db/TABLE: an absolute path, or a `file:///` URI, which all tasks
+            reach under that name.
+        partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
+        buckets: how many buckets a table that is made here has. 0: none, as append tables have it by default.
+        bucket_key: the columns whose values divide its rows among them.
+        schema_evolution: columns that the table lacks are added to it. Else they are refused.
+        file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
+            together.
+        create: the first checkpoint of a pipeline creates a missing table, with the columns of the rows.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+        name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    table: str
+    partition_by: Sequence[str] = ()
+    buckets: int = 0
+    bucket_key: Sequence[str] = ()
+    schema_evolution: bool = False
+    file_bytes: int = 128 << 20
+    create: bool = True
+    shared: bool = False
+    name: str = ""
+
+    kind: ClassVar[str] = "paimon"
+    conn_id: ClassVar[str] = ""
+    strategy: ClassVar[str] = "commit"
+    promise: ClassVar[Promise] = STRATEGIES["commit"].promise
+
+    def __post_init__(self) -> None:
+        for name in ("table", "name"):
+            check_text(name, getattr(self, name), of="PaimonSink")
+        for name in ("schema_evolution", "create", "shared"):
+            check_type(name, getattr(self, name), bool, "give True or False.", of="PaimonSink")
+        check_sink(self, "table", "orders")
+        self._check_buckets()
+        if not is_late(self.table):
+            self._check_table()
+
+    def _check_buckets(self) -> None:
+        check_type("buckets", self.buckets, int, "Give a number of buckets.", of="PaimonSink")
+        check_texts("bucket_key", self.bucket_key, of="PaimonSink")
+        object.__setattr__(self, "bucket_key", tuple(self.bucket_key))
+        check_known("bucket_key", self.bucket_key, of="PaimonSink")
+        odd = [name for name in self.bucket_key if not name or "," in name or name in self.partition_by]
+        if not 0 <= self.buckets <= _MOST or odd or len(set(self.bucket_key)) < len(self.bucket_key):
+            raise ConfigurationError(
+                f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
+                code="argument_invalid",
+                remedy=f"Give 1 to {_MOST} buckets, and each column of bucket_key once. A partition column is none.",
+                argument="bucket_key" if odd else "buckets",
+                value=odd[0] if odd else self.buckets,
+            )
+        if bool(self.buckets) != bool(self.bucket_key):
+            raise ConfigurationError(
+                f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
+                code="arguments_conflict",
+                remedy="Give both of them, or neither.",
+                argument="bucket_key",
+            )
+
+    def _check_table(self) -> None:
+        parts = urlsplit(self.table)
+        if not self.table.startswith(("/", "file:///")):
+            what = f"on {parts.scheme}, which is not supported" if parts.scheme else "a relative path"
+            raise self._invalid(
+                what, "Give an absolute path or a file:/// URI of a file system that all tasks have mounted."
+            )
+        database, table = self.path.parent.name, self.path.name
+        if not database.endswith(_DATABASE) or database == _DATABASE:
+            remedy = "Give WAREHOUSE/DATABASE.db/TABLE, the folder in which a catalog looks for DATABASE.TABLE."
+            raise self._invalid("not in the folder of a database", remedy)
+        if not (_NAME.fullmatch(database) and _NAME.fullmatch(table)):
+            raise self._invalid("a name with '%' or a blank", "Use letters, digits and '_' in DATABASE and TABLE.")
+
+    def _invalid(self, what: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"table of PaimonSink is {self.table!r}, which is {what}.",
+            code="path_invalid",
+            remedy=remedy,
+            argument="table",
+            value=self.table,
+        )
+
+    @property
+    def path(self) -> Path:
+        """The table's folder."""
+        return Path(self.table if self.table.startswith("/") else unquote(urlsplit(self.table).path))
+
+    @property
+    def participant(self) -> str:
+        """The name, or one made from the folder. It is the same in all runs."""
+        return self.name or name_of("paimon", self.table)
+
+    def at_least_once(self) -> Promise:
+        """Return the same promise: a snapshot is made once, so its rows come once all the same."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
+        refuse_jinja(*self.bucket_key)
+        return {**settings_of(self, self.table), "bucket_key": list(self.bucket_key)}
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> PaimonSink:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
+        return cls(name=name, **settings)

@@ -1,0 +1,459 @@
+"""A Paimon table in a folder: one version of it, and commits onto exactly that one.
+
+    <table>/schema/schema-0, snapshot/snapshot-1, manifest/..., bucket-0/data-....parquet     Paimon's own files
+
+A snapshot's name is created once, by a hard link. A step that was overtaken reads the table again, and with it the
+memory (`airflow_ft.sinks.paimon.memory`). (pypaimon renames a file onto the name, and only looks before whether it is
+taken: two of its processes can both believe that they have committed.)
+
+Snapshots expire in ascending order, and their names are free again. A writer that has slept could create one of them,
+where no reader looks. So a snapshot counts only if it is in the chain of the current ones: `Version.holds`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.table_columns import Column, lacking
+from airflow_ft.sinks.paimon.buckets import Buckets
+from airflow_ft.sinks.paimon.columns import fields_of, of_table, schema_problems
+from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, unfit, unsupported
+from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity, unreadable
+from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger
+from airflow_ft.sinks.paimon.partitions import Partitions
+from airflow_ft.sinks.paimon.spec import PaimonSink
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+SCHEMAS, SNAPSHOTS = "schema", "snapshot"
+_LATEST = "LATEST"
+_OPTIONS = {"bucket": str(APPEND), "file.format": "parquet"}
+_USER = "airflow_ft"
+_BATCH = 2**63 - 1
+"""The identifier of a commit that belongs to no stream (Paimon's BatchWriteBuilder)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of a table."""
+
+    files: FileSystem
+    root: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Return the place of a table's folder."""
+        return cls(filesystem(str(path)), path.as_uri())
+
+    def __str__(self) -> str:
+        return str(local_path(self.root))
+
+    def uri(self, *names: str) -> str:
+        """Return the URI of a file or folder in it."""
+        return self.files.uri(self.root, *names)
+
+    def numbers(self, folder: str) -> list[int]:
+        """Return the numbers of schemas or snapshots, ascending."""
+        pattern = re.compile(rf"{folder}-(\d+)")
+        return sorted(
+            int(found[1]) for name in self.files.names(self.uri(folder)) if (found := pattern.fullmatch(name))
+        )
+
+    def record(self, folder: str, number: int) -> dict[str, Any] | None:
+        """Return a schema or snapshot; None: there is none. SinkAccessError: it is damaged."""
+        uri = self.uri(folder, f"{folder}-{number}")
+        try:
+            found = json.loads(self.files.read(uri))
+        except WalCorruptError:
+            return None
+        except ValueError as error:
+            raise unreadable(uri, error) from error
+        if not isinstance(found, dict):
+            raise unreadable(uri, ValueError())
+        return found
+
+    def create(self, folder: str, record: Mapping[str, Any]) -> None:
+        """Create a schema or snapshot, durably. OvertakenError: its number is given already."""
+        data = json.dumps(record, indent=2, ensure_ascii=False).encode()
+        try:
+            self.files.write(self.uri(folder, f"{folder}-{record['id']}"), data)
+        except FileExistsError as error:
+            raise OvertakenError from error
+        self.files.sync_folders(self.uri(folder), self.root)
+
+    def latest(self) -> int:
+        """Return the number of the newest snapshot; 0: there is none."""
+        with suppress(WalCorruptError, ValueError):  # a hint, which a writer that died did not write
+            hint = int(self.files.read(self.uri(SNAPSHOTS, _LATEST)))
+            if self._is_there(hint) and not self._is_there(hint + 1):
+                return hint
+        return max(self.numbers(SNAPSHOTS), default=0)
+
+    def hint(self, number: int) -> None:
+        """Write the hint at the newest snapshot. Readers look for later ones, too."""
+        self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(number).encode())
+
+    def _is_there(self, snapshot: int) -> bool:
+        return self.files.exists(self.uri(SNAPSHOTS, f"{SNAPSHOTS}-{snapshot}"))
+
+    def require_links(self) -> None:
+        """UnfitTargetError where a name can be given twice."""
+        files = self.files
+        if isinstance(files, LocalFileSystem) and not files.has_links(self.uri(OURS, f"probe-{uuid.uuid4().hex}")):
+            raise UnfitTargetError(
+                f"the file system of {self} lacks hard links, which are needed to create a snapshot once.",
+                code="file_system_unsupported",
+                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
+                path=str(self),
+                feature="hard links",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Partitions and buckets of a table that is made here."""
+
+    partition_by: Sequence[str] = ()
+    buckets: Buckets = field(default_factory=Buckets)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a table. Without a schema it has no columns yet, and other programs see no table."""
+
+    place: Place
+    schema: Mapping[str, Any] | None
+    snapshot: Record | None
+
+    @classmethod
+    def newest(cls, place: Place) -> Self | None:
+        """None: there is no table. UnfitTargetError: there is something else."""
+        for again in (True, False):  # what is strange may have been made between two looks
+            latest = place.latest()
+            snapshot = place.record(SNAPSHOTS, latest) if latest else None
+            newest = max(place.numbers(SCHEMAS), default=-1)
+            schema = place.record(SCHEMAS, newest) if newest >= 0 else None
+            if (latest and snapshot is None) or (newest >= 0 and schema is None):  # removed meanwhile
+                continue
+            if schema is not None:
+                return cls(place, schema, snapshot)
+            names = place.files.names(place.root)
+            if snapshot is None and OURS in names:
+                return cls(place, None, None)
+            if snapshot is None and all(name.startswith(".") or name == SCHEMAS for name in names):
+                return None
+            if not again:
+                break
+        raise UnfitTargetError(
+            f"the folder {place} is not empty and is not a Paimon table: it has no {SCHEMAS}/{SCHEMAS}-0.",
+            code="not_a_table",
+            remedy="Choose another folder.",
+            path=str(place),
+        )
+
+    @classmethod
+    def made(cls, place: Place, schema: pa.Schema | None, layout: Layout) -> Self:
+        """Create a table; without a schema one that has no columns yet. OvertakenError: another process was faster."""
+        for folder in (place.uri(), place.uri(OURS)):
+            with suppress(FileExistsError):
+                place.files.make_folder(folder)
+        place.files.sync_folders(place.root, local_path(place.root).parent.as_uri())
+        version = cls(place, None, None)
+        if schema is not None:
+            version.define(schema, layout)
+            return cls.newest(place) or version
+        return version
+
+    # --- what it is ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def columns(self) -> list[Column] | None:
+        """Its columns; None: they are not known yet."""
+        return of_table(self.schema) if self.schema is not None else None
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return (self.schema or {}).get("options") or {}
+
+    @property
+    def partition_by(self) -> list[str]:
+        return list(self.schema["partitionKeys"]) if self.schema is not None else []
+
+    @cached_property
+    def partitions(self) -> Partitions:
+        types = {column.name: column.type for column in self.columns or ()}
+        return Partitions.of(self.partition_by, [types[name] for name in self.partition_by], self.options)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        count = int(self.options.get("bucket", APPEND))
+        return Buckets(count, bucket_key(self.options)) if count > 0 else Buckets()
+
+    def following(self) -> dict[tuple[bytes, int], int]:
+        """Return the next sequence number of each bucket of each partition.
+
+        Raises:
+            UnfitTargetError: there is a partition with another number of buckets.
+        """
+        found: dict[tuple[bytes, int], int] = {}
+        others: dict[tuple[Any, ...], int] = {}
+        for record in self.manifests.entries(self.manifests.listed(self.snapshot)):
+            slot = (record["_PARTITION"], record["_BUCKET"])
+            found[slot] = max(found.get(slot, 0), record["_FILE"]["_MAX_SEQUENCE_NUMBER"] + 1)
+            if record["_TOTAL_BUCKETS"] != self.buckets.count:
+                if record["_KIND"] == ADDED:
+                    others[identity(record)] = record["_TOTAL_BUCKETS"]
+                else:
+                    others.pop(identity(record), None)
+        for count in others.values():
+            what = f"the table has a partition with {count} buckets, and others are to have {self.buckets.count}"
+            raise unfit(what, setting="bucket")
+        return found
+
+    @property
+    def number(self) -> int:
+        """Return the number of its snapshot; 0: it has none."""
+        return int(self.snapshot["id"]) if self.snapshot is not None else 0
+
+    @property
+    def manifests(self) -> Manifests:
+        return Manifests(self.place.files, self.place.root)
+
+    def oddities(self) -> Iterator[UnfitTargetError]:
+        """Yield what keeps rows from being added here."""
+        if self.schema is not None:
+            yield from unsupported(self.schema)
+        if self.snapshot is not None and int(self.snapshot.get("version") or 1) > NEWEST:
+            yield unfit(f"the table's snapshot has version {self.snapshot['version']}", setting="version")
+        if self.snapshot is not None and self.snapshot.get("nextRowId") is not None:
+            yield unfit("the table numbers its rows", setting="row-tracking.enabled")
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def ledger(self, group: str) -> Ledger:
+        """Return what this version remembers. StoreBehindSinkError: it cannot be known."""
+        chain = Chain(self.place.files, self.place.root, group)
+        found = chain.newest()
+        if found.awaited is None:
+            return Ledger(chain, found, found.memory, pending=False)
+        holds = self.holds(found.awaited)
+        if holds is None and self.number < found.awaited.snapshot - 1:
+            raise _lost(self.place, found.awaited.snapshot)
+        memory = found.memory if holds else found.awaited.without
+        return Ledger(chain, found, memory, pending=holds is None)
+
+    def holds(self, awaited: Awaited) -> bool | None:
+        """Return whether an awaited snapshot is one of the table; None: it is not there, and may still come.
+
+        Raises:
+            OvertakenError: the table is newer than this version.
+            StoreBehindSinkError: the number has expired, and nothing shows which snapshot had it.
+        """
+        number = awaited.snapshot
+        found = self.place.record(SNAPSHOTS, number)
+        if self.place.latest() != self.number:
+            raise OvertakenError
+        if found is None and self.number < number:
+            return None
+        if found is not None and found.get("uuid") != awaited.uuid:
+            return False
+        if found is not None and (number == self.number or self.place.record(SNAPSHOTS, number - 1) is not None):
+            return True
+        # The snapshots before it have expired. If it is there, it may be of a writer that slept until its number was
+        # free again: then the next one, which has not expired, does not name its files.
+        later = next((each for each in self.place.numbers(SNAPSHOTS) if each > number), None)
+        there = self.place.record(SNAPSHOTS, later) if later is not None else None
+        if there is None:
+            raise OvertakenError
+        listed = self.manifests.listed(there)
+        if any(record["_FILE"]["_FILE_NAME"] == awaited.file for record in self.manifests.entries(listed)):
+            return True
+        if found is None:
+            raise _lost(self.place, number)
+        return False
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, ledger: Ledger, entries: Sequence[Record], says: Mapping[str, Any]) -> None:
+        """Make the memory count, and add these files, in one step. OvertakenError: nothing came of it.
+
+        What if the process dies before the snapshot has its name: nothing happened. Behind it: it is committed, and the
+        next process finds it.
+        """
+        self.settle(ledger)
+        if not entries:
+            ledger.chain.sweep(ledger.append().number)
+            return
+        assert self.schema is not None
+        if max(self.place.numbers(SCHEMAS)) != self.schema["id"]:
+            raise OvertakenError
+        manifests, number = self.manifests, self.number + 1
+        awaited = Awaited(number, str(uuid.uuid4()), entries[0]["_FILE"]["_FILE_NAME"], ledger.before)
+        try:
+            added = manifests.write(entries, self.partitions.kinds, int(self.schema["id"]))
+            rows = sum(record["_FILE"]["_ROW_COUNT"] for record in entries)
+            snapshot = self._next(manifests, [added], rows, awaited.uuid, says)
+            ledger.chain.keep(ledger.found.number + 1, number)
+            document = ledger.append(awaited)
+        except OvertakenError:
+            manifests.discard()
+            raise
+        counts = self._created(snapshot, awaited)
+        with suppress(OvertakenError):  # another process has found out the same
+            ledger.chain.append(Document(document.number + 1, document.memory if counts else awaited.without, None))
+        ledger.chain.sweep(document.number + 1)
+        if not counts:
+            manifests.discard()
+            raise OvertakenError
+
+    def _created(self, snapshot: Record, awaited: Awaited) -> bool:
+        """Create a snapshot, and return whether it is one of the table."""
+        try:
+            self._create(snapshot)
+        except OvertakenError:
+            return False
+        while True:
+            now = type(self).newest(self.place)
+            if now is None:
+                raise OvertakenError(nothing=False)
+            with suppress(OvertakenError):  # another writer was faster than this look
+                if now.holds(awaited):
+                    self.place.hint(now.number)
+                    return True
+                break
+        # Its number had expired since the version was read: no reader looks there, and no other writer may begin there.
+        self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
+        return False
+
+    def settle(self, ledger: Ledger) -> None:
+        """Make an awaited snapshot impossible, if it may still come: its number is given to one without rows.
+
+        OvertakenError: it was so, and the table has to be read again.
+        """
+        if ledger.pending:
+            assert self.schema is not None
+            manifests = self.manifests
+            with suppress(OvertakenError):
+                self._create(self._next(manifests, [], 0, str(uuid.uuid4()), {}))
+                self.place.hint(self.number + 1)
+            raise OvertakenError
+
+    def _create(self, snapshot: Record) -> None:
+        try:
+            self.place.create(SNAPSHOTS, snapshot)
+        except OvertakenError:  # some file systems repeat a request whose answer was lost
+            found = self.place.record(SNAPSHOTS, snapshot["id"])
+            if found is None or found.get("uuid") != snapshot["uuid"]:
+                raise
+
+    def _next(
+        self, manifests: Manifests, added: Sequence[Record], rows: int, token: str, says: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the snapshot after this one, with its lists of manifests written."""
+        assert self.schema is not None
+        before: Mapping[str, Any] = self.snapshot or {}
+        schema_id = int(self.schema["id"])
+        base, base_size = manifests.write_list(
+            manifests.merged(manifests.listed(self.snapshot), self.partitions.kinds, schema_id)
+        )
+        delta, delta_size = manifests.write_list(added)
+        kept = {name: before[name] for name in ("indexManifest", "watermark") if before.get(name) is not None}
+        if before.get("statistics") is not None and before["schemaId"] == schema_id:
+            kept["statistics"] = before["statistics"]
+        return {
+            "version": NEWEST, "id": self.number + 1, "schemaId": schema_id, "baseManifestList": base,
+            "baseManifestListSize": base_size, "deltaManifestList": delta, "deltaManifestListSize": delta_size,
+            "changelogManifestList": None, "commitUser": _USER, "commitIdentifier": _BATCH, "commitKind": "APPEND",
+            "timeMillis": int(time.time() * 1000), "logOffsets": {},
+            "totalRecordCount": (before.get("totalRecordCount") or 0) + rows, "deltaRecordCount": rows,
+            "changelogRecordCount": 0, **kept, "properties": {f"{_USER}.{key}": str(it) for key, it in says.items()},
+            "uuid": token,
+        }  # fmt: skip
+
+    def sync(self, ledger: Ledger) -> None:
+        """Returns when this version and its memory survive a power cut: their writer may have died before."""
+        for folder in (ledger.chain.folder, self.place.uri(SNAPSHOTS)):
+            with suppress(FileNotFoundError):
+                self.place.files.sync_folders(folder, self.place.root)
+
+    # --- schemas -----------------------------------------------------------------------------------------------------
+
+    def evolve(self, schema: pa.Schema, layout: Layout, ledger: Ledger) -> bool:
+        """Add the columns that this version lacks; False: it lacks none. OvertakenError: it is not the newest."""
+        new = lacking(schema, self.columns or ())
+        if not new.names:
+            return False
+        self.settle(ledger)
+        ledger.append()  # refused if the fence was overtaken: such a process changes no schema
+        if self.schema is None:
+            self.define(schema, layout)
+            return True
+        fields, highest = fields_of(new, int(self.schema["highestFieldId"]) + 1)
+        self.place.create(
+            SCHEMAS,
+            {
+                **self.schema, "id": int(self.schema["id"]) + 1, "fields": [*self.schema["fields"], *fields],
+                "highestFieldId": highest, "timeMillis": int(time.time() * 1000),
+            },
+        )  # fmt: skip
+        return True
+
+    def define(self, schema: pa.Schema, layout: Layout) -> None:
+        """Give a table that has no columns yet its own. OvertakenError: another process was faster."""
+        fields, highest = fields_of(schema, 0)
+        buckets = layout.buckets
+        divided = {"bucket": str(buckets.count), "bucket-key": ",".join(buckets.key)} if buckets.count else {}
+        self.place.create(
+            SCHEMAS,
+            {
+                "version": NEWEST, "id": 0, "fields": fields, "highestFieldId": highest,
+                "partitionKeys": list(layout.partition_by), "primaryKeys": [], "options": {**_OPTIONS, **divided},
+                "comment": "", "timeMillis": int(time.time() * 1000),
+            },
+        )  # fmt: skip
+
+
+def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    """Yield all that speaks against such rows in a version, or in a table that is made of them."""
+    columns, by, buckets = None, [], Buckets()
+    if version is not None and version.columns is not None:
+        if list(version.oddities()):  # which is told, and whose layout may be unknown
+            return
+        columns, by, buckets = version.columns, version.partition_by, version.buckets
+    yield from schema_problems(sink, schema, columns, by, buckets, name)
+
+
+def lacks_its_table(place: Place) -> UnfitTargetError:
+    """Return the error where no table is there, and the sink makes none."""
+    return UnfitTargetError(
+        f"there is no table {place}, and the sink does not create it: create=False.",
+        code="table_missing",
+        remedy="Create the table, or set PaimonSink(create=True).",
+        table=str(place),
+    )
+
+
+def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
+    return StoreBehindSinkError(
+        f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",
+        code="snapshot_lost",
+        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
+        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`.",
+        path=str(place),
+        snapshot=snapshot,
+    )
