@@ -240,7 +240,7 @@ class Version:
             yield from unsupported(self.schema)
         if self.snapshot is not None and int(self.snapshot.get("version") or 1) > NEWEST:
             yield unfit(f"the table's snapshot has version {self.snapshot['version']}", setting="version")
-        if self.snapshot is not None and self.snapshot.get("nextRowId") is not None:
+        if self.snapshot is not None and self.snapshot.get("nextRowId"):  # Java writes a 0 into each
             yield unfit("the table numbers its rows", setting="row-tracking.enabled")
 
     # --- memory ------------------------------------------------------------------------------------------------------
@@ -372,7 +372,8 @@ class Version:
             manifests.merged(manifests.listed(self.snapshot), self.partitions.kinds, schema_id)
         )
         delta, delta_size = manifests.write_list(added)
-        kept = {name: before[name] for name in ("indexManifest", "watermark") if before.get(name) is not None}
+        others = ("indexManifest", "watermark", "nextRowId")
+        kept = {name: before[name] for name in others if before.get(name) is not None}
         if before.get("statistics") is not None and before["schemaId"] == schema_id:
             kept["statistics"] = before["statistics"]
         return {

@@ -15,8 +15,9 @@ import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import FencedError, SinkAccessError, StoreBehindSinkError, UnfitTargetError
-from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.paimon import verify
 from airflow_ft.sinks.paimon.reading import path_of
 from airflow_ft.sinks.paimon.requirements import required, schema_problems

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.protocol.errors import FencedError, StoreBehindSinkError, UnfitTargetError
-from airflow_ft.protocol.model import Plan, Proof
+from airflow_ft.protocol.errors import FencedError, StoreBehindSinkError
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks.paimon.table import SNAPSHOTS, Place
 from airflow_ft.sinks.paimon.verify import verify
 from airflow_ft.testing.values import Values, plain, same
@@ -29,11 +30,6 @@ from tools.paimon import Paimon, library
 
 COLUMNS = {**FINITE, **NOT_FINITE, **NESTED, "late": LATE}
 NAMES = ["a", "", " ", "a=b", "a/b", "100 %", "ü", "\N{PILE OF POO}", "__HIVE_DEFAULT_PARTITION__", "x:y?*#", None]
-
-
-ROW_IDS = pytest.mark.xfail(
-    raises=UnfitTargetError, strict=True, reason="the sink takes the nextRowId 0 of Java's snapshots for row tracking"
-)
 
 
 @pytest.fixture
@@ -367,7 +363,6 @@ def test_names_of_partitions_are_those_of_others(tmp_path: Path, paimon: Paimon)
         assert {path.name for path in table.path.glob("text=*")} == folders
 
 
-@ROW_IDS
 @pytest.mark.release
 @pytest.mark.parametrize("settings", [{}, {"partition_by": ("text",)}, {"buckets": 2, "bucket_key": ("id",)}])
 def test_compaction_expiry_and_cleaning_take_nothing(tmp_path: Path, paimon: Paimon, settings: dict[str, Any]) -> None:
@@ -390,7 +385,7 @@ def plan_number(proofs: list[tuple[Plan, Proof]]) -> int:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("do", [pytest.param("compact", marks=ROW_IDS), "expire"])
+@pytest.mark.parametrize("do", ["compact", "expire"])
 def test_others_work_on_the_table_during_a_commit(world: World, do: str) -> None:
     table, proofs = table_of(world), []
     for _ in range(2):
