@@ -16,7 +16,7 @@ from airflow_ft.testing.tables import Row
 from airflow_ft.testing.world import World
 from tests.conformance.values import FINITE, NESTED, NOT_FINITE, UTC_MICRO, without
 from tests.sinks.hive.world import Table, read_file
-from tools.servers import Hive
+from tools.servers import Hdfs, Hive
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="Hive")]
 FIRST_DAY, SECOND = -141_427, 1_000_000  # 1582-10-15
@@ -150,6 +150,21 @@ class TestOrcOfOthers(ParticipantConformance):
         keys = {"text": "string", "airflow_ft": "string"}
         table.make({"day": "date", "id": "bigint"}, keys, kind="MANAGED_TABLE", format="orc")
         table.refused, table.taken, table.adopts = EARLY, (1, 4), False
+        yield table
+
+    @pytest.mark.release
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        super().test_memory_does_not_grow_with_rows(world)
+
+
+@pytest.mark.sampled(among="HDFS")
+@pytest.mark.timeout(300)
+class TestHdfs(ParticipantConformance):
+    """Files on HDFS, below a metastore's schema there."""
+
+    @pytest.fixture
+    def target(self, hdfs: Hdfs, hive: Hive) -> Iterator[Target]:
+        table = Changed(hive, location=hdfs.url)
         yield table
 
     @pytest.mark.release

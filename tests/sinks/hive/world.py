@@ -60,14 +60,19 @@ def write_file(table: pa.Table, uri: str) -> None:
 
 
 class Table(Target):
-    """Read file by file."""
+    """Read file by file. `location`: of the schema, elsewhere than in the metastore's warehouse."""
 
     texts = 16
 
-    def __init__(self, server: Hive, **settings: Any) -> None:
+    def __init__(self, server: Hive, location: str = "", **settings: Any) -> None:
         self.server, self.space = server, f"s{uuid.uuid4().hex[:8]}"
         self.connection = ConnectionInfo("metastore", "hive_metastore", host=server.host, port=server.port)
         self.sink: HiveSink = HiveSink(table=f"metastore.{self.space}.orders", **{"name": "orders", **settings})
+
+        if location:
+            with self.opened() as place:
+                made = API.Database(name=self.space, locationUri=f"{location}/{self.space}", parameters={})
+                place.client.create_database(made)
 
     def fresh(self) -> Table:
         """One that is made."""
