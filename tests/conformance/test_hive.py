@@ -158,7 +158,6 @@ class TestOrcOfOthers(ParticipantConformance):
 
 
 @pytest.mark.sampled(among="HDFS")
-@pytest.mark.timeout(300)
 class TestHdfs(ParticipantConformance):
     """Files on HDFS, below a metastore's schema there."""
 
