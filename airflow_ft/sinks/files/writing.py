@@ -36,6 +36,7 @@ _CHUNK = 1 << 20
 _SUFFIX = {"parquet": ".parquet", "orc": ".orc", "csv": ".csv", "json": ".json"}
 _COLUMNAR = {"parquet": COMPRESSION.removesuffix("_raw"), "orc": "snappy"}  # what PyArrow calls lz4 is lz4_raw
 _STRIPE_ROWS = 1 << 16
+_HEAVY_FILES = 16  # of ORC: a writer that has written rows holds some 8 MB
 _NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
 
 
@@ -96,12 +97,14 @@ class Files:
         file = self._open.pop(key, None) or self._begin(folder, rows.schema)
         self._open[key] = file
         file.add(rows, text)
-        if file.bytes >= self._file_bytes:
+        heavy = file.holds and len(self._open) > _HEAVY_FILES
+        if file.bytes >= self._file_bytes or heavy:
             self._end(key)
         elif len(self._open) > self._open_files:
             self._end(next(iter(self._open)))
         while sum(each.waiting for each in self._open.values()) > BUFFERED:
-            max(self._open.values(), key=lambda each: each.waiting).flush()
+            key = max(self._open, key=lambda each: self._open[each].waiting)
+            self._end(key) if self._format == "orc" else self._open[key].flush()
 
     def close(self) -> list[WalFile]:
         """End all files, and return them by name."""
@@ -130,7 +133,7 @@ class _File:
         self, name: str, files: FileSystem | Objects, out: BinaryIO, schema: pa.Schema, format: str, compression: str
     ) -> None:
         self._name, self._files, self._out, self._rows = name, files, out, 0
-        self._columnar, self.waiting = format in _COLUMNAR, 0
+        self._columnar, self.waiting, self.holds = format in _COLUMNAR, 0, False
         self._pending: list[pa.RecordBatch] = []
         self._hashed = _Hashed(out)
         self._to: Any = self._hashed
@@ -169,6 +172,7 @@ class _File:
             rows = pa.Table.from_batches(self._pending)
             self._to.write(rows) if isinstance(self._to, orc.ORCWriter) else self._to.write_table(rows)
             self._pending, self.waiting = [], 0
+            self.holds = isinstance(self._to, orc.ORCWriter)
 
     def abandon(self) -> None:
         """Ends it without writing any more: PyArrow's writer would do that whenever it is collected."""
