@@ -1,7 +1,7 @@
 """Rows into files of a format: how values are written, and when a file is ended.
 
 Files are opened as rows come, one for each partition folder and schema, and ended at `file_bytes`. Memory is bounded:
-rows of Parquet files wait for a row group, of all open files together for BUFFERED bytes.
+rows of Parquet and ORC files wait for a row group or stripe, of all open files together for BUFFERED bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from airflow_ft.protocol.errors import AirflowFtError, WalCorruptError
@@ -32,9 +33,11 @@ OPEN_FILES = 200
 SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
 Text = bytes | memoryview
 _CHUNK = 1 << 20
-_SUFFIX = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
+_SUFFIX = {"parquet": ".parquet", "orc": ".orc", "csv": ".csv", "json": ".json"}
+_COLUMNAR = {"parquet": COMPRESSION.removesuffix("_raw"), "orc": "snappy"}  # what PyArrow calls lz4 is lz4_raw
+_STRIPE_ROWS = 1 << 16
+_HEAVY_FILES = 16  # of ORC: a writer that has written rows holds some 8 MB
 _NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
-_DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
 
 
 def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalFile]:
@@ -48,8 +51,8 @@ class Files:
 
     def __init__(self, files: FileSystem | Objects, root: str, format: str, compression: str, file_bytes: int) -> None:
         self._files, self._root, self._format, self._file_bytes = files, root, format, file_bytes
-        self._compression = compression or (_DEFAULT if format == "parquet" else "none")
-        self._suffix = _SUFFIX[format] + (".gz" if format != "parquet" and self._compression == "gzip" else "")
+        self._compression = compression or _COLUMNAR.get(format, "none")
+        self._suffix = _SUFFIX[format] + (".gz" if format not in _COLUMNAR and self._compression == "gzip" else "")
         self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
         self._written: list[WalFile] = []
         self._count = 0
@@ -94,12 +97,14 @@ class Files:
         file = self._open.pop(key, None) or self._begin(folder, rows.schema)
         self._open[key] = file
         file.add(rows, text)
-        if file.bytes >= self._file_bytes:
+        heavy = file.holds and len(self._open) > _HEAVY_FILES
+        if file.bytes >= self._file_bytes or heavy:
             self._end(key)
         elif len(self._open) > self._open_files:
             self._end(next(iter(self._open)))
         while sum(each.waiting for each in self._open.values()) > BUFFERED:
-            max(self._open.values(), key=lambda each: each.waiting).flush()
+            key = max(self._open, key=lambda each: self._open[each].waiting)
+            self._end(key) if self._format == "orc" else self._open[key].flush()
 
     def close(self) -> list[WalFile]:
         """End all files, and return them by name."""
@@ -128,15 +133,19 @@ class _File:
         self, name: str, files: FileSystem | Objects, out: BinaryIO, schema: pa.Schema, format: str, compression: str
     ) -> None:
         self._name, self._files, self._out, self._rows = name, files, out, 0
-        self._format, self.waiting = format, 0
+        self._columnar, self.waiting, self.holds = format in _COLUMNAR, 0, False
         self._pending: list[pa.RecordBatch] = []
         self._hashed = _Hashed(out)
         self._to: Any = self._hashed
         if format == "parquet":
-            self._parquet = pq.ParquetWriter(
+            self._to = pq.ParquetWriter(
                 pa.PythonFile(self._hashed, "w"), schema, compression=compression, store_schema=False,
                 coerce_timestamps="us", write_page_checksum=True, write_statistics=bounded_columns(schema),
             )  # fmt: skip
+        elif format == "orc":  # a stripe is ended as soon as possible: the writer holds no rows between two calls
+            self._to = orc.ORCWriter(
+                pa.PythonFile(self._hashed, "w"), compression=compression, batch_size=_STRIPE_ROWS, stripe_size=1
+            )
         elif compression == "gzip":
             self._to = gzip.GzipFile(fileobj=self._hashed, mode="wb", compresslevel=6, mtime=0)
         if format == "csv":
@@ -158,24 +167,24 @@ class _File:
                 self.flush()
 
     def flush(self) -> None:
-        """A row group of what waits."""
+        """A row group, or stripes, of what waits."""
         if self._pending:
-            self._parquet.write_table(pa.Table.from_batches(self._pending))
+            rows = pa.Table.from_batches(self._pending)
+            self._to.write(rows) if isinstance(self._to, orc.ORCWriter) else self._to.write_table(rows)
             self._pending, self.waiting = [], 0
+            self.holds = isinstance(self._to, orc.ORCWriter)
 
     def abandon(self) -> None:
         """Ends it without writing any more: PyArrow's writer would do that whenever it is collected."""
         self._hashed.abandoned = True
         with suppress(OSError, AirflowFtError):
-            if self._format == "parquet":
-                self._parquet.close()
+            if self._columnar:
+                self._to.close()
             self._out.close()
 
     def close(self) -> WalFile:
-        if self._format == "parquet":
-            self.flush()
-            self._parquet.close()
-        elif self._to is not self._hashed:
+        self.flush()
+        if self._to is not self._hashed:
             self._to.close()
         self._files.sync_file(self._out)
         self._out.close()

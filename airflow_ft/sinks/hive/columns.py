@@ -13,10 +13,13 @@ from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.table_columns import Column, Format, declined
 from airflow_ft.sinks.files.partitions import can_partition
-from airflow_ft.sinks.hive.spec import KEY, HiveSink
+from airflow_ft.sinks.hive.formats import format_of
+from airflow_ft.sinks.hive.spec import FORMATS, KEY, HiveSink
 from airflow_ft.sinks.hive.thrift import API
 
 _LOCAL = re.compile(r"(?<![^:<,])timestamp_ntz(?=[,>]|$)")  # a type, and no name of a field
+
+_NUMBERED = "_col"  # so Hive once named columns in files of ORC
 
 
 def type_of(kind: pa.DataType) -> str:
@@ -56,6 +59,18 @@ def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: 
     if len(schema) == 0:
         return
     yield from FORMAT.unholdable(sink.table, schema, name)
+    format = (sink.format or FORMATS[0]) if there is None else format_of(there)
+    if format == "orc" and all(field.name.lower().startswith(_NUMBERED) for field in schema):
+        what = f"all columns begin with {_NUMBERED}, and readers of ORC then go by the order of columns."
+        yield declined(what, "name_invalid", "Rename one of them in the job.", name, schema.names[0])
+    if sink.format and sink.format != format:
+        yield UnfitTargetError(
+            f"the table has files of the format {format!r}, and format is {sink.format!r}.",
+            code="layout_changed",
+            remedy="Leave format= out, or deliver into another table.",
+            sink=name,
+            setting="format",
+        )
     made = there is None or lacks_columns(there)
     by = [each.lower() for each in sink.partition_by] if made else keys_of(there)
     kinds = {field.name.lower(): field.type for field in schema}

@@ -32,7 +32,7 @@ from airflow_ft.sinks.hive.columns import schema_problems
 from airflow_ft.sinks.hive.memory import Ledger, group_of
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.rows import Rows
-from airflow_ft.sinks.hive.spec import HiveSink
+from airflow_ft.sinks.hive.spec import FORMATS, HiveSink
 from airflow_ft.sinks.hive.table import Version
 
 
@@ -76,7 +76,7 @@ class HiveParticipant(TableParticipant[Version, Rows]):
         return version
 
     def _made(self, schema: pa.Schema | None) -> Version:
-        return Version.made(self.place, schema, self.sink.partition_by)
+        return Version.made(self.place, schema, self.sink.partition_by, self.sink.format or FORMATS[0])
 
     def _ledger(self, version: Version, pipeline: str) -> Ledger:
         self._group = group_of(pipeline, self.name)

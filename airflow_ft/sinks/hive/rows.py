@@ -1,9 +1,9 @@
-"""The rows of a number as Parquet files in the table's folder, which no partition names before the request adds them.
+"""The rows of a number as files in the table's folder, which no partition names before the request adds them.
 
     <table>/_airflow_ft/<group>/42.3-17-1a2b3c4d/country=DE/part-00000.parquet
 
-Files of the log become files of the table by a second name if their columns fit and rows are not divided; otherwise the
-rows are written again. If the process dies before the request, a folder is left that no partition names.
+Files of the log become files of a table of Parquet by a second name if their columns fit and rows are not divided;
+otherwise the rows are written again. If the process dies before the request, a folder is left that no partition names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.hive import formats
 from airflow_ft.sinks.hive.columns import FORMAT
 from airflow_ft.sinks.hive.table import Part, Version
 from airflow_ft.sinks.refused import Refused, accepted
@@ -52,7 +53,7 @@ class Rows:
         name = f"{plan.number}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
         folder = version.uri(*self.group.split("/"), name)
         self._folders.append(folder)
-        out = Files(files, folder, "parquet", "", self.file_bytes)
+        out = Files(files, folder, version.format, "", self.file_bytes)
         try:
             for reader in mine:
                 adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
@@ -97,7 +98,8 @@ class Rows:
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)
-        return rows, partitions.refused(rows, self.version.keys, _LONGEST)
+        keys = self.version.keys
+        return rows, {**partitions.refused(rows, keys, _LONGEST), **formats.refused(self.version.format, rows, keys)}
 
     def _fits(self, reader: SegmentReader) -> bool:
         """Return whether its files can be the table's as they are: then no row of them is refused either."""
@@ -105,7 +107,7 @@ class Rows:
             same = FORMAT.as_it_is(reader.schema(self.sink), self.version.columns)
         except AirflowFtError as error:
             raise error.located(sink=self.sink) from error.__cause__
-        return same and not self.version.keys
+        return same and not self.version.keys and self.version.format == "parquet"
 
 
 def _values(place: str, keys: Sequence[str]) -> dict[str, str | None]:

@@ -20,13 +20,14 @@ STRATEGIES: Mapping[str, Strategy] = {
         "all at once, as new partitions: this decides",
     )
 }
+FORMATS = ("parquet", "orc")
 KEY = "airflow_ft"
 """The partition column by which deliveries differ. Each table has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiveSink(CatalogSink):
-    """Rows of a pipeline into one partitioned table of a Hive metastore, as Parquet files.
+    """Rows of a pipeline into one partitioned table of a Hive metastore, as Parquet or ORC files.
 
     The rows of a checkpoint become new partitions. One request adds all of them, and the marker that proves them
     (ATOMIC), so it can carry the commit point.
@@ -35,6 +36,8 @@ class HiveSink(CatalogSink):
         table: "CONNECTION.SCHEMA.TABLE": the Airflow connection of type `hive_metastore`, the schema and the table.
         partition_by: the columns that a table which is made here is partitioned by, before the column `airflow_ft`.
             A table that is there has its own.
+        format: "parquet" or "orc", of the files of a table that is made here. "": "parquet", or that of a table that is
+            there.
         file_bytes: files of the log under an eighth of it are put together.
         create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well.
@@ -47,6 +50,7 @@ class HiveSink(CatalogSink):
 
     table: str
     partition_by: Sequence[str] = ()
+    format: str = ""
     file_bytes: int = 128 << 20
     create: bool = True
     shared: bool = False
@@ -58,13 +62,15 @@ class HiveSink(CatalogSink):
     promise: ClassVar[Promise] = STRATEGIES["partitions"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name", "strategy"):
+        for name in ("table", "name", "strategy", "format"):
             check_text(name, getattr(self, name), of="HiveSink")
         for name in ("create", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="HiveSink")
         check_sink(self, "table", "orders")
         if self.strategy not in STRATEGIES:
             raise self._invalid("strategy", self.strategy, 'Give strategy="partitions", or leave it out.')
+        if self.format not in ("", *FORMATS):
+            raise self._invalid("format", self.format, 'Give format="parquet" or format="orc".')
         if not is_late(self.table) and not re.fullmatch(r"[\w-]+\.[A-Za-z0-9_]+\.[A-Za-z0-9_]+", self.table):
             raise self._invalid(
                 "table", self.table, 'Give connection, schema and table: table="metastore.shop.orders".'

@@ -17,6 +17,7 @@ from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column
 from airflow_ft.sinks.files.partitions import NULL, escaped
 from airflow_ft.sinks.hive.columns import fields_of, keys_of, lacks_columns, of_table
+from airflow_ft.sinks.hive.formats import CLASSES, format_of
 from airflow_ft.sinks.hive.memory import Ledger, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.spec import KEY
@@ -25,8 +26,6 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 OURS = "_airflow_ft"
 """The folder in the table's own that holds all files of deliveries. Readers and MSCK REPAIR pass such names."""
-_FORMAT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
-_SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 _COLUMNS = "airflow_ft.columns"
 _RETENTION = "partition.retention.period"
 _FILLED = 32
@@ -55,16 +54,17 @@ class Version:
         return cls(place, table) if table is not None else None
 
     @classmethod
-    def made(cls, place: Connected, schema: pa.Schema | None, by: Sequence[str]) -> Self:
+    def made(cls, place: Connected, schema: pa.Schema | None, by: Sequence[str], format: str) -> Self:
         """Create an external table; without a schema one that has no columns yet.
 
         OvertakenError: another process was faster.
         """
         plain, keys = fields_of(schema, by)
+        classes, rows = CLASSES[format]
         storage = API.StorageDescriptor(
-            cols=plain, inputFormat=f"{_FORMAT}InputFormat", outputFormat=f"{_FORMAT}OutputFormat", compressed=False,
+            cols=plain, inputFormat=f"{classes}InputFormat", outputFormat=f"{classes}OutputFormat", compressed=False,
             numBuckets=-1, bucketCols=[], sortCols=[], parameters={},
-            serdeInfo=API.SerDeInfo(serializationLib=_SERDE, parameters={"serialization.format": "1"}),
+            serdeInfo=API.SerDeInfo(serializationLib=rows, parameters={"serialization.format": "1"}),
         )  # fmt: skip
         parameters = {"EXTERNAL": "TRUE", _COLUMNS: "none" if schema is None else "rows"}
         schema_name, name = place.identifier
@@ -98,6 +98,11 @@ class Version:
         return keys_of(self.table)
 
     @property
+    def format(self) -> str:
+        """Return the format of the table's files; "": another than the sink writes."""
+        return format_of(self.table)
+
+    @property
     def root(self) -> str:
         """The table's folder. A path on disk is without a scheme: Hadoop takes percent signs literally."""
         return path_of(self.table.sd.location)
@@ -122,7 +127,7 @@ class Version:
             yield _unsupported("the table is transactional (ACID)", "transactional")
         if table.tableType not in ("EXTERNAL_TABLE", "MANAGED_TABLE"):
             yield _unsupported(f"the table is a {table.tableType}", "tableType")
-        if "parquet" not in (storage.inputFormat or "").lower() or storage.serdeInfo.serializationLib != _SERDE:
+        if not self.format:
             yield _unsupported(f"the table has files of {storage.inputFormat}", "stored as")
         if parameters.get(_RETENTION, "0") not in ("", "0"):
             yield _unsupported("the metastore drops old partitions, and with them the sink's own", _RETENTION)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
@@ -17,6 +16,7 @@ from airflow_ft.sinks.base.table_columns import WHOLE
 from airflow_ft.sinks.base.table_format import compared
 from airflow_ft.sinks.files.partitions import NULL
 from airflow_ft.sinks.hive.columns import FORMAT
+from airflow_ft.sinks.hive.formats import batches, format_of
 from airflow_ft.sinks.hive.memory import is_memory
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.spec import KEY, HiveSink
@@ -24,7 +24,6 @@ from airflow_ft.sinks.hive.table import Version, path_of
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.wal.filesystem import filesystem
 
-_BATCH = 10_000
 _KEYS = {"string": pa.large_string(), "boolean": pa.bool_(), "date": pa.date32()}
 _KEYS |= {name: kind for name, (_, kind) in WHOLE.items()}
 
@@ -73,10 +72,8 @@ def rows_of(version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             if name.rpartition("/")[2].startswith(("_", ".")):
                 continue
             with files.open(files.uri(folder, *name.split("/"))) as source:
-                parquet = pq.ParquetFile(source)
-                there = {field: field.lower() for field in parquet.schema_arrow.names if field.lower() in names}
-                for batch in parquet.iter_batches(_BATCH, columns=list(there)):
-                    columns = {name: batch.column(field) for field, name in there.items()}
+                for batch in batches(format_of(part) or version.format, source, names):
+                    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                     for key, kind in types.items():
                         columns[key] = _repeated(values[key], kind, batch.num_rows)
                     yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

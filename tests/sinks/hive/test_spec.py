@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
 
 from airflow_ft import HiveSink
 from airflow_ft.protocol.errors import ConfigurationError, StoreBehindSinkError
 from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
+from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import group_of, is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.table import path_of
 from tests.raising import raises
 
 TABLE = "metastore.shop.orders"
+MICROS = pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,7 @@ TABLE = "metastore.shop.orders"
         {"partition_by": ["airflow_ft"]},
         {"partition_by": ["day(at)"]},
         {"strategy": "upsert"},
+        {"format": "avro"},
     ],
     ids=str,
 )
@@ -35,7 +40,9 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
 
 
 def test_a_plan_keeps_its_settings() -> None:
-    sink = HiveSink(table="metastore.Shop.Orders", partition_by=["dt"], create=False, shared=True, name="orders")
+    sink = HiveSink(
+        table="metastore.Shop.Orders", partition_by=["dt"], format="orc", create=False, shared=True, name="orders"
+    )
     assert HiveSink.from_settings("orders", sink.settings()) == sink
     assert (sink.metastore, sink.identifier) == ("metastore", ("shop", "orders"))
     assert HiveSink(table=TABLE).participant == "hive-metastore-shop-orders"
@@ -59,6 +66,54 @@ def test_columns_of_a_new_table_and_what_speaks_against_them() -> None:
     assert codes("dt") == []
     assert codes("ratio") == ["partition_unfit"]
     assert codes("nothing") == ["job_column_missing"]
+
+
+def test_columns_that_readers_of_orc_take_by_their_order_are_refused() -> None:
+    def codes(format: str, *names: str) -> list[str]:
+        schema = pa.schema([pa.field(name, pa.int64()) for name in names])
+        return [each.code for each in schema_problems(HiveSink(table=TABLE, format=format), schema, None, "rows")]
+
+    assert codes("orc", "_col0", "_COL1") == ["name_invalid"]
+    assert codes("orc", "_col0", "id") == codes("parquet", "_col0", "_col1") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wrong"),
+    [
+        (pa.date32(), [-141_428, -141_427, None, 0], [0]),
+        (MICROS, [-2_208_988_800_000_001, -2_208_988_800_000_000, None, -1, 0, 1], [0, 3]),
+        (MICROS, [(2**63 - 1) // 1000, (2**63 - 1) // 1000 + 1, -1_000_000, -999_999], [1, 3]),
+    ],
+)
+def test_rows_that_orc_does_not_hold_are_found_at_any_depth(
+    kind: pa.DataType, values: list[int | None], wrong: list[int]
+) -> None:
+    plain = pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+    ones, ends = pa.array(range(len(plain)), pa.int64()), pa.array(range(len(plain) + 1), pa.int32())
+    for column in (
+        plain,
+        pa.ListArray.from_arrays(ends, plain),
+        pa.StructArray.from_arrays([ones, plain], ["a", "b"]),
+        pa.MapArray.from_arrays(ends, ones, pa.ListArray.from_arrays(ends, plain)),
+    ):
+        rows = pa.record_batch({"id": ones, "v": column})
+        assert sorted(refused("orc", rows, [])) == wrong
+        assert sorted(refused("orc", rows.slice(1), [])) == [row - 1 for row in wrong if row]
+        assert not refused("orc", rows, ["v"]) and not refused("parquet", rows, [])
+
+
+def test_rows_of_orc_are_read_by_names_in_any_case() -> None:
+    file, at = BytesIO(), pa.array([1, None], pa.int64()).cast(MICROS)
+    orc.write_table(
+        pa.table({"Id": [1, 2], "ids": [3, 4], "at": at, "times": pa.array([[None], []], pa.list_(MICROS))}), file
+    )
+    [rows] = batches("orc", BytesIO(file.getvalue()), ["id", "at", "times"])
+    assert {field.name: field.type for field in rows.schema} == {
+        "id": pa.int64(), "at": MICROS, "times": pa.list_(MICROS)
+    }  # fmt: skip
+    assert rows.column(1).equals(at)
+    [none] = batches("orc", BytesIO(file.getvalue()), ["other"])
+    assert (none.num_columns, none.num_rows) == (0, 2)
 
 
 @pytest.mark.parametrize("last", [0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 1_000, 5_001, 123_456])

@@ -7,46 +7,72 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from airflow_ft import HiveSink
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.sinks.hive.formats import CLASSES
 from airflow_ft.sinks.hive.memory import is_memory
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.spec import KEY
 from airflow_ft.sinks.hive.table import path_of
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.testing.world import Target
+from airflow_ft.wal.filesystem import filesystem
 from tools.servers import Hive
 
 TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_(), "date": pa.date32()}
-FORMAT = "org.apache.hadoop.hive.ql.io.parquet"
+MICROS = pa.timestamp("us", "UTC")
 
 
-def storage(columns: dict[str, str], **settings: Any) -> Any:
+def storage(columns: dict[str, str], format: str = "parquet", **settings: Any) -> Any:
     """Return what a table says of its files."""
+    classes, serde = CLASSES[format]
     return API.StorageDescriptor(
         cols=[API.FieldSchema(name=name, type=type_) for name, type_ in columns.items()],
-        outputFormat=f"{FORMAT}.MapredParquetOutputFormat", compressed=False,
-        serdeInfo=API.SerDeInfo(serializationLib=f"{FORMAT}.serde.ParquetHiveSerDe", parameters={}), parameters={},
-        **{"numBuckets": -1, "bucketCols": [], "sortCols": [], "inputFormat": f"{FORMAT}.MapredParquetInputFormat"}
+        outputFormat=f"{classes}OutputFormat", compressed=False,
+        serdeInfo=API.SerDeInfo(serializationLib=serde, parameters={}), parameters={},
+        **{"numBuckets": -1, "bucketCols": [], "sortCols": [], "inputFormat": f"{classes}InputFormat"}
         | settings,
     )  # fmt: skip
 
 
+def read_file(uri: str) -> pa.Table:
+    """Return the rows of a file, by the reader of its format."""
+    with filesystem(uri).open(uri) as source:
+        if not uri.endswith(".orc"):
+            return pq.ParquetFile(source).read()
+        read = orc.ORCFile(source).read()
+    micros = [field.with_type(MICROS) if field.type == pa.timestamp("ns", "UTC") else field for field in read.schema]
+    return read.cast(pa.schema(micros))
+
+
+def write_file(table: pa.Table, uri: str) -> None:
+    """Write rows in the place of a file."""
+    files = filesystem(uri)
+    files.remove(uri)  # the log's file may be the same
+    with files.create(uri) as out:
+        orc.write_table(table, out) if uri.endswith(".orc") else pq.write_table(table, out)
+
+
 class Table(Target):
-    """Read file by file."""
+    """Read file by file. `location`: of the schema, elsewhere than in the metastore's warehouse."""
 
     texts = 16
 
-    def __init__(self, server: Hive, **settings: Any) -> None:
+    def __init__(self, server: Hive, location: str = "", **settings: Any) -> None:
         self.server, self.space = server, f"s{uuid.uuid4().hex[:8]}"
         self.connection = ConnectionInfo("metastore", "hive_metastore", host=server.host, port=server.port)
         self.sink: HiveSink = HiveSink(table=f"metastore.{self.space}.orders", **{"name": "orders", **settings})
+
+        if location:
+            with self.opened() as place:
+                made = API.Database(name=self.space, locationUri=f"{location}/{self.space}", parameters={})
+                place.client.create_database(made)
 
     def fresh(self) -> Table:
         """One that is made."""
@@ -91,11 +117,12 @@ class Table(Target):
             for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
                 values = dict(zip(keys, part.values, strict=True))
                 if is_memory(values[KEY]) == memory:
-                    found.append({**values, "folder": Path(path_of(part.sd.location)), "parameters": part.parameters})
+                    found.append({**values, "folder": path_of(part.sd.location), "parameters": part.parameters})
             return found
 
-    def files(self, name: str = "") -> list[Path]:
-        return [file for part in self.partitions(name) for file in sorted(part["folder"].glob("*.parquet"))]
+    def files(self, name: str = "") -> list[str]:
+        """The URI of each file with rows."""
+        return [file for part in self.partitions(name) for file in _files_of(part)]
 
     def read(self, name: str = "") -> list[dict[str, Any]]:
         """All rows that a reader sees, with the columns of partitions."""
@@ -104,8 +131,8 @@ class Table(Target):
             types = {key.name: key.type for key in table.partitionKeys if key.name != KEY} if table else {}
         rows: list[dict[str, Any]] = []
         for part in self.partitions(name):
-            for file in sorted(part["folder"].glob("*.parquet")):
-                read = pq.ParquetFile(file).read()
+            for file in _files_of(part):
+                read = read_file(file)
                 for key, type_ in types.items():
                     text = None if part[key] == "__HIVE_DEFAULT_PARTITION__" else part[key]
                     read = read.append_column(key, pa.array([text] * len(read), pa.string()).cast(TYPES[type_]))
@@ -117,7 +144,7 @@ class Table(Target):
 
     def plant(self, what: str, id: int) -> int:
         for file in self.files():
-            read = pq.ParquetFile(file).read()
+            read = read_file(file)
             at = next((index for index, each in enumerate(read["id"].to_pylist()) if each == id), None)
             if at is None:
                 continue
@@ -131,7 +158,11 @@ class Table(Target):
                 changed = read.set_column(read.column_names.index("text"), "text", pa.array(texts, pa.string()))
             else:
                 return 0
-            file.unlink()  # the log's file may be the same
-            pq.write_table(changed, file)
+            write_file(changed, file)
             return 1
         return 0
+
+
+def _files_of(part: dict[str, Any]) -> list[str]:
+    files = filesystem(part["folder"])
+    return [files.uri(part["folder"], name) for name in sorted(files.names(part["folder"])) if name.startswith("part")]

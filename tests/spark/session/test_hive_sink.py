@@ -18,11 +18,15 @@ from tests.spark.session.test_delta_sink import ROWS as DELTA_ROWS
 from tools.servers import Hive3
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.release]
-ROWS = DELTA_ROWS.drop_columns(["local"])
+PARQUET = DELTA_ROWS.drop_columns(["local"])
+AT = [-2_208_988_800_000_000, 1_700_000_000_000_250, None]
+ORC = PARQUET.set_column(
+    PARQUET.column_names.index("day"), "day", pa.array([-141_427, 2_932_896, None], pa.int32()).cast(pa.date32())
+).set_column(PARQUET.column_names.index("at"), "at", pa.array(AT, pa.timestamp("us", "UTC")))
 SPARK = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F
-port, path, one, other = sys.argv[1:]
+port, path, day, one, other = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").enableHiveSupport()
 for name, value in {
     "spark.hadoop.hive.metastore.uris": f"thrift://127.0.0.1:{port}",
@@ -30,6 +34,7 @@ for name, value in {
     "spark.driver.memory": "700m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
     "spark.sql.warehouse.dir": path + "/warehouse", "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=Europe/Berlin",
 }.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
@@ -37,7 +42,7 @@ rows = spark.table(one).drop("airflow_ft")
 rows.orderBy("id").write.parquet(path + "/read")
 where = [
     "id > 1", "at >= '2023-11-14 22:13:20.00025Z'", "isnan(float)", "text is null", "price >= 0.01",
-    "text = repeat('ü', 40)", "day = '0001-01-01'", "int = 2147483647", "double = 'Infinity'"]
+    "text = repeat('ü', 40)", f"day = '{day}'", "int = 2147483647", "double = 'Infinity'"]
 counts = [rows.where(each).count() for each in where]
 mine = spark.table(one).where("airflow_ft = 'p/orders/1'").count()
 for table in (one, other):
@@ -51,15 +56,18 @@ print(json.dumps([counts, mine, texts, some]))
 """
 
 
-def test_spark_reads_every_type_and_writes_beside_it(hive3: Hive3, tmp_path: Path) -> None:
-    one, other = Table(hive3), Table(hive3, partition_by=("text",))
+@pytest.mark.parametrize(("format", "rows", "day"), [("parquet", PARQUET, "0001-01-01"), ("orc", ORC, "1582-10-15")])
+def test_spark_reads_every_type_and_writes_beside_it(
+    hive3: Hive3, tmp_path: Path, format: str, rows: pa.Table, day: str
+) -> None:
+    one, other = Table(hive3, format=format), Table(hive3, format=format, partition_by=("text",))
     with closing(World(one, tmp_path / "one")) as world, closing(World(other, tmp_path / "other")) as divided:
-        world.deliver(world.plan(ROWS))
+        world.deliver(world.plan(rows))
         divided.deliver(divided.plan(pa.table({"id": [1, 2, 3, 4], "text": ["a/b", "ü %", None, "a/b"]})))
         names = [".".join(target.sink.identifier) for target in (one, other)]
         script = SPARK.replace("p/orders", f"{world.pipeline}/orders")
         done = subprocess.run(
-            [sys.executable, "-c", script, str(hive3.port), str(tmp_path), *names],
+            [sys.executable, "-c", script, str(hive3.port), str(tmp_path), day, *names],
             capture_output=True,
             text=True,
             timeout=500,
@@ -72,8 +80,8 @@ def test_spark_reads_every_type_and_writes_beside_it(hive3: Hive3, tmp_path: Pat
         assert texts == [[None, 1], ["a/b", 3], ["ü %", 1]]
         assert some == [1, 3, 1]
         read = pq.read_table(tmp_path / "read")
-        assert list(map(str, read.select(ROWS.column_names).cast(ROWS.schema).to_pylist())) == list(
-            map(str, ROWS.to_pylist())
+        assert list(map(str, read.select(rows.column_names).cast(rows.schema).to_pylist())) == list(
+            map(str, rows.to_pylist())
         )
         world.deliver(world.plan(pa.table({"id": [4], "text": ["later"]})))
         divided.deliver(divided.plan(pa.table({"id": [5], "text": ["a/b"]})))

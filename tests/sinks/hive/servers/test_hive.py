@@ -65,7 +65,7 @@ def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
 
 def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     a_raised_fence_refuses_what_is_on_its_way(world)
-    place = world.target.files()[0].parents[1]  # type: ignore[attr-defined]
+    place = Path(world.target.files()[0]).parents[1]  # type: ignore[attr-defined]
     assert len(list(place.iterdir())) == 1  # what was refused left no files
 
 
@@ -134,6 +134,18 @@ def test_a_table_that_rows_cannot_be_added_to_is_refused(
         target.make({"id": "bigint", "text": "string"}, keys, **settings)
         with raises(UnfitTargetError, "table_unsupported"):
             world.prepare(world.plan())
+
+
+def test_a_table_of_another_format_than_the_sink_says_is_refused(world: World) -> None:
+    target = world.target
+    assert isinstance(target, Table)
+    target.make({"id": "bigint", "text": "string"}, OURS, format="orc")
+    target.sink = replace(target.sink, format="parquet")
+    with raises(UnfitTargetError, "layout_changed", setting="format"):
+        world.prepare(world.plan())
+    target.sink = replace(target.sink, format="orc")
+    world.deliver(world.plan())
+    assert [name.rpartition(".")[2] for name in target.files()] == ["orc"]
 
 
 @pytest.mark.parametrize("by", [(), ("id",)], ids=str)
