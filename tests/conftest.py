@@ -1,6 +1,6 @@
 """Fixtures for all tests: real servers, started when the first test asks for them and stopped at the end.
 
-A server that cannot be started fails the test; nothing is skipped.
+A server that cannot be started fails the test. Nothing is skipped, except what needs `versitygw` where it is not built.
 
 | fixture | scope | gives |
 | --- | --- | --- |
@@ -9,6 +9,7 @@ A server that cannot be started fails the test; nothing is skipped.
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
+| `versitygw` | session | the same; skipped where it is not built |
 | `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
 """
 
@@ -43,8 +44,10 @@ from tools.servers import (
     Postgres,
     Redis,
     Server,
+    VersityGw,
 )
 from tools.servers.base import local_folder
+from tools.servers.versitygw import PROGRAM
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
@@ -196,6 +199,19 @@ kafka, s3, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
 hbase, cassandra_server = shared(HBase), shared(Cassandra)
 hive, hive3 = shared(Hive), shared(Hive3)
 redis_server = shared(Redis, options={"appendfsync": "always"})
+
+
+@pytest.fixture(scope="session")
+def built_versitygw() -> None:
+    """Skips where the server was not built, which needs Go."""
+    if not (local_folder() / PROGRAM).exists():
+        pytest.skip("versitygw is not built: run tools/bootstrap.sh versitygw, which needs Go")
+
+
+@pytest.fixture(scope="session")
+def versitygw(built_versitygw: None, servers_folder: Path) -> Iterator[VersityGw]:
+    with VersityGw(servers_folder / "versitygw") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

