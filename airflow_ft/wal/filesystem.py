@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import BinaryIO, Protocol
 
-from airflow_ft.clients.s3 import SCHEME as S3
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.wal.buckets import BucketPlace
 from airflow_ft.wal.copying import copy_file, copy_tree
 from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, hdfs_path
 from airflow_ft.wal.local import LocalFileSystem, Synced, local_path
@@ -140,14 +139,19 @@ def is_hdfs(uri: str) -> bool:
     return uri.startswith(f"{SCHEME}://")
 
 
-def is_bucket(uri: str) -> bool:
-    """Return whether a URI names a place in a bucket."""
-    return uri.startswith(f"{S3}://")
-
-
 def is_remote(uri: str) -> bool:
     """Return whether a URI names a place that only its server's client reaches: no local path, no mount."""
     return is_hdfs(uri) or is_bucket(uri)
+
+
+def is_reached_alike(one: str, other: str) -> bool:
+    """Return whether a Spark that reaches one place also reaches the other one.
+
+    It has the keys of one connection to a bucket.
+    """
+    if is_bucket(one) or is_bucket(other):
+        return is_bucket(one) and is_bucket(other) and BucketPlace.of(one).authority == BucketPlace.of(other).authority
+    return is_hdfs(one) == is_hdfs(other)
 
 
 def identity(uri: str) -> str:

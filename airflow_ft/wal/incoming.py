@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, StageError
 from airflow_ft.wal.arrow_types import log_schema
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, refuse_another_history
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 from airflow_ft.wal.writer import (
@@ -107,7 +108,7 @@ class ParquetRows:
 
     def _look(self) -> Mapping[str, tuple[int, ...]]:
         """Return for each file its size, on local disks also inode and time: a later file in its place differs."""
-        if is_hdfs(self.location):
+        if is_remote(self.location):
             return {name: (size,) for name, size in self._files.tree(self.location).items()}
         base = local_path(self.location)
         names = [self._only] if self._only else sorted(self._files.tree(self.location))
@@ -263,17 +264,23 @@ def _folder_of(location: str) -> tuple[FileSystem, str, str]:
     try:
         files = filesystem(location)
     except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{location} cannot be read here.",
-            code="path_invalid",
-            remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Copy files from other places"
-            " there, or give a table in memory.",
-            path=location,
-        ) from error
-    if not is_hdfs(location) and local_path(location).is_file():
+        raise _unreadable(location) from error
+    if is_bucket(location):
+        raise _unreadable(location)
+    if not is_remote(location) and local_path(location).is_file():
         path = local_path(location)
         return files, files.uri(str(path.parent)), path.name
     return files, files.uri(location), ""
+
+
+def _unreadable(location: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{location} cannot be read here.",
+        code="path_invalid",
+        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Copy files from other places"
+        " there, or give a table in memory.",
+        path=location,
+    )
 
 
 def _require_same(schema: pa.Schema, first: str, other: pa.Schema, name: str) -> None:

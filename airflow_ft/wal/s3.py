@@ -22,11 +22,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import quote
 
+from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
 from airflow_ft.clients.s3 import private_store
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.wal.copying import changing, copy_file, copy_tree
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ TIMEOUT = 120
 MADE = "_airflow_ft_made"
 LARGEST_COPY = 5 << 30
 """Bytes that a store copies in one request."""
+SMALL = 4 << 20
+"""Bytes of an object that is read in one request, whatever of it is wanted."""
 _AT_ONCE = 2  # parts of one file under way
 _COPIES = 16  # by the store: this process holds no bytes of them
 FOREIGN_COPIES = 2
@@ -102,7 +104,14 @@ class S3FileSystem:
         return markers.opened(self, uri)
 
     def open_plain(self, uri: str) -> BinaryIO:
-        return _bucket(uri).reader(uri)
+        import obstore
+
+        bucket = _bucket(uri)
+        found = bucket.ask(uri, lambda key: obstore.get(bucket.store, key))
+        if int(found.meta["size"]) > SMALL:
+            return bucket.reader(uri)
+        with bucket.translated_errors(uri):
+            return io.BytesIO(bytes(found.bytes()))
 
     def read(self, uri: str) -> bytes:
         for is_last in (False, True):
@@ -121,31 +130,26 @@ class S3FileSystem:
         return found
 
     def create(self, uri: str) -> BinaryIO:
-        markers.require(self, uri)
         return cast(BinaryIO, _Upload(_bucket(uri), uri))
 
     def write(self, uri: str, data: bytes) -> None:
-        markers.require(self, uri)
-        self.write_marker(uri, data)
+        _bucket(uri).write(uri, data)
 
     def write_marker(self, uri: str, data: bytes) -> None:
-        _bucket(uri).write(uri, data)
+        self.write(uri, data)
 
     def replace(self, uri: str, data: bytes) -> None:
         import obstore
 
-        markers.require(self, uri)
         bucket = _bucket(uri)
         bucket.ask(uri, lambda key: obstore.put(bucket.store, key, data, use_multipart=False))
 
     def make_folder(self, uri: str) -> None:
-        markers.require(self, uri)
         if self.seen(uri) or self._has_some(uri):
             raise FileExistsError(errno.EEXIST, "it exists already", uri)
         _bucket(uri).write(self.uri(uri, MADE), uuid.uuid4().hex.encode())
 
     def remove(self, uri: str) -> None:
-        markers.require(self, uri)
         _bucket(uri).remove(uri)
 
     def sync_file(self, file: BinaryIO) -> None:
@@ -175,7 +179,6 @@ class S3FileSystem:
         raise changing(source)
 
     def link_file(self, source: str, target: str) -> None:
-        markers.require(self, target)
         if self.seen(target):
             raise FileExistsError(errno.EEXIST, "it exists already", target)
         if _is_one_store(source, target):
@@ -237,8 +240,6 @@ class _Upload(io.RawIOBase):
         self._bucket, self._uri, self._size = bucket, uri, 0
         self._first: bytearray | None = bytearray()
         self._out: Any = None
-        if bucket.size_of(uri) is not None:
-            raise FileExistsError(errno.EEXIST, "the object exists already", uri)
 
     def writable(self) -> bool:
         return True
@@ -259,6 +260,8 @@ class _Upload(io.RawIOBase):
         import obstore
 
         if self._first is not None:
+            if self._bucket.size_of(self._uri) is not None:
+                raise FileExistsError(errno.EEXIST, "the object exists already", self._uri)
             self._out = self._bucket.ask(
                 self._uri,
                 lambda key: obstore.open_writer(self._bucket.store, key, buffer_size=PART, max_concurrency=_AT_ONCE),

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_ft.clients.buckets import BucketSettings
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, roots
-from airflow_ft.wal.buckets import BucketSettings
 from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, link_file
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.clients import buckets
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.wal import buckets
 from tools.servers import VersityGw
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
+from airflow_ft.clients import buckets
+from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
-from airflow_ft.wal import buckets, open_wal, s3
-from airflow_ft.wal.buckets import BucketPlace, BucketSettings, settings_of
+from airflow_ft.wal import open_wal, s3
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -63,8 +64,10 @@ def test_files_of_several_parts_and_those_whose_writer_died(root: str, files: Fi
             file.write(bytes(size))
             raise ZeroDivisionError
         assert not files.exists(files.uri(root, "half"))
-    with pytest.raises(FileExistsError):
-        files.create(files.uri(root, "large"))
+    for size in (10, 11 << 20):
+        with pytest.raises(FileExistsError), files.create(files.uri(root, "large")) as file:
+            file.write(bytes(size))
+    assert files.read(files.uri(root, "large")) == data
 
 
 def test_folders_that_s3a_has_marked_are_no_files_and_are_removed(root: str, files: FileSystem) -> None:

@@ -27,6 +27,11 @@ _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _HOW = "s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection of type aws"
 
 
+def is_bucket(uri: str) -> bool:
+    """Return whether a URI names a place in a bucket."""
+    return uri.startswith(f"{SCHEME}://")
+
+
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
     """A folder or file in a bucket. `conn_id`: "" for the keys of the environment."""
