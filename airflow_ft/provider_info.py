@@ -94,7 +94,7 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "wal_root": _option(
                         "Folder of the write-ahead log, reached by all workers and by Spark under the same path,"
-                        " or on HDFS: `hdfs://namenode:8020/wal`."
+                        " on HDFS: `hdfs://namenode:8020/wal`, or in a bucket: `s3://connection@bucket/wal`."
                         " Empty: $AIRFLOW_HOME/airflow_ft/wal.",
                         "",
                         "/mnt/shared/airflow_ft/wal",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 
+from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.pipeline import settings
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.lookup import retained
@@ -69,6 +70,7 @@ def _folder(store: QueryLog, name: str) -> str:
     """The folder of savepoints; 503 when it is not there, although a savepoint of the pipeline was put into it."""
     with configured():
         folder = settings.savepoint_dir()
+        refuse_savepoint(folder)
         files = filesystem(folder)
         folder = files.uri(folder)
     if not files.exists(folder):

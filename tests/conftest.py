@@ -1,6 +1,7 @@
 """Fixtures for all tests: real servers, started when the first test asks for them and stopped at the end.
 
-A server that cannot be started fails the test; nothing is skipped but tests of Paimon where pypaimon is not installed.
+A server that cannot be started fails the test. Skipped are only tests of `versitygw` and pypaimon where they are not
+installed.
 
 | fixture | scope | gives |
 | --- | --- | --- |
@@ -10,6 +11,7 @@ A server that cannot be started fails the test; nothing is skipped but tests of 
 | `any_mysql` | session | MariaDB, then MySQL: the test runs twice |
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
+| `versitygw` | session | the same; skipped where it is not built |
 | `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
 """
 
@@ -45,8 +47,10 @@ from tools.servers import (
     Postgres,
     Redis,
     Server,
+    VersityGw,
 )
 from tools.servers.base import local_folder
+from tools.servers.versitygw import PROGRAM
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
@@ -85,13 +89,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _maven_repository() -> Path:
-    """Where tests find Spark's Kafka connector: no test asks Maven Central."""
+    """Where tests find Spark's Kafka connector and S3A: no test asks Maven Central."""
     from airflow_ft.spark.session.connector import choose
+    from airflow_ft.spark.session.s3a import FILES
 
     folder = _run / "maven2"
-    for jar in choose("4.2.0").jars:
-        (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / jar.path).symlink_to(local_folder() / "jars" / "spark" / jar.file)
+    for name, jars in (("spark", choose("4.2.0").jars), ("s3a", FILES)):
+        for jar in jars:
+            (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / jar.path).symlink_to(local_folder() / "jars" / name / jar.file)
     return folder
 
 
@@ -198,6 +204,19 @@ kafka, s3, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
 hbase, cassandra_server = shared(HBase), shared(Cassandra)
 hive, hive3 = shared(Hive), shared(Hive3)
 redis_server = shared(Redis, options={"appendfsync": "always"})
+
+
+@pytest.fixture(scope="session")
+def built_versitygw() -> None:
+    """Skips where the server was not built, which needs Go."""
+    if not (local_folder() / PROGRAM).exists():
+        pytest.skip("versitygw is not built: run tools/bootstrap.sh versitygw, which needs Go")
+
+
+@pytest.fixture(scope="session")
+def versitygw(built_versitygw: None, servers_folder: Path) -> Iterator[VersityGw]:
+    with VersityGw(servers_folder / "versitygw") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from airflow_ft import (
     pipeline_params,
 )
 from airflow_ft.clients.connection_types import CONNECTION_TYPES
+from airflow_ft.clients.s3 import KEYS as _KEYS
 from airflow_ft.operators.maintenance import maintenance_dag
 from airflow_ft.operators.savepoint import savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS
@@ -40,7 +41,6 @@ from airflow_ft.protocol.problems import Problem
 from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.provider_info import get_provider_info
-from airflow_ft.sinks.files.s3 import KEYS as _KEYS
 from airflow_ft.sinks.mysql.spec import DEFAULT_BRANCHES
 from airflow_ft.sinks.postgres.session import _LIBPQ
 from airflow_ft.spark.request import DEFAULT_CONF

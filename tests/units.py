@@ -25,6 +25,7 @@ TESTS = Path(__file__).parent
 ELSEWHERE = {
     "servers": "tests of one part that need a database, Kafka, HDFS, S3 or a process of Airflow",
     "hdfs": "tests of the write-ahead log on HDFS",
+    "s3": "tests of the write-ahead log in a bucket",
     "session": "tests inside a Spark session, whose JVM takes tens of seconds",
     "integration": "several parts with real servers, and the whole in Airflow",
     "browser": "the page in Chromium",
@@ -49,6 +50,7 @@ SERVERS = frozenset(
         "any_mysql",
         "cassandra_server",
         "redis_server",
+        "versitygw",
         "own_server",
         "paimon",
     }

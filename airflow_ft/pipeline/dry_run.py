@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.run import check_plain_values, spec_of
@@ -124,6 +125,7 @@ def rehearse(
             arguments=["dry_run", "mode"],
         )
     check_store(pipeline.store)
+    resolve_with(connections)
     require_log(name, pipeline.wal_root)
     require_sources(name, pipeline.sources, connections)
     if (savepoint := pipeline.savepoint) is not None and savepoint.is_given:
@@ -173,6 +175,7 @@ def columns_of(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> M
     from airflow_ft.pipeline.steps import require_log
 
     _require_job(pipeline)
+    resolve_with(connections)
     require_log(pipeline.pipeline, pipeline.wal_root)
     with _scratch(pipeline.pipeline, pipeline.wal_root) as (root, url):
         with closing(_log_of(pipeline.store, connections, url)) as store:

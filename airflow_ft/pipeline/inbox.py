@@ -21,7 +21,7 @@ from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ExternalRowsError
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def hand_out(
         keeper.check()
         folder = files.uri(inbox, str(epoch))
         files.make_folder(folder)
-    return folder if is_hdfs(folder) else str(local_path(folder))
+    return folder if is_remote(folder) else str(local_path(folder))
 
 
 class HandedOut:

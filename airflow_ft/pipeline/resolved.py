@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.bucket_limits import check_bucket_spark
 from airflow_ft.pipeline import settings
 from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError
@@ -108,6 +109,8 @@ def resolve(spec: PipelineSpec, declared: PipelineSpec | None = None) -> Resolve
     found = _with_log(spec)
     spark, wal_root = spark_settings(spec), found.wal_root
     assert isinstance(wal_root, str)
+    master = spark.master
+    check_bucket_spark(wal_root, "" if master.startswith("conn:") else master, spark.conf)
     job = "" if spec.is_external else spec.job
     assert isinstance(job, str | InlineJob)
     return ResolvedPipeline(

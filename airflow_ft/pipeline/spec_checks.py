@@ -9,6 +9,9 @@ from inspect import isclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
+from airflow_ft.clients.s3 import require_client
 from airflow_ft.protocol.arguments import (
     check_job,
     check_key,
@@ -43,7 +46,7 @@ _OF_JOBS = (
     *("job", "sources", "job_args", "dead_letters", "optional_sinks", "spark_master", "spark_conf", "jars", "packages"),
     *("keep_session", "overlap", "streaming", "from_savepoint"),
 )
-_ROOTS = ("/", "file:/", "hdfs://")
+_ROOTS = ("/", "file:/", "hdfs://", "s3://")
 
 
 def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[str, Any]) -> None:
@@ -98,13 +101,34 @@ def check_places(wal_root: str | None, **texts: str | None) -> None:
     """Check the places that a pipeline names: `wal_root`, and other `texts` by their arguments' names."""
     for name, text in {**texts, "wal_root": wal_root}.items():
         check_text(name, text, optional=True)
-    if wal_root and not is_template(wal_root) and not wal_root.startswith(_ROOTS):
+    if not wal_root or is_template(wal_root):
+        return
+    if not wal_root.startswith(_ROOTS):
         raise wrong(
             "wal_root",
             shown(wal_root),
-            "Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH as wal_root.",
+            "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER as"
+            " wal_root.",
             code="path_invalid",
         )
+    if is_bucket(wal_root):
+        BucketPlace.of(wal_root)
+        require_client()
+
+
+def check_log_in_bucket(wal_root: str | None, master: str | None, conf: Mapping[str, Any], **given: object) -> None:
+    """Check what does not go together with a log in a bucket: the Spark master, its settings and `given` arguments."""
+    if not wal_root or is_template(wal_root):
+        return
+    refuse_for_buckets(wal_root, **given)
+    known = "" if master is None or is_template(master) or master.startswith("conn:") else master
+    # A value of the provider's configuration has its place there instead; `resolve` checks the value.
+    said = {
+        name: value
+        for name, value in conf.items()
+        if isinstance(value, str) and not is_template(value) and not value.startswith("[")
+    }
+    check_bucket_spark(wal_root, known, said)
 
 
 def check_spark(

@@ -30,13 +30,14 @@ from airflow_ft.sources.kafka import GROUP_OFFSETS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.clients.buckets import BucketSettings
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.resolved import DeliveryContext, ResolvedPipeline
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.from_savepoint import FromSavepoint
-    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, RunKey
+    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, RunKey, SparkPosition
     from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.planning import Delivery
@@ -185,14 +186,14 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
     (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
     """
     from airflow_ft.wal import roots
-    from airflow_ft.wal.filesystem import is_hdfs
+    from airflow_ft.wal.filesystem import is_remote
     from airflow_ft.wal.local import local_path
 
     if store is None:
         roots.require(root)
-    elif is_hdfs(root) or roots.is_remembered(store, root):  # then no folder is made here
+    elif is_remote(root) or roots.is_remembered(store, root):  # then no folder is made here
         roots.claim(store, root)
-    if is_hdfs(root):
+    if is_remote(root):
         return
     folder = local_path(root)
     why = ""
@@ -318,7 +319,16 @@ def request(
         jars=spark.jars,
         python_path=_python_path(),
         keep_session=spark.keep_session.total_seconds(),
+        buckets=[each.to_json() for each in _buckets(pipeline.wal_root, before.base)],
     )
+
+
+def _buckets(root: str, base: SparkPosition | None) -> list[BucketSettings]:
+    """Return the settings for buckets of the log: of this one, and of that where the last run worked."""
+    from airflow_ft.clients.buckets import BucketPlace, is_bucket, settings_of
+
+    places = [BucketPlace.of(uri) for uri in (root, base.location if base else "") if is_bucket(uri)]
+    return list({place.conn_id: settings_of(place) for place in places}.values())
 
 
 def prepare(

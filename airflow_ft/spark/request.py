@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
+from airflow_ft.clients.buckets import BucketSettings
 from airflow_ft.protocol.arguments import check_job
 from airflow_ft.protocol.backpressure import RETAINED_BATCHES
 from airflow_ft.protocol.config import CheckpointConfig
@@ -107,6 +109,7 @@ class StageRequest:
         python_path: folders to import the job from, besides those of the running interpreter.
         keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one.
         session_name: pipelines with one name share sessions; "": only this pipeline.
+        buckets: settings of the connections to buckets of the log (`BucketSettings`, plain data with secrets).
         ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
         retained_batches: number of micro-batches for which Spark keeps state, besides those of the delivered
             checkpoints that are retained. A rewind goes back to the last delivered one, so staging ends when that many
@@ -142,6 +145,7 @@ class StageRequest:
     session_name: str = ""
     retained_batches: int = RETAINED_BATCHES
     ask_sinks: bool = False
+    buckets: Sequence[Mapping[str, str]] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         check_job(self.job)
@@ -174,6 +178,8 @@ class StageRequest:
                     setting=name,
                     value=value,
                 )
+        refuse_for_buckets(self.wal_root, streaming=self.streaming, keep_session=self.keep_session)
+        check_bucket_spark(self.wal_root, self.master, self.conf)
         for source in self.sources.values():
             source_from_json(source)
 
@@ -216,6 +222,7 @@ class StageRequest:
         for connection in self.connections.values():
             found.add(connection.password)
             found.update(str(v) for k, v in connection.extra.items() if SECRET.search(k))
+        found.update(secret for each in self.buckets for secret in BucketSettings(**each).secrets)
         found.update(value for name, value in self.conf.items() if SECRET.search(name))
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 

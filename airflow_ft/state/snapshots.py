@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.local import local_path
 
 
@@ -95,7 +95,7 @@ def _unpack(folder: str, name: str, into: Path) -> dict[str, Any]:
         metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
     for each in metadata.get("sstFiles") or ():
         here, there = into / str(each["localFileName"]), str(each["dfsSstFileName"])
-        if is_hdfs(folder):
+        if is_remote(folder):
             here.write_bytes(files.read(files.uri(folder, "SSTs", there)))
         else:
             here.symlink_to(local_path(folder) / "SSTs" / there)

@@ -16,7 +16,7 @@ from airflow_ft.state import records
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
 from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.parsing import parsing
 from airflow_ft.wal.roots import require
 
@@ -64,20 +64,21 @@ def open_version(folder: str, version: int, unique_id: str = "") -> Store:
 
 
 def bytes_to_read(folder: str, version: int, unique_id: str = "") -> int:
-    """Return how many bytes of files `open_version` reads as a whole, into memory; for RocksDB on HDFS also copies, at
-    most.
+    """Return how many bytes of files `open_version` reads as a whole, into memory; at most.
+
+    For RocksDB on HDFS or in a bucket it also copies them.
 
     Raises:
         TransientError: a file does not exist (any more).
     """
     files = filesystem(folder)
     full, changes = _chain(files, folder, version, unique_id)
-    whole = [*changes, full] if full.endswith(".snapshot") or (is_hdfs(folder) and full) else changes
+    whole = [*changes, full] if full.endswith(".snapshot") or (is_remote(folder) and full) else changes
     try:
         read = sum(files.size(files.uri(folder, name)) for name in whole)
     except FileNotFoundError as error:
         raise gone(folder, f"version {version}") from error
-    copied = files.tree(files.uri(folder, "SSTs")) if full.endswith(".zip") and is_hdfs(folder) else {}
+    copied = files.tree(files.uri(folder, "SSTs")) if full.endswith(".zip") and is_remote(folder) else {}
     return read + sum(copied.values())
 
 

@@ -1,6 +1,6 @@
 """Files of Spark's on a local disk, compared with the checksums beside them, in Hadoop's format: `.NAME.crc`.
 
-HDFS keeps its own, and its clients compare them. A file without one is read as it is. Hadoop writes some, and
+HDFS and stores of objects keep their own. A file without one is read as it is. Hadoop writes some, and
 `airflow_ft.spark.state.sealing` those of the files on which everything rests.
 """
 
@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from airflow_ft.protocol.errors import WalCorruptError
-from airflow_ft.wal.filesystem import FileSystem, is_hdfs
+from airflow_ft.wal.filesystem import FileSystem, is_remote
 
 _HEAD = struct.Struct(">4si")  # of `ChecksumFileSystem`: mark, bytes for each checksum
 _MARK = b"crc\0"
@@ -40,7 +40,7 @@ def damaged(name: str) -> WalCorruptError:
 
 
 def _fits(files: FileSystem, uri: str, data: bytes) -> bool:
-    if is_hdfs(uri):
+    if is_remote(uri):
         return True
     folder, _, name = uri.rpartition("/")
     try:

@@ -24,9 +24,14 @@ def copy_file(source_files: Any, source: str, target_files: Any, target: str) ->
 
 
 def copy_tree(
-    source_files: Any, source: str, target_files: Any, target: str, keep: Callable[[PurePosixPath], bool]
+    source_files: Any,
+    source: str,
+    target_files: Any,
+    target: str,
+    keep: Callable[[PurePosixPath], bool],
+    at_once: int = _COPIES,
 ) -> int:
-    """`FileSystem.link_tree` by reading and writing, several files at once; also from one file system to another."""
+    """`FileSystem.link_tree` by reading and writing, `at_once` files; also from one file system to another."""
 
     def copy(name: str) -> None:
         parts = name.split("/")
@@ -39,7 +44,7 @@ def copy_tree(
             raise markers.missing(source)
         target_files.make_folder(target)
         try:
-            with ThreadPoolExecutor(_COPIES) as pool:
+            with ThreadPoolExecutor(at_once) as pool:
                 return sum(1 for _ in pool.map(copy, names))
         except WalCorruptError:  # its owner has replaced files since they were listed
             target_files.remove_tree(target)

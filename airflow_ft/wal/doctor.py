@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.known_roots import know
@@ -15,6 +16,7 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.wal import roots
+from airflow_ft.wal.bucket_doctor import examine_bucket
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
 from airflow_ft.wal.local import local_path
@@ -33,6 +35,8 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
     exam = Examination(f"write-ahead log {root}")
     if is_hdfs(root):
         reached = examine_hdfs(exam, root, max((segment.bytes for segment in needed), default=0))
+    elif is_bucket(root):
+        reached = examine_bucket(exam, root)
     else:
         reached = _examine_local(exam, root, needed)
     if reached and store is not None:

@@ -1,8 +1,6 @@
 """The file system under the log: the one place that knows what a URI is and how bytes become durable.
 
-Local paths (`/abs/path` or `file:///abs/path`) and HDFS (`airflow_ft.wal.hdfs`). An object store would be another
-class with these methods. Its `write` would be a conditional put, which is durable at once (`sync_*` do nothing), and
-its `link_tree` a server-side copy.
+Local paths (`/abs/path` or `file:///abs/path`), HDFS (`airflow_ft.wal.hdfs`) and buckets (`airflow_ft.wal.s3`).
 """
 
 from __future__ import annotations
@@ -11,10 +9,12 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import BinaryIO, Protocol
 
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.wal.copying import copy_file, copy_tree
 from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, hdfs_path
 from airflow_ft.wal.local import LocalFileSystem, Synced, local_path
+from airflow_ft.wal.s3 import FOREIGN_COPIES, S3FileSystem
 
 
 class FileSystem(Protocol):
@@ -109,6 +109,9 @@ def filesystem(uri: str) -> FileSystem:
     if is_hdfs(uri):
         hdfs_path(uri)
         return HdfsFileSystem()
+    if is_bucket(uri):
+        BucketPlace.of(uri)
+        return S3FileSystem()
     local_path(uri)
     return LocalFileSystem()
 
@@ -118,7 +121,8 @@ def link_tree(source: str, target: str, keep: Callable[[PurePosixPath], bool]) -
     files, others = filesystem(source), filesystem(target)
     if type(files) is type(others):
         return files.link_tree(source, target, keep)
-    return copy_tree(files, source, others, target, keep)
+    at_once = {"at_once": FOREIGN_COPIES} if is_bucket(source) or is_bucket(target) else {}
+    return copy_tree(files, source, others, target, keep, **at_once)
 
 
 def link_file(source: str, target: str) -> None:
@@ -133,6 +137,30 @@ def link_file(source: str, target: str) -> None:
 def is_hdfs(uri: str) -> bool:
     """Return whether a URI names a place on HDFS."""
     return uri.startswith(f"{SCHEME}://")
+
+
+def is_remote(uri: str) -> bool:
+    """Return whether a URI names a place that only its server's client reaches: no local path, no mount."""
+    return is_hdfs(uri) or is_bucket(uri)
+
+
+def is_reached_alike(one: str, other: str) -> bool:
+    """Return whether a Spark that reaches one place also reaches the other one.
+
+    It has the keys of one connection to a bucket.
+    """
+    if is_bucket(one) or is_bucket(other):
+        return is_bucket(one) and is_bucket(other) and BucketPlace.of(one).authority == BucketPlace.of(other).authority
+    return is_hdfs(one) == is_hdfs(other)
+
+
+def identity(uri: str) -> str:
+    """Return one spelling for all URIs of a place. Two connections may lead to one bucket.
+
+    For what must not be deleted: a place under another connection's name may be the same one.
+    """
+    files = filesystem(uri)
+    return files.hadoop_path(uri) if is_bucket(uri) else files.uri(uri)
 
 
 def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:

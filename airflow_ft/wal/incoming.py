@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -19,7 +20,7 @@ from airflow_ft.protocol.errors import (
     StorageUnavailableError,
 )
 from airflow_ft.wal.arrow_types import log_schema
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, refuse_another_history
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 from airflow_ft.wal.writer import (
@@ -117,7 +118,7 @@ class ParquetRows:
             return self._sizes()
 
     def _sizes(self) -> Mapping[str, tuple[int, ...]]:
-        if is_hdfs(self.location):
+        if is_remote(self.location):
             return {name: (size,) for name, size in self._files.tree(self.location).items()}
         base = local_path(self.location)
         names = [self._only] if self._only else sorted(self._files.tree(self.location))
@@ -308,17 +309,23 @@ def _folder_of(location: str) -> tuple[FileSystem, str, str]:
     try:
         files = filesystem(location)
     except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{location} cannot be read here.",
-            code="path_invalid",
-            remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Copy files from other places"
-            " there, or give a table in memory.",
-            path=location,
-        ) from error
-    if not is_hdfs(location) and local_path(location).is_file():
+        raise _unreadable(location) from error
+    if is_bucket(location):
+        raise _unreadable(location)
+    if not is_remote(location) and local_path(location).is_file():
         path = local_path(location)
         return files, files.uri(str(path.parent)), path.name
     return files, files.uri(location), ""
+
+
+def _unreadable(location: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{location} cannot be read here.",
+        code="path_invalid",
+        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Copy files from other places"
+        " there, or give a table in memory.",
+        path=location,
+    )
 
 
 def _require_same(schema: pa.Schema, first: str, other: pa.Schema, name: str) -> None:

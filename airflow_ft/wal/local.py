@@ -36,7 +36,7 @@ def local_path(uri: str) -> Path:
     raise ConfigurationError(
         f"{uri!r} cannot hold a write-ahead log or savepoints.",
         code="path_invalid",
-        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Others are not supported.",
+        remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://CONNECTION@BUCKET/FOLDER.",
         path=uri,
     )
 

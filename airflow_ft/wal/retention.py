@@ -14,7 +14,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, identity
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import require
 
@@ -84,7 +84,7 @@ def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: in
 def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
     require(root)
     files = filesystem(root)
-    kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
+    kept = {identity(uri) for uri in keep}  # some may lie where the log was before
     deleted: list[str] = []
     home = files.uri(root, pipeline)
     if sharers := owners.shared(files, home, files.names(home)):
@@ -95,12 +95,12 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
             log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
             continue
-        unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
+        unneeded = [uri for name in batches if identity(uri := files.uri(folder, name)) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             files.remove_tree(uri)
             deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
-        if location not in kept:
+        if identity(location) not in kept:
             if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
                 log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                 continue

@@ -18,7 +18,7 @@ from airflow_ft.protocol.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.wal import roots
-from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
+from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 
@@ -153,7 +153,8 @@ class SegmentFolder:
                 remedy="Try again. If it happens again, report it as a bug.",
                 path=folder,
             )
-        durable = [pool.submit(self._sync, sink, name) for name in names]  # the disk works while we compute
+        # The disk works while we compute. Elsewhere a closed file is as durable as its server makes it.
+        durable = [] if is_remote(self.root) else [pool.submit(self._sync, sink, name) for name in names]
         sealed = list(pool.map(lambda name: self._file(sink, name), names))
         files, (first, schema, statistics) = [each[0] for each in sealed], sealed[0]
         for file, other, of_file in sealed[1:]:

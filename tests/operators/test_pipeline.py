@@ -253,7 +253,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"store": 5}, "store is 5", ""),
         ({"wal_root": Path("/wal")}, "wal_root is a PosixPath", ""),
         ({"wal_root": "wal"}, "wal_root is 'wal'", ""),
-        ({"wal_root": "s3://bucket/wal"}, "wal_root is 's3://bucket/wal'", ""),
+        ({"wal_root": "gs://bucket/wal"}, "wal_root is 'gs://bucket/wal'", ""),
         ({"spark_master": 4}, "spark_master is 4", ""),
         ({"spark_conf": ["a=b"]}, "spark_conf is a list", ""),
         ({"spark_conf": {"spark.ui.enabled": False}}, "spark_conf['spark.ui.enabled'] is a bool", ""),

@@ -406,3 +406,58 @@ def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
         read("other"), read(None), read(topics=["returns"]), read(conn_id="elsewhere"), read(commit_offsets=False)
     ):  # fmt: skip
         spec(sources={"a": read(), "b": other})
+
+
+BUCKET = "s3://lake@wal/log"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "fields"),
+    [
+        ({"wal_root": "s3://key:secret@wal/log"}, "path_invalid", {"path": "s3://...@wal/log"}),
+        ({"wal_root": "s3://wal"}, "path_invalid", {"path": "s3://wal"}),
+        ({"streaming": True}, "log_in_bucket", {"arguments": ["wal_root", "streaming"]}),
+        ({"keep_session": timedelta(1)}, "log_in_bucket", {"arguments": ["wal_root", "keep_session"]}),
+        ({"from_savepoint": "/savepoints/1"}, "log_in_bucket", {"arguments": ["wal_root", "from_savepoint"]}),
+        ({"spark_master": "spark://host:7077"}, "log_in_bucket", {"value": "spark://host:7077"}),
+        ({"spark_conf": {"spark.master": "yarn"}}, "log_in_bucket", {"value": "yarn"}),
+        ({"spark_conf": {"spark.redaction.regex": "x"}}, "spark_setting_unsafe", {"setting": "spark.redaction.regex"}),
+    ],
+)
+def test_what_a_log_in_a_bucket_cannot_do_is_refused_at_parse(
+    given: dict[str, Any], code: str, fields: dict[str, Any]
+) -> None:
+    with raises(ConfigurationError, code, **fields):
+        spec(**{"wal_root": BUCKET, **given})
+
+
+def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
+    declared = spec(wal_root="{{ params.root }}", spark_master="yarn")
+    with raises(ConfigurationError, "log_in_bucket", value="yarn"):
+        rendered(declared, wal_root=BUCKET)
+    spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
+    spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="{{ params.savepoint }}")
+
+
+def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value, argument in (
+        ("SPARK_MASTER", "yarn", "spark_master"),
+        ("KEEP_SESSION", "60", "keep_session"),
+        ("SPARK_CONF", '{"spark.master": "yarn"}', "spark_master"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
+            with raises(ConfigurationError, "log_in_bucket", arguments=["wal_root", argument]):
+                resolve(spec(wal_root=BUCKET))
+    with monkeypatch.context() as patch:
+        patch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.master": "local[2]"}')
+        resolve(spec(wal_root=BUCKET))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", BUCKET)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "yarn")
+    with raises(ConfigurationError, "log_in_bucket", value="yarn"):
+        resolve(spec(wal_root=None))
+
+
+def test_rows_of_other_programs_are_not_kept_in_a_bucket() -> None:
+    with raises(ConfigurationError, "log_in_bucket", arguments=["wal_root", "position"]):
+        PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)

@@ -7,15 +7,19 @@ import os
 import threading
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_ft.clients.buckets import BucketSettings
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, roots
-from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
+from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, link_file
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -248,3 +252,54 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
     with raises(ConfigurationError, "package_missing", package="hdfs-native"):
         filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")
+
+
+# --- addresses of buckets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://lake@bucket", "s3:///wal", "s3://key:secret@bucket/wal", "s3://b/a/../c", "s3://B/a"]
+)
+def test_a_place_has_a_bucket_and_a_folder_and_no_keys(uri: str) -> None:
+    with raises(ConfigurationError, "path_invalid") as refused:
+        filesystem(uri)
+    assert "secret" not in repr(vars(refused.error))
+
+
+def test_a_place_in_a_bucket_is_spelled_in_one_way() -> None:
+    files = filesystem("s3://lake@bucket/wal/")
+    assert files.uri("s3://lake@bucket//wal/", "a b%20", "1") == "s3://lake@bucket/wal/a b%20/1"
+    assert files.hadoop_path("s3://lake@bucket/wal/1%") == "s3a://bucket/wal/1%"
+    assert identity("s3://lake@bucket/wal/") == identity("s3://other@bucket/wal") != identity("s3://lake@other/wal")
+
+
+@pytest.mark.parametrize(
+    ("changed", "fields"),
+    [
+        ({"extra": {"endpoint_url": "minio:9000"}}, ["endpoint_url"]),
+        ({"extra": {"endpoint_url": "https://key:hidden@minio"}}, ["endpoint_url"]),
+        ({"login": ""}, ["login", "password"]),
+        ({"password": ""}, ["login", "password"]),
+    ],
+)
+def test_a_connection_that_leads_to_no_bucket_is_refused(changed: dict[str, Any], fields: list[str]) -> None:
+    """An endpoint without a scheme would make the client panic."""
+    connection = replace(ConnectionInfo("lake", "aws", login="me", password="hidden"), **changed)
+    with raises(ConfigurationError, "connection_invalid", fields=fields) as refused:
+        BucketSettings.of(connection)
+    assert "hidden" not in repr(vars(refused.error))
+
+
+def test_keys_of_the_environment_are_taken_whole_or_not_at_all() -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "eu-west-1"}
+    found = BucketSettings.from_environment(keys)
+    assert (found.endpoint, found.region, found.session_token) == (
+        "https://s3.eu-west-1.amazonaws.com",
+        "eu-west-1",
+        "",
+    )
+    for lacking in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        with raises(ConfigurationError, "connection_invalid", fields=["login", "password"]):
+            BucketSettings.from_environment({**keys, lacking: ""})
+    with raises(ConfigurationError, "connection_invalid", fields=["endpoint_url"]):
+        BucketSettings.from_environment({**keys, "AWS_ENDPOINT": "minio:9000"})

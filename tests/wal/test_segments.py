@@ -302,6 +302,6 @@ def test_wide_rows_come_in_small_batches(folder: SegmentFolder, monkeypatch: pyt
 
 
 def test_places_that_cannot_be_used_are_refused() -> None:
-    for uri in ("s3://bucket/wal", "relative/path", "file://host/path", ""):
+    for uri in ("gs://bucket/wal", "relative/path", "file://host/path", ""):
         with raises(ConfigurationError, "path_invalid", path=uri):
             filesystem(uri)

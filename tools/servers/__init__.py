@@ -23,6 +23,7 @@ from tools.servers.mysql import MySql
 from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
+from tools.servers.versitygw import VersityGw
 
 __all__ = [
     "S3", "Cassandra",
@@ -38,4 +39,5 @@ __all__ = [
     "Redis",
     "Server",
     "ServerError",
+    "VersityGw",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_ft.clients import s3
 from airflow_ft.protocol.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
@@ -69,6 +70,8 @@ def check_client(place: str) -> None:
 
 def missing_client(scheme: str) -> ConfigurationError:
     """Return the error for a client that is not installed."""
+    if scheme == S3:
+        return s3.missing_client()
     return ConfigurationError(
         f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here.",
         code="package_missing",

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_ft.clients.s3 import config_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.sinks.files.s3 import config_of
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.local import local_path
 

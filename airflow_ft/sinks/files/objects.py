@@ -20,14 +20,14 @@ from __future__ import annotations
 import errno
 import io
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
+from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
+from airflow_ft.clients.s3 import config_of, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -37,30 +37,20 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.sinks.base.places import S3
-from airflow_ft.sinks.files.s3 import config_of, endpoint, store_of
-
-if TYPE_CHECKING:
-    from obstore import ReadableFile
-    from obstore.store import S3Store
 
 T = TypeVar("T")
-_PART = 5 << 20  # the least that S3 takes as a part of an upload; so much of each open file is in memory
-_CHUNK = 1 << 20
 _AT_ONCE = 2  # parts of one file under way
 _COPIES = 8
 _SUCCESS = "_SUCCESS"
-_REFUSED = re.compile(r"status code: 40[13]\b")
 
 
 @dataclass(frozen=True)
-class Objects:
+class Objects(Bucket):
     """The objects of one bucket. `manifest` is the name of what is put first when a folder is published.
 
     Methods raise SinkAccessError and SinkUnavailableError, and FileNotFoundError and FileExistsError as files do.
     """
 
-    bucket: str
-    store: S3Store
     manifest: str
     open_files: int = 40
 
@@ -75,7 +65,7 @@ class Objects:
         return cls(bucket, store_of(bucket, tuple(sorted(config_of(connection).items()))), manifest)
 
     def uri(self, location: str, *names: str) -> str:
-        bucket, key = _split(location)
+        bucket, key = split(location)
         return "/".join((f"{S3}://{bucket}", *(part for part in (key, *names) if part)))
 
     def hadoop_path(self, uri: str) -> str:
@@ -84,44 +74,28 @@ class Objects:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def exists(self, uri: str) -> bool:
-        return any(self._under(uri)) or self._ask(uri, self._size) is not None
-
-    def mark(self, uri: str) -> str | None:
-        """Return the identity of an object; None if there is none."""
-        import obstore
-
-        try:
-            found = self._ask(uri, lambda key: obstore.head(self.store, key))
-        except FileNotFoundError:
-            return None
-        return f"{found['e_tag']} {found['last_modified']} {found['size']}"
-
-    def names(self, uri: str) -> list[str]:
-        import obstore
-
-        found = self._ask(uri, lambda key: obstore.list_with_delimiter(self.store, key))
-        below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        return [str(path).rpartition("/")[2] for path in below]
+        return any(self.under(uri)) or self.size_of(uri) is not None
 
     def names_after(self, uri: str, folder: str) -> set[str]:
         """Names of folders (and objects) that come after this one in the order of their bytes."""
-        _, key = _split(uri)
-        return {path.removeprefix(f"{key}/").partition("/")[0] for path, _ in self._under(uri, f"{key}/{folder}0")}
+        _, key = split(uri)
+        return {path.removeprefix(f"{key}/").partition("/")[0] for path, _ in self.under(uri, f"{key}/{folder}0")}
 
     def tree(self, uri: str) -> dict[str, int]:
-        _, key = _split(uri)
-        return {path.removeprefix(f"{key}/"): size for path, size in self._under(uri)}
+        _, key = split(uri)
+        return {path.removeprefix(f"{key}/"): size for path, size in self.under(uri)}
 
     def open(self, uri: str) -> BinaryIO:
-        import obstore
-
-        source = self._read(uri, lambda key: obstore.open_reader(self.store, key))
-        return io.BufferedReader(_Download(self, uri, source), _CHUNK)
+        return self._found(uri, self.reader)
 
     def read(self, uri: str) -> bytes:
-        import obstore
+        return self._found(uri, self.bytes_of)
 
-        return self._read(uri, lambda key: bytes(obstore.get(self.store, key).bytes()))
+    def _found(self, uri: str, look: Callable[[str], T]) -> T:
+        try:
+            return look(uri)
+        except FileNotFoundError as error:
+            raise WalCorruptError(f"{uri} is missing.", remedy="Restore it from a backup.", path=uri) from error
 
     # --- changing ------------------------------------------------------------------------------------------------
 
@@ -129,32 +103,18 @@ class Objects:
         """Its name is its writer's alone; it is there, and durable, when it is closed."""
         return cast(BinaryIO, _Upload(self, uri))
 
-    def write(self, uri: str, data: bytes) -> None:
-        import obstore
-
-        try:
-            self._ask(uri, lambda key: obstore.put(self.store, key, data, mode="create", use_multipart=False))
-        except FileExistsError:
-            if self.read(uri) != data:
-                raise
-
     def make_folder(self, uri: str) -> None:
         """There are none; the bucket has to be there."""
         self.names(uri)
 
-    def remove(self, uri: str) -> None:
-        import obstore
-
-        self._ask(uri, lambda key: obstore.delete(self.store, key))
-
     def remove_tree(self, uri: str) -> None:
         import obstore
 
-        keys = [path for path, _ in self._under(uri)]
+        keys = [path for path, _ in self.under(uri)]
         first = [key for key in keys if key.rpartition("/")[2] == self.manifest]  # without it nothing counts as whole
         for some in (first, [key for key in keys if key not in first]):
             if some:
-                self._ask(uri, lambda _, gone=some: obstore.delete(self.store, gone))  # type: ignore[misc]
+                self.ask(uri, lambda _, gone=some: obstore.delete(self.store, gone))  # type: ignore[misc]
 
     def sync_file(self, file: BinaryIO) -> None:
         """Do nothing: a closed object is durable."""
@@ -194,15 +154,15 @@ class Objects:
         import obstore
 
         place = self.uri(target, path)
-        there = self._ask(place, self._size)
+        there = self.size_of(place)
         if there == size:
             return
         if there is not None:
             raise FileExistsError(errno.EEXIST, "the object exists already", place)
         try:  # one request: who sleeps does so before it, or behind it
-            self._ask(self.uri(source, path), lambda key: obstore.copy(self.store, key, _split(place)[1]))
+            self.ask(self.uri(source, path), lambda key: obstore.copy(self.store, key, split(place)[1]))
         except FileNotFoundError:
-            if self._ask(place, self._size) != size:
+            if self.size_of(place) != size:
                 raise
 
     def require_conditions(self, probe: str) -> None:
@@ -225,61 +185,10 @@ class Objects:
             feature="If-None-Match",
         )
 
-    # --- asking --------------------------------------------------------------------------------------------------
-
-    def _under(self, uri: str, after: str | None = None) -> Iterator[tuple[str, int]]:
-        import obstore
-
-        _, key = _split(uri)
-        with self._translated_errors(uri):
-            for some in obstore.list(self.store, key, offset=after):
-                for each in some:
-                    yield str(each["path"]), int(each["size"])
-
-    def _size(self, key: str) -> int | None:
-        import obstore
-
-        try:
-            return int(obstore.head(self.store, key)["size"])
-        except FileNotFoundError:
-            return None
-
-    def _read(self, uri: str, call: Callable[[str], T]) -> T:
-        try:
-            return self._ask(uri, call)
-        except FileNotFoundError as error:
-            raise WalCorruptError(f"{uri} is missing.", remedy="Restore it from a backup.", path=uri) from error
-
-    def _ask(self, uri: str, call: Callable[[str], T]) -> T:
-        with self._translated_errors(uri):
-            return call(_split(uri)[1])
-
-    @contextmanager
-    def _translated_errors(self, uri: str) -> Iterator[None]:
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
-        try:
-            yield
-        except AlreadyExistsError as error:
-            raise FileExistsError(errno.EEXIST, "the object exists already", uri) from error
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                self._raise_translated(uri, error)
-            raise
-        except BaseError as error:
-            self._raise_translated(uri, error)
-
-    def _raise_translated(self, uri: str, error: Exception) -> NoReturn:
-        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-        refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-        raise self.explain(uri, str(error), refused=refused) from error
-
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
         """Return the error of a store's client as an error of this package. Its text has no secrets: they travel in
         headers.
         """
-        said = text.split("\n", 1)[0].partition("<?xml")[0].rpartition("Error performing ")[2]
         if "NoSuchBucket" in text:
             return SinkAccessError(
                 f"there is no bucket {self.bucket!r} at {endpoint(self.store)}.",
@@ -288,42 +197,17 @@ class Objects:
                 " s3://CONNECTION@BUCKET/FOLDER.",
                 bucket=self.bucket,
             )
-        if refused or _REFUSED.search(text):
+        if refused or is_refused(text):
             return SinkAccessError(
-                f"the store refuses {uri}: {_code(text) or said}.",
+                f"the store refuses {uri}: {said(text)}.",
                 code="access_refused",
                 remedy="Check login and password of the connection. They must allow to list, get, put and delete"
                 " objects there.",
                 path=uri,
             )
         return SinkUnavailableError(
-            f"{uri}: {said}", code="server_unreachable", remedy="Retry when the store answers.", path=uri
+            f"{uri}: {said(text)}", code="server_unreachable", remedy="Retry when the store answers.", path=uri
         )
-
-
-class _Download(io.RawIOBase):
-    """An object, which comes as it is asked for."""
-
-    def __init__(self, objects: Objects, uri: str, source: ReadableFile) -> None:
-        self._objects, self._uri, self._source = objects, uri, source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:
-        with self._objects._translated_errors(self._uri):
-            found = memoryview(self._source.read(len(into)))
-        into[: len(found)] = found
-        return len(found)
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
-        return self._source.seek(to, whence)
-
-    def tell(self) -> int:
-        return self._source.tell()
 
 
 class _Upload(io.RawIOBase):
@@ -333,28 +217,19 @@ class _Upload(io.RawIOBase):
         import obstore
 
         self._objects, self._uri = objects, uri
-        self._out = obstore.open_writer(objects.store, _split(uri)[1], buffer_size=_PART, max_concurrency=_AT_ONCE)
+        self._out = obstore.open_writer(objects.store, split(uri)[1], buffer_size=PART, max_concurrency=_AT_ONCE)
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        with self._objects._translated_errors(self._uri):
+        with self._objects.translated_errors(self._uri):
             return self._out.write(bytes(data))  # the client keeps what it is given for a while
 
     def close(self) -> None:
         if not self.closed:
             try:
-                with self._objects._translated_errors(self._uri):
+                with self._objects.translated_errors(self._uri):
                     self._out.close()
             finally:
                 super().close()
-
-
-def _split(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix(f"{S3}://").partition("/")
-    return bucket.rpartition("@")[2], key.strip("/")
-
-
-def _code(text: str) -> str:
-    return text.partition("<Code>")[2].partition("</Code>")[0]

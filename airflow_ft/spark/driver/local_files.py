@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.request import HADOOPS_LOCAL
 from airflow_ft.spark.state.sealing import Lacking
-from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.filesystem import filesystem, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def spare_processes(spark: SparkSession, root: str) -> None:
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)
     kind, named = str(files.getClass().getName()), str(conf.get(MANAGER) or "")
-    if not is_hdfs(root) and kind not in _REPLACING and named.endswith(f".{_NAME}"):
+    if not is_remote(root) and kind not in _REPLACING and named.endswith(f".{_NAME}"):
         raise ConfigurationError(
             f"{MANAGER} is {named}, but the local file system is {kind}, which does not replace files. If Spark retried"
             " a task, it would keep the state of the first try, which does not match the rows.",

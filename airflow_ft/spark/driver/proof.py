@@ -12,7 +12,7 @@ import re
 
 from airflow_ft.protocol.errors import StorageUnavailableError
 from airflow_ft.protocol.model import Segment, SparkPosition
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.roots import is_known, require, require_files
 
@@ -39,7 +39,7 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
     if position is not None and position.batch >= 0:
         names = [f"{log}/{position.batch}" for log in ("offsets", "commits")]
         require_files(position.location, [(name, None) for name in names])
-        if not is_hdfs(position.location):  # which has no mount point below which files could be written
+        if not is_remote(position.location):  # which has no mount point below which files could be written
             _require_state(filesystem(position.location), position)
     require(root)
 

@@ -47,7 +47,7 @@ from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.filesystem import filesystem, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +120,7 @@ class Query:
             stop=stop,
             counts=counts,
             application=frame.sparkSession.sparkContext.applicationId,
-            remote=is_hdfs(location.uri),
+            remote=is_remote(location.uri),
         )
 
     def drain(self, is_over: Callable[[], bool]) -> None:

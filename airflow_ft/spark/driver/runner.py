@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, settings_of
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.spark.driver.ending import Ending
@@ -37,6 +38,7 @@ from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session.s3a import reach
 from airflow_ft.spark.session.session_leases import await_end
 from airflow_ft.spark.session.submit import REQUEST, RESULT
 from airflow_ft.spark.state.locations import location_root
@@ -61,6 +63,8 @@ def main(folder: str, session: int | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     private = Path(folder)
     request = StageRequest.from_json(json.loads((private / REQUEST).read_text()))
+    for each in request.buckets:
+        learn(BucketSettings(**each))
     for name in (REQUEST, PROPERTIES):  # they hold credentials, and have been read
         (private / name).unlink(missing_ok=True)
     attempt = Attempt(request, private / RESULT, session)
@@ -119,7 +123,11 @@ class Attempt:
         self._ending.report(error)
 
     def _session(self) -> SparkSession:
-        return start_session(self._request.master, self._kept)
+        spark = start_session(self._request.master, self._kept)
+        if is_bucket(self._request.wal_root):
+            place = BucketPlace.of(self._request.wal_root)
+            reach(spark, place, settings_of(place))
+        return spark
 
     def _stage(self, store: DecisionLog, spark: SparkSession, *, expects_few: bool) -> StageResult:
         request = self._request

@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.spark.state.locations import SparkLocation, is_location
 from airflow_ft.spark.state.operators import Operator
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.roots import require
 
@@ -120,6 +121,7 @@ def read_metadata(uri: str) -> Savepoint:
 
     ConfigurationError when there is none, or it is of a newer format; WalCorruptError when `_metadata` is damaged.
     """
+    refuse_savepoint(uri)
     files = filesystem(uri)
     where = files.uri(uri, METADATA)
     if not files.exists(where):
@@ -177,6 +179,7 @@ def file_of(files: FileSystem, uri: str) -> File:
 
 def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
     """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    refuse_savepoint(folder)
     require(folder)
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
@@ -200,6 +203,7 @@ def of_pipeline(
     Unreadable ones come last, with the error, if their folder's name says that they are of the pipeline. Reads at most
     `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it.
     """
+    refuse_savepoint(folder)
     require(folder)
     files = filesystem(folder)
     named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
@@ -235,6 +239,7 @@ def dispose(uri: str) -> None:
 
     `_metadata` goes first: what is left by a crash is no savepoint any more.
     """
+    refuse_savepoint(uri)
     require(uri)
     _refuse_detours(uri)
     files = filesystem(uri)
@@ -274,7 +279,7 @@ def _refuse_strange(files: FileSystem, uri: str) -> bool:
 def _refuse_detours(uri: str) -> None:
     """ConfigurationError for a link, or a path that goes up again: what is deleted has to be what is named."""
     parts = uri.split("/")
-    if ".." in parts or (not is_hdfs(uri) and local_path(uri).is_symlink()):
+    if ".." in parts or (not is_remote(uri) and local_path(uri).is_symlink()):
         why = "its path has '..'" if ".." in parts else "it is a link"
         raise _not_ours(uri, why, "Give the savepoint's own path. `airflow ft savepoint list` shows it.")
 

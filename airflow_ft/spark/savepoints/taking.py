@@ -19,6 +19,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
@@ -49,6 +50,7 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)
+        refuse_savepoint(folder, base.location)
         _claim(store, folder, pipeline)
         id, uri = new_folder(folder, pipeline, covered)
         with removed_on_error(folder, uri, pipeline):
@@ -109,6 +111,7 @@ def _claim(store: RootOperations, folder: str, pipeline: str) -> None:
 
 def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
     """The id of a new savepoint, and its URI in `folder`."""
+    refuse_savepoint(folder)
     id = str(uuid.uuid4())
     return id, filesystem(folder).uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
 

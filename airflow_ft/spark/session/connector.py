@@ -95,15 +95,19 @@ _KNOWN: Mapping[tuple[int, int, int], tuple[str, Jar, Jar]] = {
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """The connector for a Spark: `version`, the four files that it takes, and whether it is of Spark's own minor."""
+    """The connector for a Spark: `version`, the files that it takes, and whether it is of Spark's own minor.
+
+    `title`: for people. S3A's jars are one of these, too (`airflow_ft.spark.session.s3a`).
+    """
 
     spark: str
     version: str
     jars: tuple[Jar, ...]
     same_minor: bool
+    title: str = "Kafka connector"
 
     def __str__(self) -> str:
-        return f"{ARTIFACT} {self.version} for Spark {self.spark}"
+        return f"{self.jars[0].artifact} {self.version} for Spark {self.spark}"
 
 
 def choose(spark: str) -> Connector:
@@ -170,7 +174,7 @@ def fetch(connector: Connector, conf: Mapping[str, str]) -> list[str]:
     where = folder()
     wanted = lacking(connector)
     if wanted:
-        log.info("Kafka connector: fetching %s", ", ".join(jar.file for jar in wanted))
+        log.info("%s: fetching %s", connector.title, ", ".join(jar.file for jar in wanted))
         try:
             where.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=where, prefix=".") as private:
@@ -181,14 +185,14 @@ def fetch(connector: Connector, conf: Mapping[str, str]) -> list[str]:
                     part.replace(where / jar.file)
         except OSError as error:
             raise StageError(
-                f"the Kafka connector cannot be stored in {where}: {error.strerror or type(error).__name__}.",
+                f"the {connector.title} cannot be stored in {where}: {error.strerror or type(error).__name__}.",
                 code="folder_not_writable",
                 remedy=f"Make {where} writable, or {_by_hand(connector)}",
                 path=str(where),
             ) from error
     if not connector.same_minor:
-        log.warning("Kafka connector: %s is the newest known one, but untested with this Spark", connector)
-    log.info("Kafka connector: %s, from %s", connector, where)
+        log.warning("%s: %s is the newest known one, but untested with this Spark", connector.title, connector)
+    log.info("%s: %s, from %s", connector.title, connector, where)
     return [str(where / jar.file) for jar in connector.jars]
 
 
@@ -228,7 +232,7 @@ def _ask(jar: Jar, places: Sequence[str], connector: Connector, target: Path | N
         except (http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError, ValueError) as error:
             refused.append(f"{shown}: {type(error).__name__}")
     raise StageError(
-        f"Spark's Kafka connector ({connector}) is missing, and no repository delivers {jar.file}"
+        f"Spark's {connector.title} ({connector}) is missing, and no repository delivers {jar.file}"
         f" ({'; '.join(refused)}).",
         code="dependency_unreachable",
         remedy="Let this machine reach a repository (spark.jars.repositories in spark_conf names others), or "

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
-from airflow_ft.spark.session import connector
+from airflow_ft.spark.session import connector, s3a
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -114,6 +115,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
     needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
     if needs_kafka and connector.given(spark_home(), jars, packages) is None:
         jars += connector.fetch(connector.choose(connector.spark_version(spark_home())), conf)
+    if is_bucket(request.wal_root) and s3a.given(spark_home(), jars, packages) is None:
+        jars += connector.fetch(s3a.s3a(spark_home()), conf)
     if jars:
         conf["spark.jars"] = ",".join(jars)
     if packages:

@@ -44,7 +44,7 @@ from airflow_ft.wal.filesystem import (
     FileSystem,
     another_history,
     filesystem,
-    is_hdfs,
+    is_reached_alike,
     link_tree,
     refuse_another_history,
 )
@@ -134,7 +134,7 @@ def open_location(
 ) -> SparkLocation:
     """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
 
-    A new one too when the log has moved to another file system.
+    A new one too when the log has moved to another file system, bucket or connection.
 
     Raises WalCorruptError if the base's folder is missing or does not contain the base's batch, StageError if the new
     folder exists.
@@ -145,7 +145,7 @@ def open_location(
     require_batch(old)
     files = filesystem(old.uri)
     last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
-    in_place = clean and is_hdfs(old.uri) == is_hdfs(root)
+    in_place = clean and is_reached_alike(old.uri, root)
     if in_place and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
         return old
     return copy_location(old, new_location(root, pipeline, epoch, attempt))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from airflow_ft.spark.state.location_files import COMMITS, OFFSETS
 from airflow_ft.wal.checksums import write_checksum
-from airflow_ft.wal.filesystem import is_hdfs
+from airflow_ft.wal.filesystem import is_remote
 from airflow_ft.wal.local import local_path
 
 _NOTES = ("", "airflow_ft_topics", "airflow_ft_left/*")
@@ -45,9 +45,9 @@ class Lacking:
 def seal(location: str, lacking: Lacking, *, first: bool) -> None:
     """Write the checksums of notes, and of what is lacking them; `first`: also of what an attempt writes only once.
 
-    The caller syncs the location. Nothing is done on HDFS, which has its own.
+    The caller syncs the location. Nothing is done on HDFS and in buckets, which have their own.
     """
-    if is_hdfs(location):
+    if is_remote(location):
         return
     base = local_path(location)
     patterns = (*_NOTES, *(_LOGS if lacking.logs else ()), *(_DESCRIPTIONS if lacking.logs and first else ()))

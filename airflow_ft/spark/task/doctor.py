@@ -11,10 +11,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from types import MappingProxyType
 
+from airflow_ft.clients.bucket_limits import check_bucket_spark
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
-from airflow_ft.spark.session import connector
+from airflow_ft.spark.session import connector, s3a
 from airflow_ft.spark.session.submit import jar_files, spark_home
 
 MINIMUM_JAVA = 17
@@ -34,11 +36,14 @@ def examine_spark(
     conf: Mapping[str, str] = MappingProxyType({}),
     *,
     needs_connector: bool = False,
+    wal_root: str = "",
 ) -> list[Check]:
     """`master` "" is local[*], as for spark-submit.
 
-    conf: Spark's settings. needs_connector: whether a source is known that does, which makes a connector that is
-    lacking a problem, and no mere warning.
+    conf: Spark's settings. wal_root: the write-ahead log, which may need S3A.
+
+    needs_connector: whether a source is known that does, which makes a connector that is lacking a problem, and no
+    mere warning.
     """
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)
@@ -58,6 +63,9 @@ def examine_spark(
     _examine_master(exam, master or conf.get("spark.master", ""), conf)
     if home is not None:
         _examine_connector(exam, home, files or [], conf, needs_connector)
+    if home is not None and is_bucket(wal_root):
+        _examine_s3a(exam, home, files or [], conf)
+        exam.passes("log in a bucket", "master and settings fit", lambda: check_bucket_spark(wal_root, master, conf))
     return exam.checks
 
 
@@ -131,6 +139,25 @@ def _examine_connector(
             exam.warn(name, f"{chosen} is the newest known one, but untested with this Spark", "Test it first.")
     except AirflowFtError as error:
         (exam.problem if needs_connector else exam.warn)(name, error.what, error.remedy)
+
+
+def _examine_s3a(exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str]) -> None:
+    """Check which S3A a driver would get; does not fetch it."""
+    name = "s3a"
+    packages = listed(conf.get("spark.jars.packages", ""))
+    if found := s3a.given(home, (*listed(conf.get("spark.jars", "")), *jars), packages):
+        return exam.ok(name, found)
+    chosen = exam.attempt(name, lambda: s3a.s3a(home))
+    if chosen is None:
+        return
+    try:
+        if wanted := connector.lacking(chosen):
+            connector.reachable(chosen, wanted, conf)
+            exam.ok(name, f"{chosen}: the first driver fetches it into {connector.folder()}")
+        else:
+            exam.ok(name, f"{chosen}, in {connector.folder()}")
+    except AirflowFtError as error:
+        exam.problem(name, error.what, error.remedy)
 
 
 def _examine_java(exam: Examination) -> None:

@@ -1,0 +1,62 @@
+"""What a pipeline with its log in a bucket cannot do yet, refused as early as it is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
+from airflow_ft.protocol.errors import ConfigurationError
+
+_ELSEWHERE = "Give a local folder or hdfs://NAMENODE:PORT/PATH"
+_OURS = ("spark.redaction.regex", "spark.redaction.string.regex", "spark.hadoop.fs.s3a.impl")
+"""Spark settings that would show the keys, or replace the client."""
+
+
+def refuse_for_buckets(wal_root: str, **given: object) -> None:
+    """Raise ConfigurationError for arguments of a pipeline, by name, if its log is in a bucket and they are given."""
+    if is_bucket(wal_root) and (wrong := sorted(name for name, value in given.items() if value)):
+        raise ConfigurationError(
+            f"wal_root is in a bucket, which does not go together with {', '.join(wrong)} yet.",
+            code="log_in_bucket",
+            remedy=f"{_ELSEWHERE} as wal_root, or leave {', '.join(wrong)} out.",
+            arguments=["wal_root", *wrong],
+        )
+
+
+def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if Spark is no local one, or a setting would change how it reaches the bucket.
+
+    `master`: "" if only `conf` may name one.
+    """
+    if not is_bucket(wal_root):
+        return
+    found = master or conf.get("spark.master", "")
+    if found and not re.fullmatch(r"local(\[[^\]]*\])?", found):
+        raise ConfigurationError(
+            f"wal_root is in a bucket, which works with a local Spark master only, and the master is {found!r}.",
+            code="log_in_bucket",
+            remedy=f'Give spark_master="local[*]". For a cluster: {_ELSEWHERE} as wal_root.',
+            arguments=["wal_root", "spark_master"],
+            value=found,
+        )
+    bucket = f"spark.hadoop.fs.s3a.bucket.{BucketPlace.of(wal_root).bucket}."
+    for name in conf:
+        if name in _OURS or name.startswith(bucket):
+            raise ConfigurationError(
+                f"the Spark setting {name} would change how Spark reaches the write-ahead log, or show its keys.",
+                code="spark_setting_unsafe",
+                remedy=f"Remove {name} from spark_conf. airflow-ft takes the settings from the connection in wal_root.",
+                setting=name,
+            )
+
+
+def refuse_savepoint(*uris: str) -> None:
+    """Raise ConfigurationError for a savepoint that lies in a bucket, or is of a pipeline whose log does."""
+    if found := next(filter(is_bucket, uris), None):
+        raise ConfigurationError(
+            f"{found} is in a bucket. Savepoints are not supported there yet.",
+            code="log_in_bucket",
+            remedy=f"{_ELSEWHERE} for the savepoint, and as wal_root of its pipeline.",
+            path=found,
+        )

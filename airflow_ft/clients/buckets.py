@@ -1,0 +1,188 @@
+"""Which bucket a URI of the log names, and the settings with which this process and Spark reach it.
+
+`s3://CONNECTION@BUCKET/FOLDER` names an Airflow connection of type `aws`. `s3://BUCKET/FOLDER` takes the keys of the
+environment. Either way the settings are complete, so that task, command, driver and Spark's S3A use the same ones.
+What else the environment says of AWS, such as a session token beside a connection's keys, never mixes with them.
+
+A task or command says once where connections are found (`resolve_with`). A driver gets the settings from its task
+(`learn`), since it cannot ask Airflow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.s3 import SCHEME, config_of
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StorageUnavailableError
+
+_PLACE = re.compile(r"s3://(?:(?P<conn>[\w.-]+)@)?(?P<bucket>[a-z0-9][a-z0-9.-]+[a-z0-9])(?P<key>(?:/[^/]+)+)/?")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_HOW = "s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection of type aws"
+
+
+def is_bucket(uri: str) -> bool:
+    """Return whether a URI names a place in a bucket."""
+    return uri.startswith(f"{SCHEME}://")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """A folder or file in a bucket. `conn_id`: "" for the keys of the environment."""
+
+    conn_id: str
+    bucket: str
+    key: str
+
+    @classmethod
+    def of(cls, uri: str) -> BucketPlace:
+        """Return the place that a URI names; ConfigurationError if it names none."""
+        scheme, _, rest = uri.partition("://")
+        uri = f"{scheme}://{re.sub('/+', '/', rest)}"
+        match = _PLACE.fullmatch(uri)
+        if match is None or {".", ".."} & set(match["key"].split("/")):
+            shown = re.sub("//.*@", "//...@", uri)  # there may be keys in it
+            raise ConfigurationError(
+                f"{shown!r} is no folder in a bucket.",
+                code="path_invalid",
+                remedy=f"Give {_HOW}, or s3://BUCKET/FOLDER.",
+                path=shown,
+            )
+        return cls(match["conn"] or "", match["bucket"], match["key"].strip("/"))
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (f"{SCHEME}://{self.authority}", self.key) if part)
+
+    @property
+    def authority(self) -> str:
+        """Return bucket and connection."""
+        return f"{self.conn_id}@{self.bucket}" if self.conn_id else self.bucket
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """Everything that a client of a store needs. `endpoint` is always a URL."""
+
+    conn_id: str
+    region: str
+    endpoint: str
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, connection: ConnectionInfo) -> BucketSettings:
+        """Return the settings of a connection.
+
+        Raises:
+            SinkAccessError: it is of another type.
+            ConfigurationError: it lacks keys, or a setting is wrong.
+        """
+        require_type(connection, "aws")
+        return cls._complete(connection.conn_id, config_of(connection))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> BucketSettings:
+        """Return the settings of the environment: keys, region and endpoint. ConfigurationError without keys."""
+        given = {
+            "access_key_id": environment.get("AWS_ACCESS_KEY_ID", ""),
+            "secret_access_key": environment.get("AWS_SECRET_ACCESS_KEY", ""),
+            "session_token": environment.get("AWS_SESSION_TOKEN", ""),
+            "region": next(filter(None, map(environment.get, _REGIONS)), ""),
+            "endpoint": next(filter(None, map(environment.get, _ENDPOINTS)), ""),
+        }
+        extra = {"endpoint_url": given["endpoint"]} if given["endpoint"] else {}
+        config_of(ConnectionInfo("", "aws", extra=extra))  # checks it
+        return cls._complete("", {name: value for name, value in given.items() if value})
+
+    @classmethod
+    def _complete(cls, conn_id: str, given: Mapping[str, str]) -> BucketSettings:
+        if not given.get("access_key_id") or not given.get("secret_access_key"):
+            where = f"connection {conn_id!r}" if conn_id else "the environment"
+            raise ConfigurationError(
+                f"{where} has no access key and secret key for the write-ahead log. Roles of a machine and profiles are"
+                " not supported here, because tasks and Spark could find different ones.",
+                code="connection_invalid",
+                remedy=f"Give both keys in the connection, and name it in wal_root: {_HOW}."
+                " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command.",
+                fields=["login", "password"],
+            )
+        region = given.get("region") or "us-east-1"
+        return cls(
+            conn_id=conn_id,
+            region=region,
+            endpoint=(given.get("endpoint") or f"https://s3.{region}.amazonaws.com").rstrip("/"),
+            access_key_id=given["access_key_id"],
+            secret_access_key=given["secret_access_key"],
+            session_token=given.get("session_token", ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with secrets, for the driver's private file."""
+        return asdict(self)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Return what no log may show."""
+        return tuple(filter(None, (self.access_key_id, self.secret_access_key, self.session_token)))
+
+
+_resolvers: list[ConnectionResolver] = []
+_settings: dict[str, BucketSettings] = {}
+
+
+def resolve_with(connections: ConnectionResolver) -> None:
+    """Look connections up in this way from now on. Known settings stay those of the former way only if it is this."""
+    if _resolvers != [connections]:
+        _resolvers[:] = [connections]
+        _settings.clear()
+
+
+def forget() -> None:
+    """Forget how connections are found, and all settings."""
+    _resolvers.clear()
+    _settings.clear()
+
+
+def learn(settings: BucketSettings) -> None:
+    """Use these settings for their connection."""
+    _settings[settings.conn_id] = settings
+
+
+def settings_of(place: BucketPlace) -> BucketSettings:
+    """Return the settings for a place.
+
+    Raises:
+        ConfigurationError: they are incomplete.
+        StorageUnavailableError: the connection cannot be read now.
+    """
+    conn_id = place.conn_id
+    if conn_id not in _settings:
+        _settings[conn_id] = _found(place) if conn_id else BucketSettings.from_environment(os.environ)
+    return _settings[conn_id]
+
+
+def _found(place: BucketPlace) -> BucketSettings:
+    if not _resolvers:
+        raise ConfigurationError(
+            f"this process cannot read Airflow's connection {place.conn_id!r}, which {place} names.",
+            code="connection_missing",
+            remedy="Read the log in a task, or with the command `airflow ft`.",
+            conn_id=place.conn_id,
+        )
+    try:
+        return BucketSettings.of(_resolvers[0](place.conn_id))
+    except SinkAccessError as error:
+        raise StorageUnavailableError(
+            f"{place} cannot be reached: {error.what}",
+            code=error.code,
+            remedy=error.remedy,
+            conn_id=place.conn_id,
+            path=str(place),
+        ) from error

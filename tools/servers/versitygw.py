@@ -1,0 +1,78 @@
+"""An object store with the S3 API that survives a kill: versitygw over a folder of this machine.
+
+tools/bootstrap.sh builds it from the Go module proxy when it is asked for `versitygw`, where Go is installed.
+"""
+
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tools.servers.base import Server, installed
+
+PROGRAM = Path("versitygw/versitygw")
+
+
+class VersityGw(Server):
+    """One store with the bucket `bucket`; `login` and `password` are its keys. Requests are in `requests`."""
+
+    name = "versitygw"
+    bucket: ClassVar[str] = "wal"
+    login: ClassVar[str] = "airflow-ft"
+    region: ClassVar[str] = "us-east-1"
+
+    @property
+    def password(self) -> str:
+        """Made at random for each data folder and kept beside it."""
+        path = self.folder / "password"
+        if not path.exists():
+            self._prepare_folder()
+            self._write(path, secrets.token_hex(12))
+        return path.read_text()
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return f"http://{self.host}:{self.port}"
+
+    def requests(self) -> list[str]:
+        """Return the lines of its access log, one a request."""
+        path = self.folder / "access.log"
+        return path.read_text(errors="replace").splitlines() if path.exists() else []
+
+    def _initialise(self, data: Path) -> None:
+        for name in (f"objects/{self.bucket}", "attributes", "versions"):
+            folder = data / name
+            for each in (folder.parent, folder):
+                if not each.exists():
+                    self._make(each)
+
+    def _command(self, data: Path) -> Sequence[str]:
+        return [
+            str(self._programs()),
+            *("--port", f"{self.host}:{self.port}"),
+            *("--region", self.region),
+            "--quiet",
+            *("--access-log", str(self.folder / "access.log")),
+            "posix",
+            *("--sidecar", str(data / "attributes")),  # some file systems have no attributes of users
+            str(data / "objects"),
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        keys: Mapping[str, str] = {"ROOT_ACCESS_KEY": self.login, "ROOT_SECRET_KEY": self.password}
+        return {**super()._environment(), **keys}
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/", timeout=5):  # nosec B310 # a server of this process
+                return True
+        except urllib.error.HTTPError:  # it wants a signature
+            return True
+        except OSError:
+            return False
+
+    def _programs(self) -> Path:
+        return installed("versitygw", PROGRAM)
