@@ -210,7 +210,7 @@ class StageRequest:
         values["checkpointing"] = CheckpointConfig.from_json(values["checkpointing"])
         values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}
         values["dead_letters"] = DeadLetters(**values["dead_letters"]) if values["dead_letters"] else None
-        for name in ("sinks", "optional_sinks", "jars", "packages", "python_path"):
+        for name in ("sinks", "optional_sinks", "jars", "packages", "python_path", "buckets"):
             values[name] = tuple(values[name])
         return cls(**values)
 

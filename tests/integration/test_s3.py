@@ -27,7 +27,13 @@ from tests.wal.s3.conftest import connection_of
 from tools.servers import VersityGw
 from tools.servers.base import local_folder
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.sampled(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 CONF = {"spark.python.authenticate.socketTimeout": "120s"}
 MOST_REQUESTS = 100
 JARS = str(local_folder() / "jars" / "s3a")
