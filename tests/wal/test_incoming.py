@@ -88,11 +88,11 @@ def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
 
 
 def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path) -> None:
-    texts = pa.array(["x" * 1_000_000, "y" * 1_000_000] * 2_000)
+    texts = pa.array(["x" * 1_000_000, "y" * 1_000_000] * 350)
     pq.write_table(pa.table({"t": texts.dictionary_encode()}), tmp_path / "a.parquet", store_schema=False)
     del texts
     sizes = [batch.nbytes for batch in ParquetRows(str(tmp_path / "a.parquet")).batches()]
-    assert max(sizes) <= 4 * BYTES_A_BATCH and len(sizes) > 10
+    assert max(sizes) <= 4 * BYTES_A_BATCH and len(sizes) >= 3
 
 
 @pytest.mark.parametrize(
