@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -30,6 +31,9 @@ _COLUMNS = "airflow_ft.columns"
 _RETENTION = "partition.retention.period"
 _FILLED = 32
 """Documents that are kept. A process that reads one has not slept for so many replacements."""
+_TRIES = 5
+"""Requests for a new table, while other processes make the same one."""
+_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +77,23 @@ class Version:
         except API.NoSuchObjectException:
             with suppress(API.AlreadyExistsException):
                 place.client.create_database(API.Database(name=schema_name, parameters={}))
-        try:
-            place.client.create_table(
-                API.Table(
-                    tableName=name, dbName=schema_name, owner="airflow_ft", createTime=0, lastAccessTime=0, retention=0,
-                    sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
-                )
-            )  # fmt: skip
-        except API.AlreadyExistsException as error:
-            raise OvertakenError from error
-        if (table := place.table()) is None:  # others have dropped it
+        table = API.Table(
+            tableName=name, dbName=schema_name, owner="airflow_ft", createTime=0, lastAccessTime=0, retention=0,
+            sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
+        )  # fmt: skip
+        for tried in range(_TRIES):
+            try:
+                place.client.create_table(table)
+                break
+            except API.AlreadyExistsException as error:
+                raise OvertakenError from error
+            except API.MetaException:  # of requests that make or remove its folder at once, the metastore refuses some
+                if tried == _TRIES - 1:
+                    raise
+                time.sleep(_PAUSE * tried)
+        if (made := place.table()) is None:  # others have dropped it
             raise OvertakenError
-        return cls(place, table)
+        return cls(place, made)
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
