@@ -23,7 +23,7 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "data-evolution.enabled": ("false",),
     "changelog-producer": ("none",),
     "merge-engine": ("deduplicate",),
-    "ignore-delete": ("false",),
+    **dict.fromkeys(("ignore-delete", "deduplicate.ignore-delete", "pk-clustering-override"), ("false",)),
     "data-file.thin-mode": ("false",),
     "query-auth.enabled": ("false",),
     "chain-table.enabled": ("false",),

@@ -70,5 +70,5 @@ def _rows(version: Version, uri: str, rows: int, there: Mapping[str, str]) -> It
         if not found:
             yield pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
             return
-        for batch in file.iter_batches(batch_size=_BATCH, columns=found):
+        for batch in file.iter_batches(batch_size=_BATCH, columns=found, use_threads=False):
             yield batch.rename_columns([there[name] for name in batch.schema.names])

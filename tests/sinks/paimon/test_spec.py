@@ -93,6 +93,7 @@ def test_columns_that_paimon_keeps_for_itself_or_cannot_divide_by() -> None:
         ({"fields": [KEY], "primaryKeys": ["id"], "partitionKeys": []}, "bucket"),
         ({"options": {"merge-engine": "partial-update"}}, "merge-engine"),
         ({"options": {"sequence.field": "at"}}, "sequence.field"),
+        ({"options": {"deduplicate.ignore-delete": "true"}}, "deduplicate.ignore-delete"),
         ({"version": 4}, "version"),
         ({"options": {"deletion-vectors.enabled": "TRUE"}}, "deletion-vectors.enabled"),
         ({"options": {"row-tracking.enabled": "true"}}, "row-tracking.enabled"),
