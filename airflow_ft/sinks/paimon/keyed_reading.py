@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.verify import sample
 from airflow_ft.sinks.base.keyed_verify import Change, Found
 from airflow_ft.sinks.base.table_format import rows_of
 from airflow_ft.sinks.paimon.keyed_rows import INSERT, KIND, NUMBER
@@ -63,4 +64,4 @@ def changes_of(
     for one, values, deleted in zip(rows_of(rows, key), rows_of(rows, names), deletes, strict=True):
         plain = [0.0 if isinstance(value, float) and value == 0 else value for value in values]
         digest = None if deleted else hashlib.blake2b(repr(plain).encode(), digest_size=20).digest()
-        yield Change(repr(one), digest, repr(one))
+        yield Change(repr(one), digest, sample((*one, *(() if deleted else values))))
