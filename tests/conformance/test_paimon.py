@@ -21,7 +21,6 @@ from tools.paimon import Paimon
 
 pytestmark = pytest.mark.sampled
 EMPTY = pa.table({"id": [1, 2, 3, 4], "text": ["a", "", "c", "d" * 300]})
-KEYS = pa.table({"id": [1, None, 3], "text": ["a", "b", "c"]})
 NULLS = pa.table({"id": [1, 2, 3, 4], "text": ["a", None, "c", None]})
 
 
@@ -62,7 +61,7 @@ class Changed(Table):
         }
         return Values(self.beside("kinds"), columns, lambda: plain(self.seen("shop.kinds")), refused=refused)
 
-    def bag(self) -> Bag:
+    def bag(self) -> Bag | None:
         def rows() -> list[Row]:
             return [(each["id"], each["text"], each["note"]) for each in self.seen("shop.bag").to_pylist()]
 
@@ -112,7 +111,6 @@ class Keyed(Changed):
     """A table with the primary key `id`, in which a key is there once."""
 
     adopts = False
-    refused, taken = KEYS, (1, 3)
 
     def __init__(self, folder: Path, paimon: Paimon, **settings: Any) -> None:
         super().__init__(folder, paimon, primary_key=("id",), **settings)
