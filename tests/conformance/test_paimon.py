@@ -1,4 +1,4 @@
-"""A Paimon table does what the protocol demands. It is read by pypaimon: files of the log, rows written again."""
+"""A Paimon table does what the protocol demands. It is read by pypaimon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
-from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
 from tests.sinks.paimon.world import Table
@@ -61,7 +61,7 @@ class Changed(Table):
         }
         return Values(self.beside("kinds"), columns, lambda: plain(self.seen("shop.kinds")), refused=refused)
 
-    def bag(self) -> Bag:
+    def bag(self) -> Bag | None:
         def rows() -> list[Row]:
             return [(each["id"], each["text"], each["note"]) for each in self.seen("shop.bag").to_pylist()]
 
@@ -107,6 +107,43 @@ class Changed(Table):
         return PaimonSink(table=str(self.path.with_name(name)), name=self.sink.participant, **settings)
 
 
+class Keyed(Changed):
+    """A table with the primary key `id`, in which a key is there once."""
+
+    adopts = False
+
+    def __init__(self, folder: Path, paimon: Paimon, **settings: Any) -> None:
+        super().__init__(folder, paimon, primary_key=("id",), **settings)
+
+    def bag(self) -> None:
+        """Equal rows are one."""
+
+    def upserts(self) -> Upserts:
+        def read() -> dict[int, str]:
+            return {each["id"]: each["text"] for each in self.seen("shop.keyed").to_pylist()}
+
+        return Upserts(self.beside("keyed", change_column="op"), read)
+
+    def plant(self, what: str, id: int) -> bool:
+        return what != "double" and super().plant(what, id)
+
+    def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
+        columns = pa.schema({"id": pa.int64(), "text": pa.string()})
+        for name, key, options in (
+            ("by_text", "text", {"bucket": "1"}),
+            ("dynamic", "id", {}),
+            ("merged", "id", {"bucket": "1", "merge_engine": "partial-update"}),
+        ):
+            if not self.paimon.has(f"shop.{name}"):
+                self.paimon.create(f"shop.{name}", columns, (), (key,), **options)
+        tables = {"another key": "by_text", "dynamic buckets": "dynamic", "another merge engine": "merged"}
+        more = {what: (self.beside(name), self.connection) for what, name in tables.items()}
+        return {**super().mistaken(), **more}
+
+    def beside(self, name: str, **settings: Any) -> PaimonSink:
+        return super().beside(name, primary_key=self.sink.primary_key, **settings)
+
+
 class TestPaimon(ParticipantConformance):
     """Files of the log become the table's."""
 
@@ -133,6 +170,14 @@ class TestBuckets(ParticipantConformance):
         table = Changed(tmp_path, paimon, buckets=3, bucket_key=("id",))
         table.adopts = False
         yield table
+
+
+class TestKeys(ParticipantConformance):
+    """The last row of a key counts."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path, paimon: Paimon) -> Iterator[Target]:
+        yield Keyed(tmp_path, paimon, buckets=2)
 
 
 class TestExisting(ParticipantConformance):

@@ -275,12 +275,12 @@ def compared(
 
     def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
         for batch in reader.batches(name, file):
-            yield _rows(form.cast(batch, columns), names)
+            yield rows_of(form.cast(batch, columns), names)
 
-    return compare(report, readers, in_log, (_rows(batch, names) for batch in (found(names) if names else ())))
+    return compare(report, readers, in_log, (rows_of(batch, names) for batch in (found(names) if names else ())))
 
 
-def _rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
+def rows_of(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
     """In the order of the columns; a missing one is NULL."""
     from airflow_ft.sinks.arrow import python_values
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, type_of
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
@@ -19,7 +19,7 @@ FORMAT = Format("Paimon", PaimonSink.__name__, type_of, re.compile(r"[\x00-\x1f`
 _SYSTEM = re.compile(r"_KEY_.*|_SEQUENCE_NUMBER|_VALUE_KIND|_LEVEL|_ROW_ID|rowkind", re.IGNORECASE)
 """Names that Paimon keeps for its own columns (SpecialFields)."""
 _LONGEST = 2**31 - 1
-_REQUIRED = " NOT NULL"
+REQUIRED = " NOT NULL"
 _PLAIN = {
     **dict.fromkeys(("BOOLEAN", "TINYINT", "SMALLINT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING")),
     "INT": "int", "INTEGER": "int", "BYTES": "binary", f"VARCHAR({_LONGEST})": "string",
@@ -51,11 +51,11 @@ def _column(field: Mapping[str, Any]) -> Column:
 def name_of(kind: Any) -> str:
     """Return what Spark calls a type of a schema. A type that Spark does not have keeps its name."""
     if isinstance(kind, str):
-        text = kind.removesuffix(_REQUIRED).strip()
+        text = kind.removesuffix(REQUIRED).strip()
         if match := re.fullmatch(r"DECIMAL\((\d+)(?:, *(\d+))?\)", text):
             return f"decimal({match[1]},{match[2] or 0})"
         return (_PLAIN[text] or text.lower()) if text in _PLAIN else text.lower()
-    what = str(kind["type"]).removesuffix(_REQUIRED).strip()
+    what = str(kind["type"]).removesuffix(REQUIRED).strip()
     if what == "ARRAY":
         return f"array<{name_of(kind['element'])}>"
     if what == "MAP":
@@ -67,7 +67,7 @@ def name_of(kind: Any) -> str:
 
 def _is_required(kind: Any) -> bool:
     name = kind if isinstance(kind, str) else str(kind["type"])
-    return name.endswith(_REQUIRED) or (not isinstance(kind, str) and kind.get("nullable") is False)
+    return name.endswith(REQUIRED) or (not isinstance(kind, str) and kind.get("nullable") is False)
 
 
 def _has_required(kind: Any, *, top: bool = False) -> bool:
@@ -107,7 +107,7 @@ def _made(kind: pa.DataType, ids: _Ids) -> Any:
         return {"type": "ARRAY", "element": _made(kind.value_type, ids)}
     if pa.types.is_map(kind):
         key = _made(kind.key_type, ids)
-        key = f"{key}{_REQUIRED}" if isinstance(key, str) else {**key, "type": f"{key['type']}{_REQUIRED}"}
+        key = f"{key}{REQUIRED}" if isinstance(key, str) else {**key, "type": f"{key['type']}{REQUIRED}"}
         return {"type": "MAP", "key": key, "value": _made(kind.item_type, ids)}
     if pa.types.is_struct(kind):
         parts = [(ids.next(), part) for part in kind]
@@ -135,6 +135,7 @@ def schema_problems(
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
     if len(schema) == 0:
         return
+    schema = written(sink, schema)
     yield from FORMAT.unholdable(sink.table, schema, name)
     for field in schema:
         if _SYSTEM.fullmatch(field.name):
@@ -166,7 +167,8 @@ def schema_problems(
             partitions=list(partitions),
             partition_by=list(sink.partition_by),
         )
-    if sink.buckets and (sink.buckets, list(sink.bucket_key)) != (buckets.count, list(buckets.key)):
+    other_key = sink.bucket_key and list(sink.bucket_key) != list(buckets.key)
+    if sink.buckets and (sink.buckets != buckets.count or other_key):
         yield UnfitTargetError(
             f"the table has {buckets.count} buckets by {list(buckets.key)}, and the sink declares {sink.buckets} by"
             f" {list(sink.bucket_key)}.",
@@ -186,3 +188,31 @@ def schema_problems(
                 partitions=list(partitions),
             )
     yield from FORMAT.unfit(sink.table, schema, columns, name, evolves=sink.schema_evolution)
+
+
+def written(sink: PaimonSink, schema: pa.Schema) -> pa.Schema:
+    """Return the columns that are written: all but the kind of change."""
+    return pa.schema([field for field in schema if field.name != sink.change_column])
+
+
+def key_problems(sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None, name: str) -> Iterator[AirflowFtError]:
+    """Yield why rows do not go by key. `key`: the table's; None: it is made of the rows."""
+    if len(schema) == 0:
+        return
+    if sink.change_column is not None and sink.change_column not in schema.names:
+        yield missing_kind(sink.change_column).located(sink=name)
+    kinds = {field.name: field.type for field in schema}
+    for one in sink.primary_key:
+        if one not in kinds:
+            yield missing_in_rows(one, "primary_key", schema.names).located(sink=name)
+        elif key is None and type_of(kinds[one]) not in KINDS:
+            what = f"a column of type {kinds[one]} cannot be in a primary key."
+            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)
+    if key is not None and list(sink.primary_key) != list(key):
+        yield UnfitTargetError(
+            f"the table has the primary key {list(key)}, and primary_key of the sink is {list(sink.primary_key)}.",
+            code="key_unfit",
+            remedy=f"Set PaimonSink(primary_key={list(key)}), or deliver into another table.",
+            sink=name,
+            primary_key=list(key),
+        )

@@ -22,6 +22,9 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "row-tracking.enabled": ("false",),
     "data-evolution.enabled": ("false",),
     "changelog-producer": ("none",),
+    "merge-engine": ("deduplicate",),
+    **dict.fromkeys(("ignore-delete", "deduplicate.ignore-delete", "pk-clustering-override"), ("false",)),
+    "data-file.thin-mode": ("false",),
     "query-auth.enabled": ("false",),
     "chain-table.enabled": ("false",),
     "primary-key.nullable": ("false",),
@@ -31,6 +34,7 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
 _MAY_NOT = (
     "data-file.path-directory", "data-file.external-paths", "blob-field", "video-frame-field", "blob-descriptor-field",
     "blob-view-field", "vector-field", "file.format.per.level", "variant.shreddingSchema",
+    "sequence.field", "rowkind.field", "record-level.expire-time",
 )  # fmt: skip
 """Options that a table may not have at all."""
 
@@ -49,13 +53,14 @@ def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:
     version = int(schema.get("version", 1))
     if version > NEWEST:
         yield unfit(f"the table's schema has version {version}", setting="version", version=version)
-    if schema.get("primaryKeys"):
-        yield unfit(f"the table has the primary key {', '.join(schema['primaryKeys'])}", setting="primary-key")
-    if (bucket := options.get("bucket", str(APPEND))) != str(APPEND):
+    bucket, key = options.get("bucket", str(APPEND)), schema.get("primaryKeys") or ()
+    if key and not set(schema["partitionKeys"]) <= set(key):
+        yield unfit(f"the primary key {', '.join(key)} lacks a partition column", setting="primary-key")
+    if key or bucket != str(APPEND):
         if not bucket.isdigit() or int(bucket) == 0:
             yield unfit(f"the table has the option bucket = {bucket}", setting="bucket")
         else:
-            yield from _unsupported_key(schema, bucket_key(options))
+            yield from _unsupported_key(schema, [*bucket_key(schema), *key])
     for name, value in options.items():
         if value.lower() not in _ALLOWED.get(name, (value.lower(),)) or name in _MAY_NOT:
             yield unfit(f"the table has the option {name} = {value}", setting=name)
@@ -63,16 +68,22 @@ def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:
             yield unfit(f"the table has the option {name}", setting=name)
 
 
-def bucket_key(options: Mapping[str, str]) -> list[str]:
-    """Return the columns by which a table with these options divides its rows among buckets."""
-    return [name.strip() for name in options.get("bucket-key", "").split(",") if name.strip()]
+def bucket_key(schema: Mapping[str, Any]) -> list[str]:
+    """Return the columns by which a table with this schema divides its rows among buckets."""
+    named = (schema.get("options") or {}).get("bucket-key", "").split(",")
+    return [name.strip() for name in named if name.strip()] or trimmed_key(schema)
+
+
+def trimmed_key(schema: Mapping[str, Any]) -> list[str]:
+    """Return the primary key without partition columns."""
+    return [name for name in schema.get("primaryKeys") or () if name not in schema["partitionKeys"]]
 
 
 def _unsupported_key(schema: Mapping[str, Any], key: Sequence[str]) -> Iterator[UnfitTargetError]:
     kinds = {field["name"]: name_of(field["type"]) for field in schema["fields"]}
     if not key:
         yield unfit("the table has buckets without the option bucket-key", setting="bucket-key")
-    for name in key:
+    for name in dict.fromkeys(key):
         if kinds.get(name) not in KINDS:
             what = f"the table has the bucket key {name!r}, a column of {kinds.get(name)}"
             yield unfit(what, setting="bucket-key", column=name)

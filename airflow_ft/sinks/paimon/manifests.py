@@ -117,6 +117,42 @@ def entry(slot: Slot, name: str, size: int, rows: int, schema_id: int, first: in
     }  # fmt: skip
 
 
+def keyed_entry(
+    slot: Slot,
+    name: str,
+    size: int,
+    rows: int,
+    schema_id: int,
+    *,
+    numbers: tuple[int, int],
+    key: tuple[bytes, bytes],
+    bounds: tuple[bytes, bytes],
+    columns: int,
+    deletes: int,
+) -> dict[str, Any]:
+    """Return the entry of a sorted file of changes.
+
+    Args:
+        slot: its bucket.
+        name: of the file.
+        size: its bytes.
+        rows: how many it has.
+        schema_id: of the table's schema.
+        numbers: the least and the greatest sequence number.
+        key: the first and the last key.
+        bounds: the least and the greatest value of each column of the key.
+        columns: how many these are.
+        deletes: how many of the rows delete their key.
+    """
+    found = entry(slot, name, size, rows, schema_id)
+    stats = {"_MIN_VALUES": bounds[0], "_MAX_VALUES": bounds[1], "_NULL_COUNTS": [0] * columns}
+    found["_FILE"] |= {
+        "_MIN_KEY": key[0], "_MAX_KEY": key[1], "_KEY_STATS": stats, "_DELETE_ROW_COUNT": deletes,
+        "_MIN_SEQUENCE_NUMBER": numbers[0], "_MAX_SEQUENCE_NUMBER": numbers[1],
+    }  # fmt: skip
+    return found
+
+
 def identity(record: Record) -> tuple[Any, ...]:
     """Return what makes two entries entries of one file."""
     file = record["_FILE"]

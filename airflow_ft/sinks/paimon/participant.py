@@ -33,6 +33,8 @@ from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_format import TableParticipant
 from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.paimon.buckets import Buckets
+from airflow_ft.sinks.paimon.columns import written
+from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
 from airflow_ft.sinks.paimon.rows import Rows
 from airflow_ft.sinks.paimon.spec import PaimonSink
@@ -65,7 +67,9 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
 
     @property
     def _layout(self) -> Layout:
-        return Layout(self.sink.partition_by, Buckets(self.sink.buckets, self.sink.bucket_key))
+        sink = self.sink
+        count = sink.buckets or (1 if sink.primary_key else 0)
+        return Layout(sink.partition_by, sink.primary_key, Buckets(count, sink.bucket_key))
 
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
@@ -77,13 +81,16 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         return Version.newest(self.place)
 
     def _made(self, schema: pa.Schema | None) -> Version:
-        return Version.made(self.place, schema, self._layout)
+        return Version.made(self.place, written(self.sink, schema) if schema is not None else None, self._layout)
 
     def _ledger(self, version: Version, pipeline: str) -> Ledger:
         self._read = version.ledger(f"{pipeline}/{self.name}")
         return self._read
 
     def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:
+        if self.sink.primary_key:
+            change = self.sink.change_column
+            return KeyedRows(version, self.sink_name, self.sink.file_bytes, change_column=change)
         return Rows(version, self.sink_name, self.sink.file_bytes)
 
     def _sync(self, version: Version, ledger: DocumentLedger) -> None:
@@ -104,7 +111,7 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
 
     def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
         assert self._read is not None  # the step has read it
-        return version.evolve(schema, self._layout, self._read)
+        return version.evolve(written(self.sink, schema), self._layout, self._read)
 
     def _require_beginning(self) -> None:
         self.place.require_links()

@@ -16,8 +16,11 @@ from airflow_ft.sinks.paimon.table import SCHEMAS, Version
 _BATCH = 10_000
 
 
-def batches(version: Version | None, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows with these columns of the newest schema. A column that a file lacks is left out."""
+def batches(version: Version | None, names: Sequence[str], more: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with these columns of the newest schema. A column that a file lacks is left out.
+
+    `more` are columns that are in each file and in no schema.
+    """
     if version is None or version.schema is None:
         return
     ids = {field["name"]: field["id"] for field in version.schema["fields"]}
@@ -28,6 +31,7 @@ def batches(version: Version | None, names: Sequence[str]) -> Iterator[pa.Record
         if number not in schemas:
             schemas[number] = _names_of(version, number)
         there = {schemas[number][ids[name]]: name for name in names if ids[name] in schemas[number]}
+        there |= {name: name for name in more}
         yield from _rows(version, path_of(version, entry), int(file["_ROW_COUNT"]), there)
 
 
@@ -66,5 +70,5 @@ def _rows(version: Version, uri: str, rows: int, there: Mapping[str, str]) -> It
         if not found:
             yield pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
             return
-        for batch in file.iter_batches(batch_size=_BATCH, columns=found):
+        for batch in file.iter_batches(batch_size=_BATCH, columns=found, use_threads=False):
             yield batch.rename_columns([there[name] for name in batch.schema.names])

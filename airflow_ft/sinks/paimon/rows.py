@@ -27,10 +27,11 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers, scalar
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
+from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
-from airflow_ft.sinks.paimon.partitions import unfit
+from airflow_ft.sinks.paimon.partitions import Partitions, unfit
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.sinks.refused import Refused, accepted
 from airflow_ft.wal.local import local_path
@@ -51,7 +52,7 @@ class Rows:
         mine = [reader for reader in readers if self._has_rows(reader)]
         if not mine:
             return 0
-        place, schema = self.version.place, self.version.schema
+        schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
         try:
@@ -67,11 +68,7 @@ class Rows:
         except BaseException:
             out.abandon()
             raise
-        for each in written:  # a file is as old as its delivery: remove_orphan_files goes by the age
-            now = time.time()
-            os.utime(local_path(place.uri(*each.path.split("/"))), (now, now))
-        for folder in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
-            place.files.sync_folders(place.uri(*folder.split("/")), place.root)
+        self._sync([each.path for each in written])
         following = self.version.following() if self.version.buckets.count else {}
         for each in sorted(written, key=lambda each: out.order(each.path)):
             slot, name = out.slot(each.path), each.path.rpartition("/")[2]
@@ -80,6 +77,14 @@ class Rows:
             if slot.buckets > 0:
                 following[slot.partition, slot.bucket] = first + each.rows
         return sum(each.rows for each in written)
+
+    def _sync(self, paths: Sequence[str]) -> None:
+        """Returns when these files survive a power cut; they are as old as their delivery now."""
+        place, now = self.version.place, time.time()
+        for path in paths:  # remove_orphan_files goes by the age
+            os.utime(local_path(place.uri(*path.split("/"))), (now, now))
+        for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+            place.files.sync_folders(place.uri(*folder.split("/")), place.root)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
@@ -109,11 +114,20 @@ class Rows:
         return rows, self._refused(rows)
 
     def _refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
+        return self._empty(rows) | self._unplaced(rows)
+
+    def _empty(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows that lack a value, and why."""
         found: dict[int, str] = {}
         for column in self.version.columns or ():
             if column.must and column.name in rows.schema.names and rows.column(column.name).null_count:
                 empty = pc.indices_nonzero(rows.column(column.name).is_null())
                 found |= dict.fromkeys(numbers(empty).tolist(), f"column {column.name!r}: NULL in a NOT NULL column")
+        return found
+
+    def _unplaced(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows whose partition can have no folder, and why."""
+        found: dict[int, str] = {}
         for name in self.version.partition_by:
             if name in rows.schema.names:
                 values = rows.column(name)
@@ -130,8 +144,8 @@ class Rows:
             raise error.located(sink=self.sink) from error.__cause__
         known = reader.statistics(self.sink)
         required = [column.name for column in columns if column.must]
-        divided = self.version.partition_by or self.version.buckets.count
-        return same and not divided and all(name in known and not known[name].nulls for name in required)
+        in_parts = self.version.partition_by or self.version.buckets.count
+        return same and not in_parts and all(name in known and not known[name].nulls for name in required)
 
 
 class _DataFiles(Files):
@@ -165,23 +179,8 @@ class _DataFiles(Files):
 
     def divide(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions and buckets."""
-        columns = [self._codes(rows, name) for name in self._partitions.by]
-        if self._buckets.count:
-            columns.append((self._buckets.of(rows), list(range(self._buckets.count))))
-        if not columns:
-            self._put((0,), rows)
-            return
-        which = np.zeros(rows.num_rows, np.int64)
-        for codes, values in columns:
-            which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
-        order = np.argsort(which, kind="stable")
-        ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
-        for start, end in pairwise(ends):
-            if start < end:
-                mine = order[start:end]
-                first = int(mine[0])
-                place = tuple(values[int(codes[first])] for codes, values in columns)
-                self._put(place if self._buckets.count else (*place, 0), rows.take(pa.array(mine)))
+        for place, part in divided(self._partitions, self._buckets, rows):
+            self._put(place, part)
 
     def _put(self, place: tuple[Value, ...], rows: pa.RecordBatch) -> None:
         """Add rows to the file of a place: the values of a partition, and a bucket."""
@@ -191,14 +190,40 @@ class _DataFiles(Files):
         if rows.num_rows:
             self.put(self._keys[place], rows)
 
-    def _codes(self, rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:
-        """Return the position of each row's value in a list of values, the last of which is NULL."""
-        if name not in rows.schema.names:
-            return np.zeros(rows.num_rows, np.int64), [None]
-        column = rows.column(name)
-        if pa.types.is_date32(column.type):
-            column = column.view(pa.int32())
-        found = column.dictionary_encode()
-        values: list[Value] = [*found.dictionary.to_pylist(), None]
-        codes = pc.fill_null(found.indices, scalar(len(values) - 1, found.indices.type))
-        return numbers(codes).astype(np.int64), values
+
+Place = tuple[Value, ...]
+"""The values of a partition, and the number of a bucket in it."""
+
+
+def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """Yield the rows of each place, in their order."""
+    columns = [_codes(rows, name) for name in partitions.by]
+    if buckets.count:
+        columns.append((buckets.of(rows), list(range(buckets.count))))
+    if not columns:
+        yield (0,), rows
+        return
+    which = np.zeros(rows.num_rows, np.int64)
+    for codes, values in columns:
+        which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
+    order = np.argsort(which, kind="stable")
+    ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
+    for start, end in pairwise(ends):
+        if start < end:
+            mine = order[start:end]
+            first = int(mine[0])
+            place = tuple(values[int(codes[first])] for codes, values in columns)
+            yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
+
+
+def _codes(rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:
+    """Return the position of each row's value in a list of values, the last of which is NULL."""
+    if name not in rows.schema.names:
+        return np.zeros(rows.num_rows, np.int64), [None]
+    column = rows.column(name)
+    if pa.types.is_date32(column.type):
+        column = column.view(pa.int32())
+    found = column.dictionary_encode()
+    values: list[Value] = [*found.dictionary.to_pylist(), None]
+    codes = pc.fill_null(found.indices, scalar(len(values) - 1, found.indices.type))
+    return numbers(codes).astype(np.int64), values

@@ -37,8 +37,10 @@ class PaimonSink:
         table: the table's folder WAREHOUSE/DATABASE.db/TABLE: an absolute path, or a `file:///` URI, which all tasks
             reach under that name.
         partition_by: the columns that a table which is made here is partitioned by. A table that is there has its own.
-        buckets: how many buckets a table that is made here has. 0: none, as append tables have it by default.
+        buckets: how many buckets a table that is made here has. 0: none, or one if it has a primary key.
         bucket_key: the columns whose values divide its rows among them.
+        primary_key: the columns of the table's primary key: the last row of a key counts. (): an append table.
+        change_column: the column with the kind of change, which is not written. None: no deletes.
         schema_evolution: columns that the table lacks are added to it. Else they are refused.
         file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
             together.
@@ -54,6 +56,8 @@ class PaimonSink:
     partition_by: Sequence[str] = ()
     buckets: int = 0
     bucket_key: Sequence[str] = ()
+    primary_key: Sequence[str] = ()
+    change_column: str | None = None
     schema_evolution: bool = False
     file_bytes: int = 128 << 20
     create: bool = True
@@ -70,10 +74,38 @@ class PaimonSink:
             check_text(name, getattr(self, name), of="PaimonSink")
         for name in ("schema_evolution", "create", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="PaimonSink")
+        check_text("change_column", self.change_column, optional=True, of="PaimonSink")
         check_sink(self, "table", "orders")
+        self._check_key()
         self._check_buckets()
         if not is_late(self.table):
             self._check_table()
+
+    def _check_key(self) -> None:
+        check_texts("primary_key", self.primary_key, of="PaimonSink")
+        object.__setattr__(self, "primary_key", tuple(self.primary_key))
+        check_known("primary_key", self.primary_key, of="PaimonSink")
+        if not all(self.primary_key) or len(set(self.primary_key)) < len(self.primary_key):
+            raise ConfigurationError(
+                f"PaimonSink: primary_key is {list(self.primary_key)}. A name is empty or appears twice.",
+                code="argument_invalid",
+                remedy="Name each column once in primary_key.",
+                argument="primary_key",
+                value=list(self.primary_key),
+            )
+        beyond = [name for name in self.bucket_key if self.primary_key and name not in self.primary_key]
+        lacking = [name for name in self.partition_by if self.primary_key and name not in self.primary_key]
+        alone = self.change_column is not None and not self.primary_key
+        whole = bool(self.primary_key) and set(self.primary_key) == set(self.partition_by)
+        if beyond or lacking or alone or whole or self.change_column in self.primary_key:
+            raise ConfigurationError(
+                f"PaimonSink: partition_by, bucket_key or change_column do not go with primary_key"
+                f" {list(self.primary_key)}.",
+                code="arguments_conflict",
+                remedy="Name all columns of partition_by and bucket_key in primary_key, which needs one more column."
+                " change_column needs a primary key, and is not in it.",
+                argument="primary_key",
+            )
 
     def _check_buckets(self) -> None:
         check_type("buckets", self.buckets, int, "Give a number of buckets.", of="PaimonSink")
@@ -89,7 +121,7 @@ class PaimonSink:
                 argument="bucket_key" if odd else "buckets",
                 value=odd[0] if odd else self.buckets,
             )
-        if bool(self.buckets) != bool(self.bucket_key):
+        if bool(self.buckets) != bool(self.bucket_key) and not self.primary_key:
             raise ConfigurationError(
                 f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
                 code="arguments_conflict",
@@ -136,8 +168,9 @@ class PaimonSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        refuse_jinja(*self.bucket_key)
-        return {**settings_of(self, self.table), "bucket_key": list(self.bucket_key)}
+        refuse_jinja(*self.bucket_key, *self.primary_key, self.change_column or "")
+        lists = {"bucket_key": list(self.bucket_key), "primary_key": list(self.primary_key)}
+        return {**settings_of(self, self.table), **lists}
 
     @classmethod
     def from_settings(cls, name: str, settings: Mapping[str, Any]) -> PaimonSink:

@@ -26,8 +26,8 @@ from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, Unf
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets
-from airflow_ft.sinks.paimon.columns import fields_of, of_table, schema_problems
-from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, unfit, unsupported
+from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, key_problems, of_table, schema_problems
+from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, trimmed_key, unfit, unsupported
 from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity, unreadable
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger
 from airflow_ft.sinks.paimon.partitions import Partitions
@@ -126,9 +126,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Partitions and buckets of a table that is made here."""
+    """Partitions, buckets and primary key of a table that is made here."""
 
     partition_by: Sequence[str] = ()
+    primary_key: Sequence[str] = ()
     buckets: Buckets = field(default_factory=Buckets)
 
 
@@ -196,13 +197,26 @@ class Version:
 
     @cached_property
     def partitions(self) -> Partitions:
-        types = {column.name: column.type for column in self.columns or ()}
-        return Partitions.of(self.partition_by, [types[name] for name in self.partition_by], self.options)
+        return Partitions.of(self.partition_by, self.kinds_of(self.partition_by), self.options)
 
     @cached_property
     def buckets(self) -> Buckets:
         count = int(self.options.get("bucket", APPEND))
-        return Buckets(count, bucket_key(self.options)) if count > 0 else Buckets()
+        return Buckets(count, bucket_key(self.schema)) if count > 0 and self.schema is not None else Buckets()
+
+    @property
+    def primary_key(self) -> list[str]:
+        return list(self.schema.get("primaryKeys") or ()) if self.schema is not None else []
+
+    @property
+    def trimmed_key(self) -> list[str]:
+        """Return the primary key without partition columns: the order of the rows in files."""
+        return trimmed_key(self.schema) if self.schema is not None else []
+
+    def kinds_of(self, names: Sequence[str]) -> list[str]:
+        """Return the types of columns, as Spark calls them."""
+        types = {column.name: column.type for column in self.columns or ()}
+        return [types[name] for name in names]
 
     def following(self) -> dict[tuple[bytes, int], int]:
         """Return the next sequence number of each bucket of each partition.
@@ -418,12 +432,17 @@ class Version:
         """Give a table that has no columns yet its own. OvertakenError: another process was faster."""
         fields, highest = fields_of(schema, 0)
         buckets = layout.buckets
-        divided = {"bucket": str(buckets.count), "bucket-key": ",".join(buckets.key)} if buckets.count else {}
+        divided = {"bucket": str(buckets.count)} if buckets.count else {}
+        divided |= {"bucket-key": ",".join(buckets.key)} if buckets.key else {}
+        for each in fields:
+            if each["name"] in layout.primary_key:
+                each["type"] += REQUIRED
         self.place.create(
             SCHEMAS,
             {
                 "version": NEWEST, "id": 0, "fields": fields, "highestFieldId": highest,
-                "partitionKeys": list(layout.partition_by), "primaryKeys": [], "options": {**_OPTIONS, **divided},
+                "partitionKeys": list(layout.partition_by), "primaryKeys": list(layout.primary_key),
+                "options": {**_OPTIONS, **divided},
                 "comment": "", "timeMillis": int(time.time() * 1000),
             },
         )  # fmt: skip
@@ -431,12 +450,13 @@ class Version:
 
 def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield all that speaks against such rows in a version, or in a table that is made of them."""
-    columns, by, buckets = None, [], Buckets()
+    columns, by, buckets, key = None, [], Buckets(), []
     if version is not None and version.columns is not None:
         if list(version.oddities()):  # which is told, and whose layout may be unknown
             return
-        columns, by, buckets = version.columns, version.partition_by, version.buckets
+        columns, by, buckets, key = version.columns, version.partition_by, version.buckets, version.primary_key
     yield from schema_problems(sink, schema, columns, by, buckets, name)
+    yield from key_problems(sink, schema, key if columns is not None else None, name)
 
 
 def lacks_its_table(place: Place) -> UnfitTargetError:

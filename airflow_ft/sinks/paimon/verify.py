@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.keyed import kinds_of
+from airflow_ft.sinks.base.keyed_verify import Change, compare_keys
+from airflow_ft.sinks.base.table_columns import lacking, matched
 from airflow_ft.sinks.base.table_format import compared
 from airflow_ft.sinks.files.failures import translated_errors
-from airflow_ft.sinks.paimon.columns import FORMAT
+from airflow_ft.sinks.paimon.columns import FORMAT, written
+from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.sinks.paimon.table import Place, Version
@@ -29,17 +34,52 @@ def verify(
     """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
     log = DeliveredLog.of(wal, delivered)
     sent = by_target(delivered, plan.name, lambda given: str(given["table"]))
-    return [
-        _verify(of_table, plan.name, Place.of(PaimonSink.from_settings(plan.name, {"table": table}).path), log)
-        for table, of_table in sent.items()
-    ]
+    return [_verify(of_table, plan.name, log) for of_table in sent.values()]
 
 
-def _verify(sent: Sequence[Sent], participant: str, place: Place, log: DeliveredLog) -> SinkReport:
-    report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
+def _verify(sent: Sequence[Sent], participant: str, log: DeliveredLog) -> SinkReport:
+    newest, name = sent[-1]
+    sink = PaimonSink.from_settings(participant, newest.plan.participant(participant).sinks[name])
+    place, into = Place.of(sink.path), list({each.plan.number: each for each, _ in sent}.values())
+    report = SinkReport.begun(participant, (name for _, name in sent), str(place), into)
     with translated_errors(str(place), participant=participant):
         there = Version.newest(place)
         if there is not None and (problems := list(there.oddities())):  # some of its rows may be deleted elsewhere
             return replace(report, error=problems[0].what)
+        if there is not None and there.primary_key:
+            return _by_key(report, sink, there, log.readers(sent), into)
         columns = there.columns if there is not None else None
         return compared(sent, report, log, FORMAT, columns, lambda names: batches(there, names))
+
+
+def _by_key(
+    report: SinkReport,
+    sink: PaimonSink,
+    there: Version,
+    readers: Iterable[tuple[int, str, SegmentReader]],
+    into: Sequence[Delivered],
+) -> SinkReport:
+    key, columns = there.primary_key, there.columns or []
+    mine = [each for each in readers if each[2].schema(each[1]).names]
+    schemas = [written(sink, reader.schema(name)) for _, name, reader in mine]
+    for schema in schemas:
+        if gone := lacking(schema, columns).names:
+            return replace(report, error=f"the table has no column {gone[0]!r}")
+        for name, column in matched(schema, columns).items():
+            if not FORMAT.holds(column, kind := schema.field(name).type):
+                what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
+                return replace(report, error=what)
+    names = sorted({column.name for schema in schemas for column in matched(schema, columns).values()})
+
+    def changes(name: str, reader: SegmentReader) -> Iterator[Change]:
+        for file in reader.files(name):
+            for batch in reader.batches(name, file):
+                deletes, _ = kinds_of(batch, sink.change_column)
+                rows = FORMAT.cast(batch.select(written(sink, batch.schema).names), columns)
+                yield from changes_of(rows, key, names, deletes.tolist())
+
+    head = there.ledger(f"{into[-1].plan.pipeline}/{report.participant}").head()
+    with closing(Current(there, key, names)) as current:
+        last = head.last_delivered if head is not None else None
+        given = [(number, changes(name, reader)) for number, name, reader in mine]
+        return compare_keys(report, into, last, given, current.look_up)

@@ -17,6 +17,7 @@ from airflow_ft.sinks.paimon.partitions import Partitions, unfit
 from tests.raising import raises
 
 ROW = {"type": "ROW", "fields": [{"id": 1, "name": "x", "type": "DATE"}]}
+KEY = {"id": 0, "name": "id", "type": "BIGINT NOT NULL"}
 TABLE = "/warehouse/shop.db/orders"
 
 
@@ -88,7 +89,11 @@ def test_columns_that_paimon_keeps_for_itself_or_cannot_divide_by() -> None:
         ({"options": {"bucket": "0"}}, "bucket"),
         ({"fields": [], "options": {"bucket": "4"}}, "bucket-key"),
         ({"fields": [], "options": {"bucket": "4", "bucket-key": "at"}}, "bucket-key"),
-        ({"primaryKeys": ["id"]}, "primary-key"),
+        ({"fields": [KEY], "primaryKeys": ["id"], "partitionKeys": ["dt"], "options": {"bucket": "1"}}, "primary-key"),
+        ({"fields": [KEY], "primaryKeys": ["id"], "partitionKeys": []}, "bucket"),
+        ({"options": {"merge-engine": "partial-update"}}, "merge-engine"),
+        ({"options": {"sequence.field": "at"}}, "sequence.field"),
+        ({"options": {"deduplicate.ignore-delete": "true"}}, "deduplicate.ignore-delete"),
         ({"version": 4}, "version"),
         ({"options": {"deletion-vectors.enabled": "TRUE"}}, "deletion-vectors.enabled"),
         ({"options": {"row-tracking.enabled": "true"}}, "row-tracking.enabled"),
@@ -122,10 +127,16 @@ def test_options_that_change_nothing_here_are_taken() -> None:
         ({"buckets": 4, "bucket_key": ["id", "id"]}, "argument_invalid", "buckets"),
         ({"buckets": 4}, "arguments_conflict", "bucket_key"),
         ({"bucket_key": ["id"]}, "arguments_conflict", "bucket_key"),
+        ({"primary_key": ["id", "id"]}, "argument_invalid", "primary_key"),
+        ({"primary_key": ["id"], "partition_by": ["dt"]}, "arguments_conflict", "primary_key"),
+        ({"primary_key": ["dt"], "partition_by": ["dt"]}, "arguments_conflict", "primary_key"),
+        ({"primary_key": ["id"], "bucket_key": ["dt"], "buckets": 2}, "arguments_conflict", "primary_key"),
+        ({"primary_key": ["id"], "change_column": "id"}, "arguments_conflict", "primary_key"),
+        ({"change_column": "op"}, "arguments_conflict", "primary_key"),
     ],
     ids=str,
 )
-def test_buckets_that_cannot_be(given: dict[str, Any], code: str, argument: str) -> None:
+def test_buckets_and_keys_that_cannot_be(given: dict[str, Any], code: str, argument: str) -> None:
     with raises(ConfigurationError, code, argument=argument):
         PaimonSink(table=TABLE, **given)
 

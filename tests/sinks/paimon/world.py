@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.paimon.binary_row import EMPTY
+from airflow_ft.sinks.paimon.keyed_rows import INSERT, KIND, NUMBER
 from airflow_ft.sinks.paimon.manifests import Slot, entry
 from airflow_ft.sinks.paimon.participant import PaimonParticipant
 from airflow_ft.sinks.paimon.reading import batches
@@ -80,6 +81,18 @@ def rows_of(path: Path) -> pa.Table:
         return pa.table({})
     whole = pa.concat_tables(found, promote_options="permissive")
     return whole.select([name for name in names if name in whole.column_names])
+
+
+def current_of(path: Path, key: str) -> dict[Any, dict[str, Any]]:
+    """The rows of a table with a primary key: of each the last change."""
+    version = Version.newest(Place.of(path))
+    names = [column.name for column in version.columns or ()] if version is not None else []
+    found: dict[Any, dict[str, Any]] = {}
+    for batch in batches(version, names, (NUMBER, KIND)):
+        for row in batch.to_pylist():
+            if row[NUMBER] >= found.get(row[key], {NUMBER: -1})[NUMBER]:
+                found[row[key]] = row
+    return {one: row for one, row in found.items() if row[KIND] == INSERT}
 
 
 def world_of(folder: Path, **settings: Any) -> World:
