@@ -153,7 +153,7 @@ DEFECTS = {
         "test_what_is_committed_is_visible_once_and_proven",
         [
             ("        return load_all(", "        return dict.fromkeys(self.tables, 1) if load_all("),
-            ("reader, letters, db)\n        )\n", "reader, letters, db)\n        ) else {}\n"),
+            ("reader, dead_letters, db)\n        )\n", "reader, dead_letters, db)\n        ) else {}\n"),
         ],
     ),
     "refused rows are tried again beside those that went in": Defect(
