@@ -200,6 +200,3 @@ class _Download(io.RawIOBase):
 
     def tell(self) -> int:
         return self._source.tell()
-
-
-__all__ = ["CHUNK", "PART", "Bucket", "is_refused", "said", "split"]

@@ -38,7 +38,7 @@ MADE = "_airflow_ft_made"
 LARGEST_COPY = 5 << 30
 """Bytes that a store copies in one request."""
 SMALL = 4 << 20
-"""Bytes of an object that is read in one request, whatever of it is wanted."""
+"""Bytes. An object up to this size is read whole, in one request."""
 _AT_ONCE = 2  # parts of one file under way
 _COPIES = 16  # by the store: this process holds no bytes of them
 FOREIGN_COPIES = 2

@@ -142,7 +142,7 @@ class TestOrc(ParticipantConformance):
 
 
 class TestOrcOfOthers(ParticipantConformance):
-    """A managed table of somebody else's, as ORC and in partitions."""
+    """A managed table of another program, as ORC and in partitions."""
 
     @pytest.fixture
     def target(self, hive: Hive) -> Iterator[Target]:

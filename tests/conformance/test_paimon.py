@@ -25,7 +25,7 @@ NULLS = pa.table({"id": [1, 2, 3, 4], "text": ["a", None, "c", None]})
 
 
 class Changed(Table):
-    """A table that somebody else reads, and can change."""
+    """A table that pypaimon reads and can change."""
 
     adopts = True
     calls = "tests.sinks.files.dying:around_commits"
@@ -181,7 +181,7 @@ class TestKeys(ParticipantConformance):
 
 
 class TestExisting(ParticipantConformance):
-    """A table of somebody else's, with another name and NOT NULL, whose columns evolve."""
+    """A table of another program, with another name and NOT NULL, whose columns evolve."""
 
     @pytest.fixture
     def target(self, tmp_path: Path, paimon: Paimon) -> Iterator[Target]:

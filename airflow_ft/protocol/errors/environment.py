@@ -43,7 +43,7 @@ PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it.
 
 
 class UnfitTargetError(SinkAccessError):
-    """The table or topic does not fit: a column or key is lacking, too small or of another type, a limit too low.
+    """The table or topic does not fit: a column or key is missing, too small or of another type, or a limit is too low.
 
     It can be changed so that it takes the rows as they are, so they stay staged. What nothing could be changed for
     is a DeclinedError.

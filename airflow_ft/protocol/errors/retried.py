@@ -81,7 +81,7 @@ class StageError(TransientError):
 class SealError(StageError):
     """A checkpoint's rows cannot be sealed or made durable: nothing of it is published.
 
-    In a stream it counts for `CheckpointConfig.tolerable_failures`.
+    In a stream it counts against `CheckpointConfig.tolerable_failures`.
     """
 
     code = "seal_failed"

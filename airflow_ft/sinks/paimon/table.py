@@ -452,7 +452,7 @@ def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, na
     """Yield all that speaks against such rows in a version, or in a table that is made of them."""
     columns, by, buckets, key = None, [], Buckets(), []
     if version is not None and version.columns is not None:
-        if list(version.oddities()):  # which is told, and whose layout may be unknown
+        if list(version.oddities()):  # the caller reports them, and the layout may be unknown
             return
         columns, by, buckets, key = version.columns, version.partition_by, version.buckets, version.primary_key
     yield from schema_problems(sink, schema, columns, by, buckets, name)

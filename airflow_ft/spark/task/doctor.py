@@ -42,8 +42,7 @@ def examine_spark(
 
     conf: Spark's settings. wal_root: the write-ahead log, which may need S3A.
 
-    needs_connector: whether a source is known that does, which makes a connector that is lacking a problem, and no
-    mere warning.
+    needs_connector: True if a source needs the connector. A missing one is then a problem, else a warning.
     """
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)

@@ -195,7 +195,7 @@ def test_a_document_without_its_snapshot_counts_nothing(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("where", ["hint", "_create"])
 def test_an_expired_snapshot_that_alone_knew_halts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Somebody has removed the consumer. What later snapshots still name was committed."""
+    """The consumer was removed. Files that later snapshots still name were committed."""
     world = world_of(tmp_path)
     world.deliver(world.plan())
     plan = world.plan()

@@ -63,7 +63,7 @@ class Table(Target):
         self.place.create("snapshot", snapshot)
 
     def expire(self, keep: int) -> None:
-        """Remove all but the newest snapshots, as Paimon's writers do, whatever consumers there are."""
+        """Remove all but the newest snapshots, as Paimon's writers do, also those that a consumer needs."""
         for number in self.place.numbers("snapshot")[:-keep]:
             (self.path / "snapshot" / f"snapshot-{number}").unlink()
 

@@ -366,7 +366,7 @@ def test_names_of_partitions_are_those_of_others(tmp_path: Path, paimon: Paimon)
 @pytest.mark.release
 @pytest.mark.parametrize("settings", [{}, {"partition_by": ("text",)}, {"buckets": 2, "bucket_key": ("id",)}])
 def test_compaction_expiry_and_cleaning_take_nothing(tmp_path: Path, paimon: Paimon, settings: dict[str, Any]) -> None:
-    """After each checkpoint; and every file that no snapshot knows is removed, whatever its age."""
+    """Clean after each checkpoint, too: remove every file that no snapshot names, of any age."""
     with closing(World(Changed(tmp_path, paimon, **settings), tmp_path)) as world:
         table, proofs = table_of(world), []
         for round in range(3):
