@@ -116,6 +116,11 @@ Judge = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Mapping[int, str]]]
 """Rows of the log as the target gets them, and which of them it refuses: by position, and why."""
 
 
+def has_rows(reader: SegmentReader, sink: str) -> bool:
+    """Return whether a segment has files for the sink, with columns."""
+    return sink in reader.sinks() and bool(reader.schema(sink).names) and bool(reader.files(sink))
+
+
 def accepted(
     reader: SegmentReader, sink: str, file: WalFile, dead_letters: Refused | None, judge: Judge
 ) -> Iterator[pa.RecordBatch]:

@@ -220,6 +220,18 @@ def declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> 
     return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
 
 
+def other_partitions(found: Sequence[str], wanted: Sequence[str], sink: str) -> UnfitTargetError:
+    """Return the error for a table that is partitioned by others than `partition_by` names."""
+    return UnfitTargetError(
+        f"the table is partitioned by {list(found)}, and partition_by is {list(wanted)}.",
+        code="partition_unfit",
+        remedy="Leave partition_by= out, or deliver into another table.",
+        sink=sink,
+        partitions=list(found),
+        partition_by=list(wanted),
+    )
+
+
 def _wider(given: str, wanted: str) -> bool:
     """Return whether every value of the one is one of the other, and Arrow changes it into that."""
     if given in WHOLE and wanted in WHOLE:

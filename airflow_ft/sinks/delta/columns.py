@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Format, declined, type_of
+from airflow_ft.sinks.base.table_columns import Format, declined, other_partitions, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import can_partition
 
@@ -140,14 +140,7 @@ def schema_problems(
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
-        yield UnfitTargetError(
-            f"the table is partitioned by {list(partitions)}, and partition_by is {list(sink.partition_by)}.",
-            code="partition_unfit",
-            remedy="Leave partition_by= out, or deliver into another table.",
-            sink=name,
-            partitions=list(partitions),
-            partition_by=list(sink.partition_by),
-        )
+        yield other_partitions(partitions, sink.partition_by, name)
     yield from FORMAT.unfit(sink.table, schema, columns, name, evolves=sink.schema_evolution)
 
 

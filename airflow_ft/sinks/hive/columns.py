@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Column, Format, declined
+from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.hive.formats import format_of
 from airflow_ft.sinks.hive.spec import FORMATS, KEY, HiveSink
@@ -87,14 +87,7 @@ def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: 
     if made:
         return
     if sink.partition_by and [each.lower() for each in sink.partition_by] != by:
-        yield UnfitTargetError(
-            f"the table is partitioned by {by}, and partition_by is {list(sink.partition_by)}.",
-            code="partition_unfit",
-            remedy="Leave partition_by= out, or deliver into another table.",
-            sink=name,
-            partitions=by,
-            partition_by=list(sink.partition_by),
-        )
+        yield other_partitions(by, sink.partition_by, name)
     yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=False)
 
 

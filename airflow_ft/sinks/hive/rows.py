@@ -23,7 +23,7 @@ from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.hive import formats
 from airflow_ft.sinks.hive.columns import FORMAT
 from airflow_ft.sinks.hive.table import Part, Version
-from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.sinks.refused import Refused, accepted, has_rows
 
 _LONGEST = 500
 """Bytes of the name of a partition, without the sink's own value: metastores have room for 767."""
@@ -45,7 +45,7 @@ class Rows:
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
         self.number = plan.number
-        mine = [reader for reader in readers if self._has_rows(reader)]
+        mine = [reader for reader in readers if has_rows(reader, self.sink)]
         if not mine:
             return 0
         epoch, attempt = self.rank
@@ -79,7 +79,7 @@ class Rows:
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
         for reader in readers:
-            if self._has_rows(reader) and not self._fits(reader):
+            if has_rows(reader, self.sink) and not self._fits(reader):
                 for file in reader.files(self.sink):
                     for _ in self._taken(reader, file, None):
                         pass
@@ -88,9 +88,6 @@ class Rows:
         """Removes what was written: for rows that no partition names, and none will."""
         for folder in self._folders:
             self.version.files.remove_tree(folder)
-
-    def _has_rows(self, reader: SegmentReader) -> bool:
-        return self.sink in reader.sinks() and bool(reader.schema(self.sink).names) and bool(reader.files(self.sink))
 
     def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as the table has them, without those that are set aside."""

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Column, Format, declined
+from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions
 from airflow_ft.sinks.iceberg.spec import PARTITION, IcebergSink
 
 _SMALL = re.compile(r"(?<![^:<,])(tinyint|smallint)(?=[,>]|$)")  # a type, and no name of a field
@@ -121,14 +121,7 @@ def schema_problems(
         wanted = [_described(*_parsed(one)) for one in sink.partition_by]
         found = [_described(str(there.find_column_name(each.source_id)), each.transform) for each in spec.fields]
         if [each.lower() for each in wanted] != [each.lower() for each in found]:
-            yield UnfitTargetError(
-                f"the table is partitioned by {found}, and partition_by is {wanted}.",
-                code="partition_unfit",
-                remedy="Leave partition_by= out, or deliver into another table.",
-                sink=name,
-                partitions=found,
-                partition_by=wanted,
-            )
+            yield other_partitions(found, wanted, name)
 
 
 def _unpartitionable(sink: IcebergSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:

@@ -30,7 +30,7 @@ from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
 from airflow_ft.sinks.iceberg.table import Version
-from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.sinks.refused import Refused, accepted, has_rows
 from airflow_ft.wal.filesystem import filesystem, link_file
 
 _AT_ONCE = 64 << 20
@@ -61,14 +61,14 @@ class Rows:
         if dead_letters is None and made_for in self.kept:  # another writer was faster: the files are still right
             self.files = self.kept[made_for]
         else:
-            self.files = list(self._written([each for each in readers if self._has_rows(each)], dead_letters))
+            self.files = list(self._written([each for each in readers if has_rows(each, self.sink)], dead_letters))
             if dead_letters is None:
                 self.kept[made_for] = self.files
         return sum(each.record_count for each in self.files)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
-        readers = [each for each in readers if self._has_rows(each)]
+        readers = [each for each in readers if has_rows(each, self.sink)]
         for reader in readers:
             if self._fits(reader) and not texts(self.version.table.metadata):
                 continue
@@ -84,9 +84,6 @@ class Rows:
         for location in self._made:  # and no file of a try before, whose commit may have arrived all the same
             with suppress(Exception):  # `remove_orphan_files` does it too
                 self.version.table.io.delete(location)
-
-    def _has_rows(self, reader: SegmentReader) -> bool:
-        return self.sink in reader.sinks() and bool(reader.schema(self.sink).names) and bool(reader.files(self.sink))
 
     def _written(self, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> Iterator[DataFile]:
         for reader in readers:

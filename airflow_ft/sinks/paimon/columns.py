@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
-from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, type_of
+from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
 from airflow_ft.sinks.paimon.spec import PaimonSink
@@ -159,14 +159,7 @@ def schema_problems(
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
-        yield UnfitTargetError(
-            f"the table is partitioned by {list(partitions)}, and partition_by is {list(sink.partition_by)}.",
-            code="partition_unfit",
-            remedy="Leave partition_by= out, or deliver into another table.",
-            sink=name,
-            partitions=list(partitions),
-            partition_by=list(sink.partition_by),
-        )
+        yield other_partitions(partitions, sink.partition_by, name)
     other_key = sink.bucket_key and list(sink.bucket_key) != list(buckets.key)
     if sink.buckets and (sink.buckets != buckets.count or other_key):
         yield UnfitTargetError(

@@ -25,7 +25,7 @@ from airflow_ft.sinks.paimon.binary_row import encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, keyed_entry
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, has_rows
 from airflow_ft.wal.writer import COMPRESSION
 
 KEY, NUMBER, KIND = "_KEY_", "_SEQUENCE_NUMBER", "_VALUE_KIND"
@@ -44,7 +44,7 @@ class KeyedRows(Rows):
     _paths: list[str] = field(default_factory=list)
 
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        mine = [reader for reader in readers if self._has_rows(reader)]
+        mine = [reader for reader in readers if has_rows(reader, self.sink)]
         if not mine:
             return 0
         self._following = self.version.following()

@@ -33,7 +33,7 @@ from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
 from airflow_ft.sinks.paimon.partitions import Partitions, unfit
 from airflow_ft.sinks.paimon.table import Version
-from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.sinks.refused import Refused, accepted, has_rows
 from airflow_ft.wal.local import local_path
 
 
@@ -49,7 +49,7 @@ class Rows:
 
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
-        mine = [reader for reader in readers if self._has_rows(reader)]
+        mine = [reader for reader in readers if has_rows(reader, self.sink)]
         if not mine:
             return 0
         schema = self.version.schema
@@ -91,7 +91,7 @@ class Rows:
         if self.version.buckets.count:
             self.version.following()
         for reader in readers:
-            if self._has_rows(reader) and not self._fits(reader):
+            if has_rows(reader, self.sink) and not self._fits(reader):
                 for file in reader.files(self.sink):
                     for _ in self._taken(reader, file, None):
                         pass
@@ -101,9 +101,6 @@ class Rows:
         for uri in self._made:
             self.version.place.files.remove(uri)
         self._made.clear()
-
-    def _has_rows(self, reader: SegmentReader) -> bool:
-        return self.sink in reader.sinks() and bool(reader.schema(self.sink).names) and bool(reader.files(self.sink))
 
     def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as the table has them, without those that are set aside."""
