@@ -262,15 +262,9 @@ def compared(
     written: set[str] = set()
     for _, name, reader in readers:
         schema = reader.schema(name)
-        if gone := lacking(schema, columns).names:
-            return replace(report, error=f"the table has no column {gone[0]!r}")
-        there = matched(schema, columns)
-        for each, column in there.items():  # cast like the table's values, the log's would look the same
-            kind = schema.field(each).type
-            if not form.holds(column, kind):
-                what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
-                return replace(report, error=what)
-        written |= {column.name for column in there.values()}
+        if what := misfit(form, schema, columns):
+            return replace(report, error=what)
+        written |= {column.name for column in matched(schema, columns).values()}
     names = [column.name for column in columns if column.name in written]
 
     def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
@@ -278,6 +272,16 @@ def compared(
             yield rows_of(form.cast(batch, columns), names)
 
     return compare(report, readers, in_log, (rows_of(batch, names) for batch in (found(names) if names else ())))
+
+
+def misfit(form: Format, schema: pa.Schema, columns: Sequence[Column]) -> str:
+    """Return why rows of the log cannot be compared with those of a table; "": they can."""
+    if gone := lacking(schema, columns).names:
+        return f"the table has no column {gone[0]!r}"
+    for name, column in matched(schema, columns).items():  # cast like the table's values, the log's would look the same
+        if not form.holds(column, kind := schema.field(name).type):
+            return f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
+    return ""
 
 
 def rows_of(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:

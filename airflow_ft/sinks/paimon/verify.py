@@ -12,8 +12,8 @@ from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.keyed import kinds_of
 from airflow_ft.sinks.base.keyed_verify import Change, compare_keys
-from airflow_ft.sinks.base.table_columns import lacking, matched
-from airflow_ft.sinks.base.table_format import compared
+from airflow_ft.sinks.base.table_columns import matched
+from airflow_ft.sinks.base.table_format import compared, misfit
 from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.paimon.columns import FORMAT, written
 from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
@@ -63,12 +63,8 @@ def _by_key(
     mine = [each for each in readers if each[2].schema(each[1]).names]
     schemas = [written(sink, reader.schema(name)) for _, name, reader in mine]
     for schema in schemas:
-        if gone := lacking(schema, columns).names:
-            return replace(report, error=f"the table has no column {gone[0]!r}")
-        for name, column in matched(schema, columns).items():
-            if not FORMAT.holds(column, kind := schema.field(name).type):
-                what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
-                return replace(report, error=what)
+        if what := misfit(FORMAT, schema, columns):
+            return replace(report, error=what)
     names = sorted({column.name for schema in schemas for column in matched(schema, columns).values()})
 
     def changes(name: str, reader: SegmentReader) -> Iterator[Change]:
