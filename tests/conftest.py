@@ -31,6 +31,7 @@ import pytest
 from tests import units
 from tests.disks import in_memory
 from tests.tiers import Tiers, add_options
+from tools import class_archive
 from tools.paimon import Paimon, is_installed
 from tools.servers import (
     S3,
@@ -70,8 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # A JVM of a test lives for seconds: the quick compiler is enough. spark-submit, the program that puts its command
     # together, and the brokers of tools/servers.
-    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "KAFKA_OPTS"):
-        os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
+    for name in ("SPARK_LAUNCHER_OPTS", "KAFKA_OPTS"):
+        os.environ.setdefault(name, class_archive.QUICK)
     for folder in _run.parent.glob("tests-*"):  # of a run that was killed
         if not Path(f"/proc/{folder.name.removeprefix('tests-')}").exists():
             shutil.rmtree(folder, ignore_errors=True)
