@@ -65,12 +65,11 @@ def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
 
 def _in_doubt(overview: Overview, checkpoint: Checkpoint) -> str:
     waiting = waiting_for(checkpoint)
-    details = "; ".join(
-        f"{name}: {problem.text.rstrip('.')}" if problem else f"{name}: no error known"
-        for name, problem in waiting.items()
-    )
-    lacking = f"Checkpoint {checkpoint.number} is decided, but these sinks lack it: {details or '-'}."
-    return f"{lacking} {_what_next(overview, waiting)}"
+    lines = [
+        f"Checkpoint {checkpoint.number} is decided, but not yet in all sinks. {_what_next(overview, waiting)}",
+        *(f"{name}: {problem.text if problem else 'no error known.'}" for name, problem in waiting.items()),
+    ]
+    return "\n".join(lines)
 
 
 def _what_next(overview: Overview, waiting: Mapping[str, Failure | None]) -> str:
@@ -91,13 +90,13 @@ def _quarantined(checkpoint: Checkpoint) -> str:
     decided = checkpoint.decided_at is not None
     ways = ["deliver it"]
     if not decided:
-        ways.append("give it up")
+        ways.append("abort it")
     elif refuses_rows(checkpoint):
         ways.append("set the refused rows aside")
     state = "decided" if decided else "not decided"
     return (
-        f"Checkpoint {checkpoint.number} ({state}) is in quarantine: {message}. Nothing later is delivered until a"
-        f" person settles it: {' or '.join(ways)}."
+        f"Checkpoint {checkpoint.number} ({state}) is in quarantine: {message}. Nothing later is delivered until you"
+        f" {' or '.join(ways)}."
     )
 
 

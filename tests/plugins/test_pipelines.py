@@ -140,7 +140,7 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
     doubtful.prepare(1)
     doubtful.decide(1)
     answer = ask("a").json()
-    assert answer["condition"] == "IN_DOUBT" and answer["description"].endswith("delivers it.")
+    assert answer["condition"] == "IN_DOUBT" and "delivers it." in answer["description"]
     scene.store.record_problem("a", doubtful.epoch, 1, "db", Failure("UnfitTargetError", "", "no column x.", "add x."))
     [row, _], answer = ask("").json()["pipelines"], ask("a").json()
     assert (
