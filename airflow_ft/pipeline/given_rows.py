@@ -107,7 +107,7 @@ def _table(argument: str, given: object) -> pa.Table:
         raise ExternalRowsError(
             f"{argument} cannot be made a table of Arrow: {str(error).splitlines()[0].rstrip('.')}.",
             code="rows_unreadable",
-            remedy="Give each column one type.",
+            remedy="Give each column one type. Cast types that Arrow lacks, such as Int128 of Polars.",
             argument=argument,
         ) from error
 

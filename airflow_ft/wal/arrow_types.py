@@ -77,6 +77,23 @@ def _log_type(column: str, kind: pa.DataType, file: str) -> pa.DataType:
     raise _refused(column, kind, file, hint)
 
 
+def with_plain_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """Return the type with strings instead of views in its dictionaries: Arrow cannot cast those of Polars."""
+    import pyarrow as pa
+    import pyarrow.types as t
+
+    if t.is_dictionary(kind):
+        plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+        return pa.dictionary(kind.index_type, plain.get(kind.value_type, kind.value_type), kind.ordered)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.list_(with_plain_dictionaries(kind.value_type))
+    if t.is_map(kind):
+        return pa.map_(with_plain_dictionaries(kind.key_type), with_plain_dictionaries(kind.item_type))
+    if t.is_struct(kind):
+        return pa.struct([each.with_type(with_plain_dictionaries(each.type)) for each in kind])
+    return kind
+
+
 def _refused(column: str, kind: pa.DataType, file: str, hint: str) -> ExternalRowsError:
     return ExternalRowsError(
         f"no sink can store a column of type {kind}. The write-ahead log has no such type.",

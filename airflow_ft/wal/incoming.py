@@ -19,7 +19,7 @@ from airflow_ft.protocol.errors import (
     StageError,
     StorageUnavailableError,
 )
-from airflow_ft.wal.arrow_types import log_schema
+from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
@@ -349,8 +349,6 @@ def _require_same(schema: pa.Schema, first: str, other: pa.Schema, name: str) ->
 def _cast(batch: pa.RecordBatch, schema: pa.Schema, file: str = "") -> pa.RecordBatch:
     import pyarrow as pa
 
-    if batch.schema.equals(schema):
-        return batch
     columns = [_as(batch.column(index), field, file) for index, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -358,15 +356,17 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema, file: str = "") -> pa.Record
 def _as(values: pa.Array, field: pa.Field, file: str) -> Any:
     import pyarrow as pa
 
-    if values.type == field.type:
-        return values
     try:
-        return values.cast(field.type)
+        if values.type != field.type:
+            values = values.cast(with_plain_dictionaries(values.type)).cast(field.type)
+        values.validate(full=True)  # digits of decimals, and UTF-8
     except pa.ArrowException as error:
         raise ExternalRowsError(
             f"a value of type {values.type} does not fit into {field.type}: {str(error).splitlines()[0].rstrip('.')}.",
             code="value_not_exact",
             column=field.name,
-            remedy=f"Round or cast column {field.name} in your program. The log keeps times to the microsecond.",
+            remedy=f"Correct, round or cast column {field.name} in your program. The log keeps times to the"
+            " microsecond.",
             file=file,
         ) from error
+    return values

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -210,14 +212,40 @@ def test_a_folder_that_cannot_be_delivered_is_refused_before_anything_is_visible
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
 
 
+def test_a_result_of_duckdb_arrives(shop: Shop) -> None:
+    query = "SELECT range::BIGINT id, ['even', 'odd'][range % 2 + 1]::ENUM('even', 'odd') what FROM range(3)"
+    assert shop.deliver(duckdb.sql(query), "a")["rows"] == 3
+    assert shop.deliver(duckdb.sql(query), "a")["repeated"]
+    assert shop.rows() == [(0, "even"), (1, "odd"), (2, "even")]
+
+
+def test_a_frame_of_polars_arrives(shop: Shop) -> None:
+    frame = pl.DataFrame({"id": [1, 2], "what": pl.Series(["a", None], dtype=pl.Categorical)})
+    with raises(ConfigurationError, "argument_invalid"):
+        shop.deliver(frame.lazy(), "a")
+    assert shop.deliver(frame, "a")["rows"] == 2
+    assert shop.rows() == [(1, "a"), (2, None)]
+
+
+OFFSETS = pa.py_buffer((0).to_bytes(4, "little") + (1).to_bytes(4, "little"))
+DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
+"""39 of them, as DuckDB gives HUGEINT."""
+
+
 @pytest.mark.parametrize(
     ("rows", "code"),
     [
         (pa.table({"id": pa.nulls(1)}), "type_unsupported"),
         (pa.table({"t": pa.array([1], pa.time64("us"))}), "type_unsupported"),
         (pa.table({"t": pa.array([1], pa.timestamp("ns"))}), "value_not_exact"),
+        (
+            pa.table({"t": pa.Array.from_buffers(pa.string(), 1, [None, OFFSETS, pa.py_buffer(b"\xff")])}),
+            "value_not_exact",
+        ),
+        (pa.table({"n": pa.Array.from_buffers(pa.decimal128(38), 1, [None, DIGITS])}), "value_not_exact"),
         (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
+        (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:

@@ -33,6 +33,12 @@ def read(segment: Segment) -> pa.Table:
     return pa.Table.from_batches((b for file in reader.files("s") for b in reader.batches("s", file)), schema)
 
 
+def _of_polars() -> pa.Array:
+    """Its Categorical and Enum: a dictionary of views, which Arrow does not cast to text."""
+    views = pa.array(["a"]).cast(pa.string_view())
+    return pa.DictionaryArray.from_arrays(pa.array([0, None], pa.uint32()), views)
+
+
 @pytest.mark.parametrize(
     ("values", "kept"),
     [
@@ -40,6 +46,9 @@ def read(segment: Segment) -> pa.Table:
         (pa.array([2**32 - 1], pa.uint32()), pa.array([2**32 - 1], pa.int64())),
         (pa.array(["a"], pa.large_string()), pa.array(["a"])),
         (pa.array(["a"]).dictionary_encode(), pa.array(["a"])),
+        (_of_polars(), pa.array(["a", None])),
+        (pa.ListArray.from_arrays([0, 1, 2], _of_polars()), pa.array([["a"], [None]])),
+        (pa.StructArray.from_arrays([_of_polars()], ["n"]), pa.array([{"n": "a"}, {"n": None}])),
         (pa.array([b"ab"], pa.binary(2)), pa.array([b"ab"])),
         (pa.array([86_400_000], pa.date64()), pa.array([1], pa.date32())),
         (pa.array([1.5], pa.float16()), pa.array([1.5], pa.float32())),
