@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from license_expression import ExpressionError, get_spdx_licensing
@@ -62,7 +63,7 @@ class Dependency:
         if not self.licence:
             return "says nothing about its licence"
         try:
-            return "" if _allowed(get_spdx_licensing().parse(self.licence)) else "is not on the list of those allowed"
+            return "" if _allowed(_spdx().parse(self.licence)) else "is not on the list of those allowed"
         except ExpressionError:
             return "has a licence that SPDX does not know"
 
@@ -84,9 +85,15 @@ def _expression(entry: Mapping[str, Any]) -> str:
 
 def _allowed(expression: Any) -> bool:
     """Of alternatives one is enough."""
-    licensing = get_spdx_licensing()
+    licensing = _spdx()
     if isinstance(expression, licensing.OR):
         return any(map(_allowed, expression.args))
     if isinstance(expression, licensing.AND):
         return all(map(_allowed, expression.args))
     return str(expression) in ALLOWED
+
+
+@cache
+def _spdx() -> Any:
+    """The rules of SPDX, which take a moment to read."""
+    return get_spdx_licensing()
