@@ -1,0 +1,256 @@
+"""Staging on YARN, with log and state on HDFS: executors, machines, master and driver are killed."""
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.task.launcher import Driver
+from tests.integration.stage_world import StageWorld, streaming, world
+from tests.raising import raises
+from tests.waiting import wait_for
+from tools.servers import Hdfs, Yarn
+
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.spark,
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.timeout(2400),
+]
+KEYS = "abcdefgh"
+SECONDS = 600
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CONF = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.instances": "2",
+    "spark.executor.extraJavaOptions": _SMALL,
+    "spark.yarn.am.memory": "512m",
+    "spark.yarn.am.extraJavaOptions": _SMALL,
+    "spark.yarn.jars": f"local:{spark_home()}/jars/*",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.locality.wait": "0s",
+    "spark.hadoop.dfs.replication": "1",
+    "spark.hadoop.dfs.blocksize": str(1 << 20),
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
+}
+
+
+@pytest.fixture(scope="module")
+def yarn(hdfs: Hdfs, servers_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    with Yarn(servers_folder / "yarn", hdfs=hdfs, reached=(tmp_path_factory.getbasetemp(),)) as server:
+        yield server
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, yarn: Yarn, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageWorld]:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.configuration))
+    yarn.start_nodes()
+    for made in world(tmp_path):
+        made.root = f"{hdfs.url}/{uuid.uuid4().hex}"  # type: ignore[assignment]
+        yield made
+
+
+class Holding:
+    """A job whose state processors wait, from the second file on, until the test lets them continue."""
+
+    def __init__(self, pipeline: StageWorld, folder: Path) -> None:
+        self._pipeline, self._folder = pipeline, folder / "held"
+        self._folder.mkdir()
+        self._folder.chmod(0o777)  # executors are of another user
+        self._rows: set[tuple[str, int]] = set()
+        self.drivers: list[Driver] = []
+
+    def request(self, **more: Any) -> StageRequest:
+        # HADOOP_CONF_DIR makes HDFS the default file system.
+        path = f"file://{self._pipeline.input}"
+        source = FileSource(path=path, schema="k string, n bigint", max_files_per_trigger=1)
+        return self._pipeline.request(
+            "stage_jobs:Held",
+            {"numbers": source},
+            master="yarn",
+            conf={**CONF, **more.pop("conf", {})},
+            job_arguments={"folder": str(self._folder)},
+            **more,
+        )
+
+    def add(self, *numbers: int, keys: str = KEYS) -> None:
+        """A file each, with one row a key."""
+        for n in numbers:
+            self._pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in keys])
+            self._rows |= {(k, n) for k in keys}
+
+    def waiting(self, n: int) -> int:
+        """How many workers have come as far as file `n`, with those of tries that were lost."""
+        return len(list(self._folder.glob(f"there-{n}-*")))
+
+    def go(self, *numbers: int) -> None:
+        for n in numbers:
+            (self._folder / f"go-{n}").touch()
+
+    @contextmanager
+    def staged(self, request: StageRequest) -> Iterator["Future[StageResult]"]:
+        """The stage, at work beside the test."""
+
+        def stage() -> StageResult:
+            result = self._pipeline.stage(request, self.drivers.append)
+            self._pipeline.store.end_stage("orders", request.epoch, request.run, result.position)
+            return result
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(stage)
+            try:
+                yield future
+            finally:
+                self.go(*range(10))
+
+    def until(self, staged: "Future[StageResult]", what: Callable[[], Any], told: str) -> None:
+        def look() -> Any:
+            assert not staged.done(), staged.exception() or self._pipeline.lines[-5:]
+            return what()
+
+        wait_for(look, SECONDS, told)
+
+    def judge(self) -> None:
+        """Each row was published once, and each total is the one before it and what was added."""
+        totals, found = dict.fromkeys(KEYS, 0.0), []
+        for row in self._pipeline.all_rows():
+            totals[row["k"]] += row["added"]
+            assert row["total"] == pytest.approx(totals[row["k"]])
+            found.append((row["k"], row["n"]))
+        assert len(found) == len(set(found)) and set(found) == self._rows
+
+
+@pytest.fixture
+def held(pipeline: StageWorld, tmp_path: Path) -> Holding:
+    return Holding(pipeline, tmp_path)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_executor(yarn: Yarn) -> None:
+    _kill([yarn.executors()[0].pid])
+
+
+def _kill_machine(yarn: Yarn) -> None:
+    """One with an executor, and without the application master."""
+    [master] = yarn.masters()
+    yarn.kill_node(next(each.node for each in yarn.executors() if each.node != master.node))
+
+
+def _kill_masters_machine(yarn: Yarn) -> None:
+    yarn.kill_node(yarn.masters()[0].node)
+
+
+def _kill_master(yarn: Yarn) -> None:
+    _kill([each.pid for each in yarn.masters()])
+
+
+@pytest.mark.parametrize(
+    ("kill", "tries"),
+    [(_kill_executor, 3), (_kill_machine, 3), (_kill_master, 4), (_kill_masters_machine, 3)],
+    ids=["an executor", "a machine", "the application master", "its machine"],
+)
+def test_a_stateful_job_continues_without(held: Holding, yarn: Yarn, kill: Callable[[Yarn], None], tries: int) -> None:
+    """They are killed while Python workers hold loaded state; `tries`: workers that get there after that, at least."""
+    held.add(0, 1, 2)
+    with held.staged(held.request()) as staged:
+        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        kill(yarn)
+        held.until(staged, lambda: held.waiting(1) >= tries, "the lost tasks are tried again")
+        held.go(1, 2)
+        assert staged.result(SECONDS).rows == {"orders": 3 * len(KEYS)}
+    held.judge()
+
+
+def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding, yarn: Yarn) -> None:
+    """It gives the application new executors afterwards."""
+    held.add(0, 1, 2)
+    with held.staged(held.request()) as staged:
+        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        [before] = yarn.applications("RUNNING")
+        yarn.kill()
+        yarn.start()
+        wait_for(lambda: [each["id"] for each in yarn.applications("RUNNING")] == [before["id"]], 120, "recovery")
+        _kill_executor(yarn)
+        held.until(staged, lambda: held.waiting(1) >= 3, "the lost task is tried again")
+        held.go(1, 2)
+        staged.result(SECONDS)
+    held.judge()
+
+
+def test_executors_end_with_their_driver(held: Holding, yarn: Yarn) -> None:
+    held.add(0, 1, 2)
+    with held.staged(held.request()) as staged:
+        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        os.kill(held.drivers[0].pid, signal.SIGKILL)
+        with raises(StageError, "driver_ended", signal="SIGKILL"):
+            staged.result(SECONDS)
+        wait_for(lambda: not yarn.executors() and not yarn.masters(), 120, "executors and master end")
+        assert not yarn.applications("RUNNING")
+    with held.staged(held.request()) as staged:
+        staged.result(SECONDS)
+    held.judge()
+
+
+def test_executors_come_and_go_by_dynamic_allocation(held: Holding, yarn: Yarn) -> None:
+    """State that only a removed executor had in its memory is read from HDFS."""
+    conf = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
+        "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.dynamicAllocation.executorIdleTimeout": "5s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    }
+    held.add(0, 1)
+    held.add(2, keys="a")
+    held.add(3)
+    request = held.request(conf=conf)
+    request = replace(request, conf={name: each for name, each in request.conf.items() if "instances" not in name})
+    with held.staged(request) as staged:
+        held.until(staged, lambda: held.waiting(1) == 2 and len(yarn.executors()) == 2, "two executors")
+        held.go(1)
+        held.until(staged, lambda: held.waiting(2) and len(yarn.executors()) == 1, "one executor")
+        held.go(2)
+        held.until(staged, lambda: held.waiting(3) == 2, "two executors again")
+        held.go(3)
+        staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_stream_continues_without_an_executor_and_without_its_master(
+    held: Holding, pipeline: StageWorld, yarn: Yarn
+) -> None:
+    held.add(0, 1)
+    with streaming(pipeline, held.request()):
+        try:
+            for n, kill, tries in ((1, _kill_executor, 3), (2, _kill_master, 4)):
+                wait_for(lambda n=n: held.waiting(n) == 2, SECONDS, "both workers wait")
+                kill(yarn)
+                wait_for(lambda n=n, tries=tries: held.waiting(n) >= tries, SECONDS, "the tasks are tried again")
+                held.add(n + 1)
+                held.go(n)
+            held.go(3)
+            wait_for(lambda: len(pipeline.all_rows()) == 4 * len(KEYS), SECONDS, "all rows")
+        finally:
+            held.go(*range(10))
+    held.judge()
