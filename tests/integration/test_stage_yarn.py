@@ -1,21 +1,28 @@
 """Staging on YARN, with log and state on HDFS: executors, machines, master and driver are killed."""
 
+import json
 import os
 import signal
+import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import airflow_ft as ft
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
 from airflow_ft.spark.task.launcher import Driver
 from tests.integration.stage_world import StageWorld, streaming, world
 from tests.raising import raises
@@ -69,22 +76,24 @@ class Holding:
     """A job whose state processors wait, from the second file on, until the test lets them continue."""
 
     def __init__(self, pipeline: StageWorld, folder: Path) -> None:
-        self._pipeline, self._folder = pipeline, folder / "held"
-        self._folder.mkdir()
-        self._folder.chmod(0o777)  # executors are of another user
+        self._pipeline, self.folder = pipeline, folder / "held"
+        self.folder.mkdir()
+        self.folder.chmod(0o777)  # executors are of another user
         self._rows: set[tuple[str, int]] = set()
         self.drivers: list[Driver] = []
 
-    def request(self, **more: Any) -> StageRequest:
+    def source(self) -> FileSource:
         # HADOOP_CONF_DIR makes HDFS the default file system.
         path = f"file://{self._pipeline.input}"
-        source = FileSource(path=path, schema="k string, n bigint", max_files_per_trigger=1)
+        return FileSource(path=path, schema="k string, n bigint", max_files_per_trigger=1)
+
+    def request(self, **more: Any) -> StageRequest:
         return self._pipeline.request(
             "stage_jobs:Held",
-            {"numbers": source},
+            {"numbers": self.source()},
             master="yarn",
             conf={**CONF, **more.pop("conf", {})},
-            job_arguments={"folder": str(self._folder)},
+            job_arguments={"folder": str(self.folder)},
             **more,
         )
 
@@ -96,11 +105,11 @@ class Holding:
 
     def waiting(self, n: int) -> int:
         """How many workers have come as far as file `n`, with those of tries that were lost."""
-        return len(list(self._folder.glob(f"there-{n}-*")))
+        return len(list(self.folder.glob(f"there-{n}-*")))
 
     def go(self, *numbers: int) -> None:
         for n in numbers:
-            (self._folder / f"go-{n}").touch()
+            (self.folder / f"go-{n}").touch()
 
     @contextmanager
     def staged(self, request: StageRequest) -> Iterator["Future[StageResult]"]:
@@ -254,3 +263,71 @@ def test_a_stream_continues_without_an_executor_and_without_its_master(
         finally:
             held.go(*range(10))
     held.judge()
+
+
+@ft.job
+class Halves:
+    """No state, and Python workers, which wait from the second file on as those of `Held`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def transform(self, spark, sources):
+        folder = self.folder
+
+        def halves(frames):
+            for frame in frames:
+                for n in {each for each in frame["n"] if each}:
+                    Path(folder, f"there-{n}-{os.getpid()}").touch()
+                    while not Path(folder, f"go-{n}").exists():
+                        time.sleep(0.05)
+                yield frame.assign(half=frame["n"] / 2)
+
+        return sources["numbers"].mapInPandas(halves, "k string, n bigint, half double")
+
+
+def test_a_run_without_state_delivers_each_row_once_though_driver_and_executor_are_killed(
+    held: Holding, pipeline: StageWorld, yarn: Yarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From files into SQLite, with the jars of an archive that `airflow ft yarn-archive` has uploaded."""
+    shop = tmp_path / "shop.db"
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(shop)}))
+    archive = upload(spark_home(), f"{yarn.hdfs.url}/spark")
+    conf = {name: each for name, each in CONF.items() if name != "spark.yarn.jars"} | {ARCHIVE: archive.uri}
+    held.add(0, 1, 2)
+
+    def run() -> dict[str, Any]:
+        return ft.run(
+            pipeline="halves",
+            job=Halves,
+            job_args={"folder": str(held.folder)},
+            sources={"numbers": held.source()},
+            sinks={"halves": ft.SqliteSink(table="halves", conn_id="shop")},
+            spark_master="yarn",
+            spark_conf={"spark.driver.memory": "700m", **conf},
+            wal_root=str(pipeline.root),
+            restart=ft.FixedDelay(attempts=3, delay=timedelta(seconds=1)),
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(run)
+        try:
+            wait_for(lambda: held.waiting(1) or result.done(), SECONDS, "a worker waits")
+            [driver] = [each for each in psutil.Process().children(recursive=True) if _is_driver(each)]
+            driver.kill()
+            wait_for(lambda: held.waiting(1) >= 2 or result.done(), SECONDS, "a worker of the next driver waits")
+            held.go(1)
+            wait_for(lambda: held.waiting(2) or result.done(), SECONDS, "a worker waits")
+            _kill([each.pid for each in yarn.executors()])
+            wait_for(lambda: held.waiting(2) >= 2 or result.done(), SECONDS, "a worker of the next executor waits")
+        finally:
+            held.go(*range(10))
+        assert result.result(SECONDS)["rows"] == 3 * len(KEYS)
+    with closing(sqlite3.connect(shop)) as database:
+        found = list(database.execute("SELECT k, n, half FROM halves"))
+    assert sorted(found) == sorted((k, n, n / 2) for n in range(3) for k in KEYS)
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    return "org.apache.spark.deploy.SparkSubmit" in process.cmdline()

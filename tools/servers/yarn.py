@@ -90,7 +90,7 @@ class Yarn(Server):
         reached: Sequence[Path] = (),
     ) -> None:
         super().__init__(folder, port, options)
-        self._hdfs, self._reached = hdfs, tuple(reached)
+        self.hdfs, self._reached = hdfs, tuple(reached)
         self._ports = {name: free_port() for name in _SERVICES} | {"resourcemanager": self.port}
         self._node_ports = [{name: free_port() for name in _NODE_SERVICES} for _ in range(nodes)]
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
@@ -103,7 +103,7 @@ class Yarn(Server):
     @property
     def user(self) -> str:
         """The user of the containers: what $HADOOP_USER_NAME has to be."""
-        return self._hdfs.user
+        return self.hdfs.user
 
     # --- life ---
 
@@ -256,7 +256,7 @@ class Yarn(Server):
             "yarn.scheduler.capacity.maximum-am-resource-percent": 1,
             "yarn.scheduler.capacity.resource-calculator": _CALCULATOR,
         }
-        hdfs = self._hdfs.configuration
+        hdfs = self.hdfs.configuration
         for name, text in {
             "core-site.xml": (hdfs / "core-site.xml").read_text(),
             "hdfs-site.xml": (hdfs / "hdfs-site.xml").read_text(),
