@@ -7,23 +7,22 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 import airflow_ft as ft
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.sources import FileSource
-from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
-from airflow_ft.spark.task.launcher import Driver
+from tests.integration.holding import KEYS, SECONDS, Holding
 from tests.integration.stage_world import StageWorld, streaming, world
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -36,8 +35,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
 ]
-KEYS = "abcdefgh"
-SECONDS = 600
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.host": "127.0.0.1",
@@ -72,81 +69,13 @@ def pipeline(tmp_path: Path, yarn: Yarn, hdfs: Hdfs, monkeypatch: pytest.MonkeyP
         yield made
 
 
-class Holding:
-    """A job whose state processors wait, from the second file on, until the test lets them continue."""
-
-    def __init__(self, pipeline: StageWorld, folder: Path) -> None:
-        self._pipeline, self.folder = pipeline, folder / "held"
-        self.folder.mkdir()
-        self.folder.chmod(0o777)  # executors are of another user
-        self._rows: set[tuple[str, int]] = set()
-        self.drivers: list[Driver] = []
-
-    def source(self) -> FileSource:
-        # HADOOP_CONF_DIR makes HDFS the default file system.
-        path = f"file://{self._pipeline.input}"
-        return FileSource(path=path, schema="k string, n bigint", max_files_per_trigger=1)
-
-    def request(self, **more: Any) -> StageRequest:
-        return self._pipeline.request(
-            "stage_jobs:Held",
-            {"numbers": self.source()},
-            master="yarn",
-            conf={**CONF, **more.pop("conf", {})},
-            job_arguments={"folder": str(self.folder)},
-            **more,
-        )
-
-    def add(self, *numbers: int, keys: str = KEYS) -> None:
-        """A file each, with one row a key."""
-        for n in numbers:
-            self._pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in keys])
-            self._rows |= {(k, n) for k in keys}
-
-    def waiting(self, n: int) -> int:
-        """How many workers have come as far as file `n`, with those of tries that were lost."""
-        return len(list(self.folder.glob(f"there-{n}-*")))
-
-    def go(self, *numbers: int) -> None:
-        for n in numbers:
-            (self.folder / f"go-{n}").touch()
-
-    @contextmanager
-    def staged(self, request: StageRequest) -> Iterator["Future[StageResult]"]:
-        """The stage, at work beside the test."""
-
-        def stage() -> StageResult:
-            result = self._pipeline.stage(request, self.drivers.append)
-            self._pipeline.store.end_stage("orders", request.epoch, request.run, result.position)
-            return result
-
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(stage)
-            try:
-                yield future
-            finally:
-                self.go(*range(10))
-
-    def until(self, staged: "Future[StageResult]", what: Callable[[], Any], told: str) -> None:
-        def look() -> Any:
-            assert not staged.done(), staged.exception() or self._pipeline.lines[-5:]
-            return what()
-
-        wait_for(look, SECONDS, told)
-
-    def judge(self) -> None:
-        """Each row was published once, and each total is the one before it and what was added."""
-        totals, found = dict.fromkeys(KEYS, 0.0), []
-        for row in self._pipeline.all_rows():
-            totals[row["k"]] += row["added"]
-            assert row["total"] == pytest.approx(totals[row["k"]])
-            found.append((row["k"], row["n"]))
-        assert len(found) == len(set(found)) and set(found) == self._rows
-
-
 @pytest.fixture
 def held(pipeline: StageWorld, tmp_path: Path) -> Holding:
-    return Holding(pipeline, tmp_path)
+    return Holding(pipeline, tmp_path, "yarn", CONF)
+
+
+def _are_waiting(held: Holding, n: int, workers: int) -> bool:
+    return held.waiting(n) >= workers
 
 
 def _kill(pids: list[int]) -> None:
@@ -181,9 +110,9 @@ def test_a_stateful_job_continues_without(held: Holding, yarn: Yarn, kill: Calla
     """They are killed while Python workers hold loaded state; `tries`: workers that get there after that, at least."""
     held.add(0, 1, 2)
     with held.staged(held.request()) as staged:
-        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        held.await_workers(staged, 1)
         kill(yarn)
-        held.until(staged, lambda: held.waiting(1) >= tries, "the lost tasks are tried again")
+        held.await_workers(staged, 1, tries)
         held.go(1, 2)
         assert staged.result(SECONDS).rows == {"orders": 3 * len(KEYS)}
     held.judge()
@@ -193,13 +122,13 @@ def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding
     """It gives the application new executors afterwards."""
     held.add(0, 1, 2)
     with held.staged(held.request()) as staged:
-        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        held.await_workers(staged, 1)
         [before] = yarn.applications("RUNNING")
         yarn.kill()
         yarn.start()
         wait_for(lambda: [each["id"] for each in yarn.applications("RUNNING")] == [before["id"]], 120, "recovery")
         _kill_executor(yarn)
-        held.until(staged, lambda: held.waiting(1) >= 3, "the lost task is tried again")
+        held.await_workers(staged, 1, 3)
         held.go(1, 2)
         staged.result(SECONDS)
     held.judge()
@@ -208,7 +137,7 @@ def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding
 def test_executors_end_with_their_driver(held: Holding, yarn: Yarn) -> None:
     held.add(0, 1, 2)
     with held.staged(held.request()) as staged:
-        held.until(staged, lambda: held.waiting(1) == 2, "both workers wait")
+        held.await_workers(staged, 1)
         os.kill(held.drivers[0].pid, signal.SIGKILL)
         with raises(StageError, "driver_ended", signal="SIGKILL"):
             staged.result(SECONDS)
@@ -240,7 +169,7 @@ def test_executors_come_and_go_by_dynamic_allocation(held: Holding, yarn: Yarn) 
         held.go(1)
         held.until(staged, lambda: held.waiting(2) and len(yarn.executors()) == 1, "one executor")
         held.go(2)
-        held.until(staged, lambda: held.waiting(3) == 2, "two executors again")
+        held.await_workers(staged, 3)
         held.go(3)
         staged.result(SECONDS)
     held.judge()
@@ -253,9 +182,9 @@ def test_a_stream_continues_without_an_executor_and_without_its_master(
     with streaming(pipeline, held.request()):
         try:
             for n, kill, tries in ((1, _kill_executor, 3), (2, _kill_master, 4)):
-                wait_for(lambda n=n: held.waiting(n) == 2, SECONDS, "both workers wait")
+                wait_for(partial(_are_waiting, held, n, 2), SECONDS, "both workers wait")
                 kill(yarn)
-                wait_for(lambda n=n, tries=tries: held.waiting(n) >= tries, SECONDS, "the tasks are tried again")
+                wait_for(partial(_are_waiting, held, n, tries), SECONDS, "the tasks are tried again")
                 held.add(n + 1)
                 held.go(n)
             held.go(3)

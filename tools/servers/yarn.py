@@ -273,6 +273,6 @@ class Yarn(Server):
     def _answers(self) -> bool:
         """Whether the ResourceManager is active; see `start` for the NodeManagers."""
         try:
-            return self._asked("info")["clusterInfo"]["state"] == "STARTED"
+            return bool(self._asked("info")["clusterInfo"]["state"] == "STARTED")
         except (OSError, ValueError):
             return False
