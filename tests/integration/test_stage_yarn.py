@@ -19,9 +19,10 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 import airflow_ft as ft
-from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
+from airflow_ft.spark.task.doctor import examine_spark
 from tests.integration.holding import KEYS, SECONDS, Holding
 from tests.integration.stage_world import StageWorld, streaming, world
 from tests.raising import raises
@@ -260,3 +261,13 @@ def test_a_run_without_state_delivers_each_row_once_though_driver_and_executor_a
 
 def _is_driver(process: psutil.Process) -> bool:
     return "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
+
+
+def test_a_queue_that_yarn_does_not_know_is_named(held: Holding, yarn: Yarn) -> None:
+    """By doctor, and by a run."""
+    queue = {"spark.yarn.queue": "etl"}
+    with raises(ConfigurationError, "queue_unknown", queue="etl"), held.staged(held.request(conf=queue)) as staged:
+        staged.result(SECONDS)
+    found = {check.name: check for check in examine_spark("yarn", [], conf=queue)}
+    assert (found["yarn"].verdict, found["queue"].code) == ("ok", "queue_unknown")
+    assert {check.name: check.verdict for check in examine_spark("yarn", [])}["queue"] == "ok"

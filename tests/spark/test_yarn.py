@@ -92,7 +92,7 @@ def test_the_queue_is_named_that_yarn_does_not_know() -> None:
         "Failed to submit application_1 to YARN : Application application_1 submitted by user ann to unknown queue: etl"
     )
     found = unknown_queue(said, "yarn")
-    assert found is not None and found.code == "queue_unknown" and found.fields == {"queue": "e"}
+    assert found is not None and found.code == "queue_unknown" and found.fields == {"queue": "etl"}
     assert unknown_queue(said, "spark://m:7077") is None and unknown_queue("no route to host", "yarn") is None
 
 

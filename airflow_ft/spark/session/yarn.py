@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from xml.etree import ElementTree  # nosec B405 # Hadoop's own configuration
 
+from airflow_ft.clients.hadoop import LOCAL, read_site
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session.submit import spark_home
 
@@ -51,7 +51,7 @@ class HadoopConfiguration:
         named = [os.environ[name] for name in FOLDERS if os.environ.get(name)]
         with_site = [each for each in named if (Path(each) / "yarn-site.xml").is_file()]
         self.folder = Path((with_site or named or [""])[0])
-        self._values = {**_read(self.folder / "core-site.xml"), **_read(self.folder / "yarn-site.xml")}
+        self._values = {**read_site(self.folder / "core-site.xml"), **read_site(self.folder / "yarn-site.xml")}
         self._values |= {name.removeprefix(_HADOOP): each for name, each in conf.items() if name.startswith(_HADOOP)}
         if named and (with_site or self.addresses()):
             return
@@ -78,7 +78,7 @@ class HadoopConfiguration:
     @property
     def file_system(self) -> str:
         """The file system of paths without a scheme."""
-        return self.get("fs.defaultFS", "file:///")
+        return self.get("fs.defaultFS", LOCAL)
 
     def addresses(self, name: str = ADDRESS) -> list[tuple[str, int]]:
         """Return host and port of each ResourceManager; those that cannot be told from these files are left out."""
@@ -91,14 +91,6 @@ class HadoopConfiguration:
             if text and "${" not in text and parts.hostname:
                 found.append((parts.hostname, parts.port or _PORTS[name]))
         return found
-
-
-def _read(file: Path) -> dict[str, str]:
-    try:
-        root = ElementTree.parse(file).getroot()  # nosec B314 # Hadoop's own configuration
-    except (OSError, ElementTree.ParseError):
-        return {}
-    return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in root.iter("property")}
 
 
 def require_cluster(conf: Mapping[str, str], pipeline: str = "") -> HadoopConfiguration | None:
