@@ -81,7 +81,7 @@ class HadoopConfiguration:
         return self.get("fs.defaultFS", LOCAL)
 
     def addresses(self, name: str = ADDRESS) -> list[tuple[str, int]]:
-        """Return host and port of each ResourceManager; those that cannot be told from these files are left out."""
+        """Return host and port of each ResourceManager; addresses that these files lack are left out."""
         ids = [each.strip() for each in self.get(_IDS).split(",") if each.strip()]
         found = []
         for suffix in [f".{each}" for each in ids] or [""]:
@@ -138,7 +138,7 @@ def _refusals(addresses: list[tuple[str, int]]) -> Iterator[str | None]:
 
 
 def queues(found: HadoopConfiguration) -> list[str]:
-    """Return the queues that take applications, as the ResourceManager's page names them; empty if it cannot tell."""
+    """Return the leaf queues that the ResourceManager's page lists; empty without such a page."""
     for host, port in found.addresses(WEB):
         try:
             page = f"http://{host}:{port}/ws/v1/cluster/scheduler"
