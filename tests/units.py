@@ -52,6 +52,7 @@ SERVERS = frozenset(
         "redis_server",
         "versitygw",
         "own_server",
+        "yarn",
         "paimon",
     }
 )

@@ -9,6 +9,7 @@
 #   jdbc-jars    .local/jars/jdbc      a JDBC driver, for the benchmarks' plain Spark writer (only when asked for)
 #   delta-jars   .local/jars/delta     Spark's Delta, which reads what the Delta sink has written
 #   hdfs         .local/jars/hdfs      a NameNode and a DataNode of Apache Hadoop, from Maven Central (104 MB)
+#   yarn         .local/jars/yarn      what YARN's servers need beside the jars of `hdfs`, from Maven Central (9 MB)
 #   iceberg      .local/jars/iceberg   Iceberg's own REST catalog, from Maven Central (93 MB)
 #   hive         .local/jars/hive      Hive's metastore, from Maven Central (182 MB)
 #   hive3        .local/jars/hive3     the metastore of Hive 3, which uses Hadoop's classes of `hive` (30 MB)
@@ -169,6 +170,8 @@ install_spark_jars() { copy_jars spark; }
 
 install_hdfs() { copy_jars hdfs; }
 
+install_yarn() { copy_jars yarn; } # beside those of hdfs
+
 install_s3a_jars() { copy_jars s3a; }
 
 install_iceberg() { copy_jars iceberg; }
@@ -284,7 +287,7 @@ install_chromium() {
 recipe() {
   case $1 in
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
-    kafka | spark-jars | s3a-jars | delta-jars | jdbc-jars | flink-jars | hdfs | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
+    kafka | spark-jars | s3a-jars | delta-jars | jdbc-jars | flink-jars | hdfs | yarn | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     versitygw) echo "$versitygw"; declare -f install_versitygw ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 own_environment ;;
     paimon) cat "$here/paimon.lock" "$here/jars/paimon/pom.xml"; declare -f install_paimon own_environment copy_jars ;;
@@ -292,7 +295,7 @@ recipe() {
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw spin chromium js)" ;;
   esac
 }
 
@@ -318,7 +321,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

@@ -79,6 +79,7 @@ TABLES = _arg(
     "--tables", action="store_true", help="also print a CREATE TABLE for the columns of the job (starts Spark)"
 )
 END = _arg("--end", action="store_true", help="stop idle sessions")
+TO = _arg("--to", required=True, metavar="FOLDER", help="folder on HDFS: hdfs://NAMENODE:PORT/FOLDER")
 PREPARED = _arg(
     "--prepared",
     choices=("commit", "rollback"),

@@ -102,6 +102,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             reads_log=False,
         ),
         _command(
+            "yarn-archive",
+            "installation",
+            "Put Spark's jars on HDFS once, so that runs on YARN do not upload them",
+            arg.TO,
+            ARG_OUTPUT,
+            reads_log=False,
+        ),
+        _command(
             "barriers",
             "barriers",
             "List barriers, newest first",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_ft.clients.hadoop import LOCAL, default_file_system
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.numbers import count_text
@@ -37,7 +38,12 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
 
 def _files(exam: Examination, source: FileSource) -> None:
     path = local(source.path) if scheme(source.path) == "file" else source.path
-    if path is None or scheme(path) or (os.environ.get("HADOOP_CONF_DIR") and not scheme(source.path)):
+    root = LOCAL if scheme(source.path) else default_file_system()
+    if not root.startswith("file:") and path and local_folders(path):
+        text = f"Spark looks for {path} on {root}, though this machine has such a folder"
+        exam.warn("folder", text, f"For the folder of this machine, write file://{path}. Otherwise do nothing.")
+        return
+    if path is None or scheme(path) or not root.startswith("file:"):
         exam.warn("folder", f"{source.path} was not checked: only Spark can reach it", "Check the first run.")
         return
     if both := [prefix for prefix in literal_prefixes(path) if os.path.lexists(prefix)]:

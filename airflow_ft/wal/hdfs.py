@@ -226,12 +226,33 @@ class HdfsFileSystem:
         found = self._ask(uri, lambda client, path: client.get_content_summary(path))
         return max(0, int(found.space_quota)), int(found.space_consumed)
 
+    def publish(self, uri: str, write: Callable[[BinaryIO], object]) -> bool:
+        """Create a large file, which `write` fills piece by piece. It appears as a whole, or not at all.
+
+        Returns False if another process was faster; its file stays.
+        """
+        temporary = self._filled(uri, write)
+        try:
+            self._rename(temporary, uri)
+        except (FileExistsError, FileNotFoundError):  # not found: an unanswered try of the client has renamed it
+            if not self.exists(uri):
+                raise
+            self._discard(temporary)
+            return False
+        except BaseException:
+            self._discard(temporary)
+            raise
+        return True
+
     def _temporary(self, uri: str, data: bytes) -> str:
+        return self._filled(uri, lambda file: file.write(data))
+
+    def _filled(self, uri: str, write: Callable[[BinaryIO], object]) -> str:
         folder, _, name = uri.rpartition("/")
         temporary = f"{folder}/.{name}.{uuid.uuid4().hex}"
         try:
             with self.create(temporary) as file:
-                file.write(data)
+                write(file)
         except BaseException:
             self._discard(temporary)
             raise

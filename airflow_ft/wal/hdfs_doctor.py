@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from xml.etree import ElementTree  # nosec B405 # Hadoop's own configuration
 
+from airflow_ft.clients.hadoop import read_site
 from airflow_ft.protocol.doctor import Examination
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
@@ -78,8 +78,4 @@ def _durability(exam: Examination) -> None:
 
 def _site() -> dict[str, str]:
     folder = os.environ.get("HADOOP_CONF_DIR") or f"{os.environ.get('HADOOP_HOME', '')}/etc/hadoop"
-    try:
-        root = ElementTree.parse(Path(folder) / "hdfs-site.xml").getroot()  # nosec B314 # Hadoop's own configuration
-    except (OSError, ElementTree.ParseError):
-        return {}
-    return {each.findtext("name", ""): each.findtext("value", "").strip() for each in root.iter("property")}
+    return read_site(Path(folder) / "hdfs-site.xml")

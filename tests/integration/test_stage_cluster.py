@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.submit import spark_home
+from tests.integration.holding import SECONDS, Holding
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises
 from tools.servers import Hdfs
@@ -38,43 +39,103 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+class Cluster:
+    """A master, and workers with a folder each: `worker-0`, ... All end with the block.
+
+    settings: Spark's settings of the servers. recovers: the master remembers workers and applications.
+    """
+
+    def __init__(self, folder: Path, workers: int, settings: Mapping[str, str], *, recovers: bool) -> None:
+        self._folder, self._port = folder, free_port()
+        self.url = f"spark://127.0.0.1:{self._port}"
+        self._pages = [free_port() for _ in range(1 + workers)]
+        if recovers:
+            (kept := folder / "master").mkdir()
+            settings = {
+                **settings,
+                "spark.deploy.recoveryMode": "FILESYSTEM",
+                "spark.deploy.recoveryDirectory": str(kept),
+            }
+        options = " ".join(f"-D{name}={value}" for name, value in settings.items())
+        self._environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_MASTER_OPTS": options,
+            "SPARK_WORKER_OPTS": options,
+        }
+        self.master: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def start_master(self) -> None:
+        self.master = self._start("Master", self._pages[0], "--port", str(self._port))
+
+    def start_worker(self) -> None:
+        number = len(self.workers)
+        own = ["-c", "1", "-m", "1g", "-d", str(self._folder / f"worker-{number}")]
+        self.workers.append(self._start("Worker", self._pages[1 + number], self.url, *own))
+
+    def kill_master(self) -> None:
+        assert self.master is not None
+        _end(self.master)
+
+    def kill_worker(self, number: int) -> None:
+        """With its executors, as a machine that is gone."""
+        worker = self.workers[number]
+        worker.send_signal(signal.SIGSTOP)  # it starts none in their place
+        for pid in _executors(self._folder / f"worker-{number}"):
+            os.kill(pid, signal.SIGKILL)
+        _end(worker)
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.start_master()
+            for _ in self._pages[1:]:
+                self.start_worker()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*reversed(self.workers), self.master):
+            if process is not None:
+                _end(process)
+
+    def _start(self, name: str, page: int, *arguments: str) -> "subprocess.Popen[bytes]":
+        log = self._folder / f"{name}.log"
+        program = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}"]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [*program, "--host", "127.0.0.1", "--webui-port", str(page), *arguments],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            _await_page(page, process, log)
+        except BaseException:
+            _end(process)
+            raise
+        return process
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 @contextlib.contextmanager
 def _cluster(tmp_path: Path, workers: int) -> Iterator[str]:
-    """A master, and workers with a folder each: `worker-0`, ..."""
-    port, page, *pages = (free_port() for _ in range(2 + workers))
-    url = f"spark://127.0.0.1:{port}"
-    host = ["--host", "127.0.0.1"]
-    commands = [["Master", *host, "--port", str(port), "--webui-port", str(page)]]
-    for number, known in enumerate(pages):
-        folder = ["-d", str(tmp_path / f"worker-{number}")]
-        commands.append(["Worker", url, *host, "-c", "1", "-m", "1g", *folder, "--webui-port", str(known)])
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for (name, *arguments), known in zip(commands, (page, *pages), strict=True):
-            with (tmp_path / f"{name}.log").open("wb") as log:
-                command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}"]
-                started.append(
-                    subprocess.Popen(
-                        [*command, *arguments],
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                )
-            _await_page(known, started[-1], tmp_path / f"{name}.log")
-        yield url
-    finally:
-        for process in reversed(started):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with Cluster(tmp_path, workers, {}, recovers=False) as cluster:
+        yield cluster.url
 
 
 def _await_page(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + SECONDS
     while True:
         assert process.poll() is None and time.monotonic() < deadline, log.read_text()
         with (
@@ -263,3 +324,102 @@ def test_two_executors_keep_log_and_state_on_hdfs(pipeline: StageWorld, hdfs: Hd
         found.append((row["k"], row["n"]))
         assert row["total"] == pytest.approx(totals[row["k"]])
     assert sorted(found) == sorted((k, 10 * n + i) for n in range(2) for i in range(2) for k in "abcd")
+
+
+# Three workers, of which an application uses two: the third takes the place of one that is gone.
+TWO_OF_THREE = {
+    "spark.cores.max": "2",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.locality.wait": "0s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
+}
+DECOMMISSION = {
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.storage.decommission.rddBlocks.enabled": "true",
+    "spark.storage.decommission.shuffleBlocks.enabled": "true",
+}
+
+
+def _with_executor(folder: Path) -> int:
+    """The number of a worker that has an executor."""
+    return next(number for number in range(3) if _executors(folder / f"worker-{number}"))
+
+
+def test_a_stateful_job_continues_without_a_worker(pipeline: StageWorld, tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {}, recovers=False) as cluster:
+        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
+        held.add(0, 1, 2)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            cluster.kill_worker(_with_executor(tmp_path))
+            held.await_workers(staged, 1, 3)
+            held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_stateful_job_continues_after_a_restart_of_a_master_that_recovers(
+    pipeline: StageWorld, tmp_path: Path
+) -> None:
+    """It gives the application a new executor afterwards."""
+    with Cluster(tmp_path, 3, {}, recovers=True) as cluster:
+        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
+        held.add(0, 1, 2)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            cluster.kill_master()
+            cluster.start_master()
+            os.kill(_executors(tmp_path / f"worker-{_with_executor(tmp_path)}")[0], signal.SIGKILL)
+            held.await_workers(staged, 1, 3)
+            held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_stateful_job_ends_without_its_master(pipeline: StageWorld, tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, {}, recovers=False) as cluster:
+        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
+        held.add(0, 1, 2)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            cluster.kill_master()
+            held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_decommissioned_worker_finishes_its_tasks_and_is_replaced(pipeline: StageWorld, tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, DECOMMISSION, recovers=False) as cluster:
+        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE | DECOMMISSION)
+        held.add(0, 1, 2)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            gone = _with_executor(tmp_path)
+            cluster.workers[gone].send_signal(signal.SIGPWR)
+            held.go(1)
+            held.until(staged, lambda: not _executors(tmp_path / f"worker-{gone}"), "its executor has ended")
+            held.await_workers(staged, 2)
+            held.go(2)
+            staged.result(SECONDS)
+            assert held.waiting(1) == 2, "no task was tried again"
+    held.judge()
+
+
+def test_an_executor_dies_beside_an_external_shuffle_service(pipeline: StageWorld, tmp_path: Path) -> None:
+    service = {"spark.shuffle.service.enabled": "true", "spark.shuffle.service.port": str(free_port())}
+    with Cluster(tmp_path, 1, service, recovers=False) as cluster:
+        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE | service | {"spark.cores.max": "1"})
+        held.add(0, 1, 2)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1, 1)
+            [executor] = _executors(tmp_path / "worker-0")
+            os.kill(executor, signal.SIGKILL)
+            held.await_workers(staged, 1, 2)
+            held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()

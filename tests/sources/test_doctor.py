@@ -9,6 +9,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.sources import CustomSource, FileSource, SocketSource
 from airflow_ft.sources.doctor import examine_source
+from tools.servers.hadoop import xml
 
 
 def _found(path: str) -> dict[str, tuple[Verdict, str]]:
@@ -58,10 +59,15 @@ def test_what_spark_would_read_in_another_way_is_told(tmp_path: Path) -> None:
     assert list(_found(f"{tmp_path}/in")) == ["folder ok", "folders warning", "encoding problem", "patterns warning"]
 
 
-def test_a_path_that_belongs_to_hadoop_is_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+def test_a_path_that_belongs_to_hadoop_is_not_looked_for_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of the same name on this machine is told of: its author may mean that one."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert list(_found("/nowhere")) == ["folder problem"] and list(_found(str(tmp_path))) == ["folder ok"]
+    (tmp_path / "core-site.xml").write_text(xml({"fs.defaultFS": "hdfs://name:8020"}))
     assert list(_found("/nowhere")) == ["folder warning"]
     assert list(_found("file:///nowhere")) == ["folder problem"]
+    assert list(_found(f"file://{tmp_path}")) == ["folder ok"]
+    assert "this machine has such a folder" in _found(str(tmp_path))["folder warning"][1]
 
 
 def test_a_socket_is_not_connected_to() -> None:

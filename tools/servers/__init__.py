@@ -24,6 +24,7 @@ from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
 from tools.servers.versitygw import VersityGw
+from tools.servers.yarn import Yarn
 
 __all__ = [
     "S3", "Cassandra",
@@ -40,4 +41,5 @@ __all__ = [
     "Server",
     "ServerError",
     "VersityGw",
+    "Yarn",
 ]  # fmt: skip

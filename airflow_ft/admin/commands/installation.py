@@ -12,7 +12,9 @@ from airflow.configuration import conf
 from airflow_ft.admin import documentation
 from airflow_ft.admin.commands.common import Size, command, print_table, say
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.registry import systems
+from airflow_ft.store.events import bytes_text
 
 
 @command
@@ -101,3 +103,19 @@ def sessions(args: Namespace) -> None:
         print_table(rows, args.output)
     else:
         say("this user keeps no Spark session on this machine")
+
+
+@command
+def yarn_archive(args: Namespace) -> None:
+    """`airflow ft yarn-archive --to FOLDER`: prints the setting that names the archive."""
+    from airflow_ft.spark.session.submit import spark_home
+    from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
+
+    made = upload(spark_home(), args.to)
+    row = {"archive": made.uri, "jars": made.jars, "size": Size(made.bytes), "uploaded": made.uploaded}
+    if args.output in ("json", "yaml"):
+        print_table([row], args.output)
+        return
+    done = "uploaded" if made.uploaded else "already there"
+    say(f"{made.uri}: {done}, {count_text(made.jars, 'jar')}, {bytes_text(made.bytes)}")
+    say(f'set spark_conf={{"{ARCHIVE}": "{made.uri}"}} on the pipelines, or in [airflow_ft] spark_conf')

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver.failures import reason
 from airflow_ft.spark.session.session_leases import attach, detach
+from airflow_ft.spark.session.yarn import unknown_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,8 @@ def _started(master: str) -> SparkSession:
     try:
         return SparkSession.builder.getOrCreate()
     except Exception as error:  # in words of the JVM, which has already logged the reason
+        if refused := unknown_queue(reason(error), master):
+            raise refused from error
         raise StageError(
             f"Spark did not start with the master {master!r}: {reason(error).rstrip('.')}.",
             code="spark_not_started",

@@ -16,8 +16,10 @@ from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
-from airflow_ft.spark.session import connector, s3a
+from airflow_ft.spark.session import connector, s3a, yarn
 from airflow_ft.spark.session.submit import jar_files, spark_home
+from airflow_ft.spark.session.yarn_archive import ARCHIVE
+from airflow_ft.wal.hdfs import HdfsFileSystem
 
 MINIMUM_JAVA = 17
 _MINIMUM = {
@@ -26,7 +28,8 @@ _MINIMUM = {
     "protobuf": ("sql/streaming/proto/StateMessage_pb2.py", r"Domain\.PUBLIC,\s*\d+,\s*\d+,\s*\d+"),
 }
 """By library: where pyspark says which it needs."""
-_ON_YARN = ("spark.yarn.archive", "spark.yarn.jars")
+_ON_YARN = (ARCHIVE, "spark.yarn.jars")
+_UPLOAD = "airflow ft yarn-archive --to hdfs://NAMENODE:PORT/FOLDER"
 _TIMEOUT = 30  # seconds for `java -version`
 
 
@@ -59,7 +62,8 @@ def examine_spark(
         exam.ok("jars", f"{len(files)} jar files")
     if home is not None:
         _examine_python(exam, home)
-    _examine_master(exam, master or conf.get("spark.master", ""), conf)
+    if yarn.is_yarn(master or conf.get("spark.master", "")):
+        _examine_yarn(exam, conf)
     if home is not None:
         _examine_connector(exam, home, files or [], conf, needs_connector)
     if home is not None and is_bucket(wal_root):
@@ -93,20 +97,46 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _examine_master(exam: Examination, master: str, conf: Mapping[str, str]) -> None:
-    """Check what a master needs that Spark does not ask for."""
+def _examine_yarn(exam: Examination, conf: Mapping[str, str]) -> None:
+    """Check what YARN needs: its configuration, a ResourceManager, the queue, and Spark's jars."""
+    name = "yarn"
+    before = len(exam.checks)
+    found = exam.attempt(name, lambda: yarn.require_cluster(conf))
+    if found is not None:
+        servers = ", ".join(f"{host}:{port}" for host, port in found.addresses()) or "its address is not in the files"
+        exam.ok(name, f"ResourceManager {servers}, as {found.folder} says; paths without a scheme: {found.file_system}")
+        _examine_queue(exam, found, conf.get(yarn.QUEUE, "default"))
+    elif len(exam.checks) == before:
+        exam.warn(name, "not checked: spark-env.sh may set HADOOP_CONF_DIR", "Set HADOOP_CONF_DIR for the workers.")
     name = "spark jars"
-    if not master.startswith("yarn"):
-        return
-    if given := [each for each in _ON_YARN if conf.get(each)]:
+    archive = conf.get(ARCHIVE, "")
+    if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):  # without a server: the cluster's own
+        there = exam.attempt(name, lambda: HdfsFileSystem().seen(archive))
+        if there is False:
+            exam.problem(name, f"{archive} does not exist", f"Run `{_UPLOAD}`, and set {ARCHIVE} to what it prints.")
+        elif there:
+            exam.ok(name, f"{ARCHIVE} is {archive}")
+    elif given := [each for each in _ON_YARN if conf.get(each)]:
         exam.ok(name, f"{given[0]} is {conf[given[0]]}")
-        return
-    exam.warn(
-        name,
-        "neither spark.yarn.archive nor spark.yarn.jars is set, so each run uploads Spark's jars (456 MB with 4.2)",
-        "Put them on HDFS once, and set spark.yarn.archive in spark_conf. Or set"
-        " spark.yarn.jars=local:/path/on/all/nodes/jars/*.",
-    )
+    else:
+        exam.warn(
+            name,
+            "neither spark.yarn.archive nor spark.yarn.jars is set, so each run uploads Spark's jars (417 MB with 4.2)",
+            f"Run `{_UPLOAD}` once, and set {ARCHIVE} in spark_conf to what it prints. Or set"
+            " spark.yarn.jars=local:/path/on/all/nodes/jars/*.",
+        )
+
+
+def _examine_queue(exam: Examination, found: yarn.HadoopConfiguration, queue: str) -> None:
+    known = yarn.queues(found)
+    if not known:
+        exam.ok("queue", f"{queue} was not checked: the ResourceManager's page does not list queues")
+    elif queue in known:
+        exam.ok("queue", queue)
+    else:
+        short = sorted(each for each in known if not each.startswith("root."))
+        remedy = f"Name one of the cluster's leaf queues in spark_conf: {yarn.QUEUE}."
+        exam.problem("queue", f"YARN has no queue {queue!r}, but {', '.join(short)}", remedy, "queue_unknown")
 
 
 def _examine_connector(

@@ -40,6 +40,7 @@ from airflow_ft.spark.session.submit import (
     prepare,
     write_main,
 )
+from airflow_ft.spark.session.yarn import is_yarn, require_cluster
 from airflow_ft.spark.state.settings import refuse_changed
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
@@ -89,6 +90,8 @@ def run_stage(
         StageError: the driver was killed or failed for another reason.
     """
     refuse_changed(request.pipeline, request.base, request.conf)
+    if is_yarn(request.master or request.conf.get("spark.master", "")):
+        require_cluster(request.conf, request.pipeline)
     hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
     with (

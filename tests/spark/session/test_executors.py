@@ -88,17 +88,3 @@ def test_doctor_tells_of_libraries_that_python_functions_need(tmp_path: Path, mo
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert check().verdict == Verdict.WARNING
     assert "older than 99.1.0" in check().text and "older than 98.0.5" in check().text and "pyarrow" not in check().text
-
-
-@pytest.mark.parametrize(
-    ("conf", "verdict"),
-    [
-        ({}, "warning"),
-        ({"spark.yarn.archive": "hdfs:///spark.zip"}, "ok"),
-        ({"spark.yarn.jars": "local:/opt/jars/*"}, "ok"),
-    ],
-)
-def test_doctor_tells_of_jars_that_each_run_would_upload(conf: dict[str, str], verdict: str) -> None:
-    found = {check.name: check for check in examine_spark("yarn", [], conf=conf)}
-    assert found["spark jars"].verdict == verdict
-    assert "spark jars" not in {check.name for check in examine_spark("local[*]", [])}
