@@ -13,7 +13,7 @@ from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
-from airflow_ft.spark.session import connector, s3a
+from airflow_ft.spark.session import connector, kubernetes, s3a
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -101,6 +101,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         conf = UNSEEN_CONF | conf
     if request.master:
         conf["spark.master"] = request.master
+    if kubernetes.is_kubernetes(conf["spark.master"]):
+        conf |= kubernetes.settings(conf["spark.master"], conf)
     if not is_local(conf["spark.master"]) and not request.streaming:
         # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
         conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")

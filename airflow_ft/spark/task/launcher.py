@@ -29,6 +29,7 @@ from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session import kubernetes, yarn
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
     DRAIN,
@@ -38,9 +39,9 @@ from airflow_ft.spark.session.submit import (
     driver_environment,
     environment,
     prepare,
+    spark_home,
     write_main,
 )
-from airflow_ft.spark.session.yarn import is_yarn, require_cluster
 from airflow_ft.spark.state.settings import refuse_changed
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
@@ -90,8 +91,7 @@ def run_stage(
         StageError: the driver was killed or failed for another reason.
     """
     refuse_changed(request.pipeline, request.base, request.conf)
-    if is_yarn(request.master or request.conf.get("spark.master", "")):
-        require_cluster(request.conf, request.pipeline)
+    _require_cluster(request)
     hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
     with (
@@ -167,6 +167,15 @@ def _trace(store: DecisionLog, pipeline: str, number: int) -> None:
         with suppress(AirflowFtError):
             found, events = store.checkpoint(pipeline, number), store.events(pipeline, number, MOST_EVENTS)
             store.meter.ended(found, events)
+
+
+def _require_cluster(request: StageRequest) -> None:
+    """Refuse what Spark would wait for on a cluster."""
+    master = request.master or request.conf.get("spark.master", "")
+    if yarn.is_yarn(master):
+        yarn.require_cluster(request.conf, request.pipeline)
+    elif kubernetes.is_kubernetes(master):
+        kubernetes.require_cluster(master, request.conf, spark_home(), request.pipeline)
 
 
 @contextmanager
