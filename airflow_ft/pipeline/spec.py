@@ -189,7 +189,6 @@ class PipelineSpec:
             self.wal_root,
             self.spark_master,
             self.spark_conf,
-            streaming=self.streaming,
             keep_session=self.keep_session,
             position=self.position,
             from_savepoint=self._starts_from_savepoint,

@@ -416,7 +416,6 @@ BUCKET = "s3://lake@wal/log"
     [
         ({"wal_root": "s3://key:secret@wal/log"}, "path_invalid", {"path": "s3://...@wal/log"}),
         ({"wal_root": "s3://wal"}, "path_invalid", {"path": "s3://wal"}),
-        ({"streaming": True}, "log_in_bucket", {"arguments": ["wal_root", "streaming"]}),
         ({"keep_session": timedelta(1)}, "log_in_bucket", {"arguments": ["wal_root", "keep_session"]}),
         ({"from_savepoint": "/savepoints/1"}, "log_in_bucket", {"arguments": ["wal_root", "from_savepoint"]}),
         ({"spark_master": "spark://host:7077"}, "log_in_bucket", {"value": "spark://host:7077"}),
@@ -436,6 +435,7 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
     with raises(ConfigurationError, "log_in_bucket", value="yarn"):
         rendered(declared, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
+    spec(wal_root=BUCKET, streaming=True)
     spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="{{ params.savepoint }}")
 
 
