@@ -75,18 +75,25 @@ class S3FileSystem:
         return f"s3a://{place.bucket}/{place.key}"
 
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri) or self._has_some(uri))
+        return markers.looked(self, uri, lambda: self.seen(uri) or self.seen_folder(uri), twice=False)
 
     def names(self, uri: str) -> list[str]:
-        return markers.looked(self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE])
+        return markers.looked(
+            self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE], twice=False
+        )
 
     def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: self._tree(uri))
+        return markers.looked(self, uri, lambda: self._tree(uri), twice=False)
+
+    def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
+        """Return the files of `tree`, each with its bytes and with the identity of its contents."""
+        tags = _bucket(uri).tags(uri)
+        return {name: (size, tags.get(name)) for name, size in self.tree(uri).items()}
 
     def seen(self, uri: str) -> bool:
         return _bucket(uri).size_of(uri) is not None
 
-    def _has_some(self, uri: str) -> bool:
+    def seen_folder(self, uri: str) -> bool:
         return next(iter(_bucket(uri).under(uri)), None) is not None
 
     def _tree(self, uri: str) -> dict[str, int]:
@@ -145,7 +152,7 @@ class S3FileSystem:
         bucket.ask(uri, lambda key: obstore.put(bucket.store, key, data, use_multipart=False))
 
     def make_folder(self, uri: str) -> None:
-        if self.seen(uri) or self._has_some(uri):
+        if self.seen_folder(uri):
             raise FileExistsError(errno.EEXIST, "it exists already", uri)
         _bucket(uri).write(self.uri(uri, MADE), uuid.uuid4().hex.encode())
 
