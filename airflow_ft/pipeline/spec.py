@@ -190,7 +190,6 @@ class PipelineSpec:
             self.spark_master,
             self.spark_conf,
             keep_session=self.keep_session,
-            position=self.position,
             from_savepoint=self._starts_from_savepoint,
         )
         check_late_after(self.late_after)

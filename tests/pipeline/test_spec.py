@@ -436,6 +436,7 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
         rendered(declared, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
     spec(wal_root=BUCKET, streaming=True)
+    PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="{{ params.savepoint }}")
 
 
@@ -456,8 +457,3 @@ def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(m
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "yarn")
     with raises(ConfigurationError, "log_in_bucket", value="yarn"):
         resolve(spec(wal_root=None))
-
-
-def test_rows_of_other_programs_are_not_kept_in_a_bucket() -> None:
-    with raises(ConfigurationError, "log_in_bucket", arguments=["wal_root", "position"]):
-        PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)
