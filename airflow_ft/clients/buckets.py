@@ -109,10 +109,10 @@ class BucketSettings:
         if not given.get("access_key_id") or not given.get("secret_access_key"):
             where = f"connection {conn_id!r}" if conn_id else "the environment"
             raise ConfigurationError(
-                f"{where} has no access key and secret key for the write-ahead log. Roles of a machine and profiles are"
+                f"{where} has no access key and secret key. Roles of a machine and profiles are"
                 " not supported here, because tasks and Spark could find different ones.",
                 code="connection_invalid",
-                remedy=f"Give both keys in the connection, and name it in wal_root: {_HOW}."
+                remedy=f"Give both keys in the connection, and name it: {_HOW}."
                 " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command.",
                 fields=["login", "password"],
             )
@@ -180,7 +180,7 @@ def settings_of(place: BucketPlace) -> BucketSettings:
     """
     conn_id = place.conn_id
     if not conn_id and conn_id not in _settings:
-        _settings[conn_id] = BucketSettings.from_environment(os.environ)
+        _settings[conn_id] = _of_environment(place)
     if conn_id not in _settings:
         return renew(place)
     if (at := _read_at.get(conn_id)) is not None and time.monotonic() - at > RENEWED_EACH:
@@ -200,6 +200,18 @@ def renew(place: BucketPlace) -> BucketSettings:
     found = _settings[place.conn_id] = _found(place)
     _read_at[place.conn_id] = time.monotonic()
     return found
+
+
+def _of_environment(place: BucketPlace) -> BucketSettings:
+    try:
+        return BucketSettings.from_environment(os.environ)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{place} cannot be reached: {error.what}",
+            code=error.code,
+            remedy=error.remedy,
+            **{**error.fields, "path": str(place)},
+        ) from None
 
 
 def _found(place: BucketPlace) -> BucketSettings:
