@@ -179,7 +179,12 @@ class S3FileSystem:
             self.make_folder(target)
             try:
                 with ThreadPoolExecutor(_COPIES) as pool:
-                    list(pool.map(lambda name: self._copy(self.uri(source, name), self.uri(target, name)), found))
+                    list(
+                        pool.map(
+                            lambda each: self._copy(self.uri(source, each[0]), self.uri(target, each[0]), each[1]),
+                            found.items(),
+                        )
+                    )
                 return len(found)
             except FileNotFoundError:  # its owner has replaced files since they were listed
                 self.remove_tree(target)
@@ -189,15 +194,15 @@ class S3FileSystem:
         if self.seen(target):
             raise FileExistsError(errno.EEXIST, "it exists already", target)
         if _is_one_store(source, target):
-            self._copy(source, target)
+            self._copy(source, target, self.size(source))
         else:
             copy_file(self, source, self, target)
 
-    def _copy(self, source: str, target: str) -> None:
+    def _copy(self, source: str, target: str, size: int) -> None:
         import obstore
 
         bucket = _bucket(target)
-        if self.size(source) > LARGEST_COPY:
+        if size > LARGEST_COPY:
             return copy_file(self, source, self, target)
         bucket.ask(source, lambda key: obstore.copy(bucket.store, key, split(target)[1]))
 

@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 CONF = {"spark.python.authenticate.socketTimeout": "120s"}
-MOST_REQUESTS = 100
+MOST_REQUESTS = 40
 JARS = str(local_folder() / "jars" / "s3a")
 
 
