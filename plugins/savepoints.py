@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 
-from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.pipeline import settings
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.lookup import retained
@@ -70,10 +69,10 @@ def _folder(store: QueryLog, name: str) -> str:
     """The folder of savepoints; 503 when it is not there, although a savepoint of the pipeline was put into it."""
     with configured():
         folder = settings.savepoint_dir()
-        refuse_savepoint(folder)
         files = filesystem(folder)
         folder = files.uri(folder)
-    if not files.exists(folder):
+        found = files.exists(folder)
+    if not found:
         taken = [each for each in store.events(name, limit=MOST) if each.kind == EventKind.SAVEPOINT]
         if any(str(each.detail.get("uri", "")).startswith(f"{folder}/") for each in taken):
             raise RefusedError(

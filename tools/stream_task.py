@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.buckets import BucketPlace, renew, resolve_with
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.lease import Worker
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[1]
 JARS = PROJECT / ".local" / "jars" / "spark"
+S3A = JARS.with_name("s3a")
 PARTICIPANTS: Mapping[str, Any] = {
     "kafka": kafka_participant,
     "mysql": mysql_participant,
@@ -58,6 +60,7 @@ class Stream:
 
     topics, tables, files: what each sink goes into, by its name: of Kafka, of MySQL, of the SQLite file. keys: of a
     table in which rows replace each other ("upsert", with a column `version`). jobs: the folder with the job's module.
+    lake: of the connection to a store whose bucket has the log.
     """
 
     folder: str
@@ -75,6 +78,7 @@ class Stream:
     kafka: str = ""
     mysql: Mapping[str, Any] = field(default_factory=dict)
     sqlite: str = ""
+    lake: Mapping[str, Any] = field(default_factory=dict)
     job_args: Mapping[str, Any] = field(default_factory=dict)
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
@@ -106,9 +110,11 @@ class Stream:
         return {"strategy": "upsert", "key_columns": list(keys), "version_column": "version"} if keys else {}
 
     def connection(self, conn_id: str) -> ConnectionInfo:
-        """Of the three that there are."""
+        """Of the four that there are."""
         if conn_id == "shop":
             return ConnectionInfo("shop", "mysql", **self.mysql)
+        if conn_id == "lake":
+            return ConnectionInfo("lake", "aws", **self.lake)
         if conn_id == "file":
             return ConnectionInfo("file", "sqlite", host=self.sqlite)
         return ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": self.kafka, "group.id": "ignored"})
@@ -120,6 +126,7 @@ class Stream:
 
     def context(self) -> Context[DecisionLog]:
         """The run as the task sees it."""
+        resolve_with(self.connection)
         return Context(
             store=open_store(self.store_url),
             pipeline=self.pipeline,
@@ -149,7 +156,8 @@ class Stream:
             sinks=(*self.tables, *self.topics, *self.files),
             master="local[2]",
             conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "2", **self.conf},
-            jars=(str(JARS),),
+            jars=(str(JARS), str(S3A)) if self.lake else (str(JARS),),
+            buckets=[renew(BucketPlace.of(self.log_root)).to_json()] if self.lake else (),
             python_path=(self.jobs,),
             checkpointing=CheckpointConfig.from_json(self.checkpointing),
             streaming=True,

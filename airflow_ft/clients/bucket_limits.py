@@ -49,14 +49,3 @@ def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> N
                 remedy=f"Remove {name} from spark_conf. airflow-ft takes the settings from the connection in wal_root.",
                 setting=name,
             )
-
-
-def refuse_savepoint(*uris: str) -> None:
-    """Raise ConfigurationError for a savepoint that lies in a bucket, or is of a pipeline whose log does."""
-    if found := next(filter(is_bucket, uris), None):
-        raise ConfigurationError(
-            f"{found} is in a bucket. Savepoints are not supported there yet.",
-            code="log_in_bucket",
-            remedy=f"{_ELSEWHERE} for the savepoint, and as wal_root of its pipeline.",
-            path=found,
-        )

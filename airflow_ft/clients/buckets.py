@@ -4,15 +4,18 @@
 environment. Either way the settings are complete, so that task, command, driver and Spark's S3A use the same ones.
 What else the environment says of AWS, such as a session token beside a connection's keys, never mixes with them.
 
-A task or command says once where connections are found (`resolve_with`). A driver gets the settings from its task
-(`learn`), since it cannot ask Airflow.
+A task or command says once where connections are found (`resolve_with`). It reads them again every few minutes, as
+keys are replaced while a stream or the API server runs. A driver gets the settings from its task (`learn`), since it
+cannot ask Airflow.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -106,10 +109,10 @@ class BucketSettings:
         if not given.get("access_key_id") or not given.get("secret_access_key"):
             where = f"connection {conn_id!r}" if conn_id else "the environment"
             raise ConfigurationError(
-                f"{where} has no access key and secret key for the write-ahead log. Roles of a machine and profiles are"
+                f"{where} has no access key and secret key. Roles of a machine and profiles are"
                 " not supported here, because tasks and Spark could find different ones.",
                 code="connection_invalid",
-                remedy=f"Give both keys in the connection, and name it in wal_root: {_HOW}."
+                remedy=f"Give both keys in the connection, and name it: {_HOW}."
                 " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command.",
                 fields=["login", "password"],
             )
@@ -133,26 +136,39 @@ class BucketSettings:
         return tuple(filter(None, (self.access_key_id, self.secret_access_key, self.session_token)))
 
 
+RENEWED_EACH = 300.0
+"""Seconds after which a connection is read again. Known settings stay in use while it cannot be read."""
+
 _resolvers: list[ConnectionResolver] = []
 _settings: dict[str, BucketSettings] = {}
+_read_at: dict[str, float] = {}
+"""When a connection was read; none: its settings were learned."""
 
 
 def resolve_with(connections: ConnectionResolver) -> None:
     """Look connections up in this way from now on. Known settings stay those of the former way only if it is this."""
     if _resolvers != [connections]:
+        forget()
         _resolvers[:] = [connections]
-        _settings.clear()
+
+
+def resolve_by_default(connections: ConnectionResolver) -> None:
+    """Look connections up in this way unless the process has said another one."""
+    if not _resolvers:
+        resolve_with(connections)
 
 
 def forget() -> None:
     """Forget how connections are found, and all settings."""
     _resolvers.clear()
     _settings.clear()
+    _read_at.clear()
 
 
 def learn(settings: BucketSettings) -> None:
     """Use these settings for their connection."""
     _settings[settings.conn_id] = settings
+    _read_at.pop(settings.conn_id, None)
 
 
 def settings_of(place: BucketPlace) -> BucketSettings:
@@ -163,9 +179,39 @@ def settings_of(place: BucketPlace) -> BucketSettings:
         StorageUnavailableError: the connection cannot be read now.
     """
     conn_id = place.conn_id
+    if not conn_id and conn_id not in _settings:
+        _settings[conn_id] = _of_environment(place)
     if conn_id not in _settings:
-        _settings[conn_id] = _found(place) if conn_id else BucketSettings.from_environment(os.environ)
+        return renew(place)
+    if (at := _read_at.get(conn_id)) is not None and time.monotonic() - at > RENEWED_EACH:
+        _read_at[conn_id] = time.monotonic()
+        with suppress(StorageUnavailableError, ConfigurationError):
+            return renew(place)
     return _settings[conn_id]
+
+
+def renew(place: BucketPlace) -> BucketSettings:
+    """Read the connection of a place now, and return its settings: a driver keeps them to its end.
+
+    Raises as `settings_of` does.
+    """
+    if not place.conn_id:
+        return settings_of(place)
+    found = _settings[place.conn_id] = _found(place)
+    _read_at[place.conn_id] = time.monotonic()
+    return found
+
+
+def _of_environment(place: BucketPlace) -> BucketSettings:
+    try:
+        return BucketSettings.from_environment(os.environ)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{place} cannot be reached: {error.what}",
+            code=error.code,
+            remedy=error.remedy,
+            **{**error.fields, "path": str(place)},
+        ) from None
 
 
 def _found(place: BucketPlace) -> BucketSettings:

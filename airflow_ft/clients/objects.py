@@ -79,6 +79,15 @@ class Bucket(ABC):
                 for each in some:
                     yield str(each["path"]), int(each["size"])
 
+    def tags(self, uri: str) -> dict[str, tuple[object, ...]]:
+        """Return what identifies the contents of each object below a folder, by relative key."""
+        import obstore
+
+        _, key = split(uri)
+        with self.translated_errors(uri):
+            listed = [each for some in obstore.list(self.store, key) for each in some]
+        return {str(each["path"]).removeprefix(f"{key}/"): (each["e_tag"], each["last_modified"]) for each in listed}
+
     def size_of(self, uri: str) -> int | None:
         """Return the bytes of an object; None if there is none."""
         return self.ask(uri, self._size)

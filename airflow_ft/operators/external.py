@@ -47,7 +47,7 @@ class ExternalFolderOperator(_ExternalOperator):
     Looks at the sinks first, so that nothing is computed for a table that is missing. Each execution hands out another
     folder and removes the earlier one. Skips itself, and the tasks behind it, if the run has delivered its rows.
 
-    The arguments are those of `CheckpointOperator`. Result: the folder, a path or a URI of HDFS.
+    The arguments are those of `CheckpointOperator`. Result: the folder: a path, or a URI of HDFS or of a bucket.
     """
 
     role = "folder"
@@ -71,7 +71,8 @@ class ExternalStageOperator(_ExternalOperator):
     Files and columns are checked before anything is published. If the position is published, nothing is read.
 
     Args:
-        folder: the output of `ExternalFolderOperator`, or a folder of your own: a path, or a URI of HDFS.
+        folder: the output of `ExternalFolderOperator`, or a folder of your own: a path, hdfs://NAMENODE:PORT/PATH
+            or s3://CONNECTION@BUCKET/FOLDER.
 
     The other arguments are those of `CheckpointOperator`. Result: {"numbers": published, "count", "first", "last",
     "checkpoint": of the position, "position", "repeated": an earlier run has published it}.

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Collection, Mapping
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError
 
@@ -133,14 +135,16 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     from pyspark.sql import functions as F
 
     from airflow_ft.spark.driver.types import check_types
+    from airflow_ft.wal.filesystem import filesystem
     from airflow_ft.wal.incoming import ParquetRows
 
     check_types(frame.schema, sink)
-    location = folder.files.uri(folder.beside, sink)
+    private = _private_folder(frame) if is_bucket(folder.root) else None
+    location = folder.files.uri(folder.beside, sink) if private is None else f"file://{private.name}/rows"
     observation = Observation()
     try:
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        observed.write.parquet(folder.files.hadoop_path(location))
+        observed.write.parquet(filesystem(location).hadoop_path(location))
     except PySparkException as error:
         raise JobError(
             f"Spark could not compute the rows: {str(error).splitlines()[0].rstrip('.')}.",
@@ -148,6 +152,7 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
             remedy="Correct the program. Nothing was published.",
         ) from error
     rows, counted = ParquetRows(location), int(observation.get["rows"])
+    rows.keeps = private
     if rows.count != counted:
         raise SealError(
             f"Spark counted {counted} rows, but its files have {rows.count}.",
@@ -157,6 +162,26 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
             found=rows.count,
         )
     return rows
+
+
+def _private_folder(frame: DataFrame) -> TemporaryDirectory[str]:
+    """Return a folder of this machine for what the program's own Spark writes, which has no keys of the bucket.
+
+    Raises:
+        ConfigurationError: Spark writes on other machines.
+    """
+    from airflow_ft.spark.request import is_local
+
+    master = frame.sparkSession.conf.get("spark.master", "") or ""
+    if ".connect." in type(frame).__module__ or not is_local(master):
+        raise ConfigurationError(
+            f"wal_root is in a bucket, and the Spark of this program works on other machines ({master or 'Connect'}).",
+            code="log_in_bucket",
+            remedy="Write the rows into a folder with frame.write.parquet(...), and give that folder:"
+            " s3://CONNECTION@BUCKET/FOLDER.",
+            value=master,
+        )
+    return TemporaryDirectory(prefix="airflow-ft-given-")
 
 
 def _require_all(rows: Mapping[Any, object], sinks: Collection[str]) -> None:

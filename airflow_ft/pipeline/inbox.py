@@ -16,12 +16,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
+from airflow_ft.clients.s3 import SCHEME
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ExternalRowsError
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.wal.filesystem import filesystem, is_remote
+from airflow_ft.wal.filesystem import filesystem, identity, is_remote
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ def hand_out(
 ) -> str | None:
     """Return a new, empty folder; None: the run has staged its rows. Looks at the sinks first.
 
-    Removes earlier folders: the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS.
+    Removes earlier folders: the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of
+    a bucket (s3://BUCKET/FOLDER, as other programs understand it: without the connection).
 
     Raises:
         TurnHeldError: another run has the turn.
@@ -67,6 +70,9 @@ def hand_out(
         keeper.check()
         folder = files.uri(inbox, str(epoch))
         files.make_folder(folder)
+    if is_bucket(folder):
+        place = BucketPlace.of(folder)
+        return f"{SCHEME}://{place.bucket}/{place.key}"
     return folder if is_remote(folder) else str(local_path(folder))
 
 
@@ -75,9 +81,11 @@ class HandedOut:
 
     def __init__(self, pipeline: ResolvedPipeline, folder: str) -> None:
         self._files, self._inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
-        self._rows = GivenRows(folder, pipeline.required_sinks)
-        self._folder = folder
-        self.is_own = filesystem(folder).uri(folder).startswith(f"{self._inbox}/")
+        below = identity(folder).removeprefix(f"{identity(self._inbox)}/")
+        self.is_own = below != identity(folder)
+        # Its own folder is reached as the log is: the text of a folder in a bucket lacks the connection.
+        self._folder = self._files.uri(self._inbox, below) if self.is_own else folder
+        self._rows = GivenRows(self._folder, pipeline.required_sinks)
 
     def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
         """Return the rows by sink. ExternalRowsError if a newer folder was handed out, or two jobs wrote here."""

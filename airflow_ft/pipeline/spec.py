@@ -31,7 +31,6 @@ from airflow_ft.pipeline.spec_checks import (
 from airflow_ft.pipeline.templates import declared, declared_name, no_suffix, plain, rebuild
 from airflow_ft.protocol.arguments import (
     check_type,
-    is_late_anywhere,
     is_resolved_later,
     is_template,
     refuse_object,
@@ -189,20 +188,11 @@ class PipelineSpec:
             self.wal_root,
             self.spark_master,
             self.spark_conf,
-            streaming=self.streaming,
             keep_session=self.keep_session,
-            position=self.position,
-            from_savepoint=self._starts_from_savepoint,
         )
         check_late_after(self.late_after)
         for name in ("overlap", "streaming", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
-
-    @property
-    def _starts_from_savepoint(self) -> bool:
-        """Return whether a run may start from a savepoint, as far as it is known."""
-        found = FromSavepoint.of(self.from_savepoint)
-        return found is not None and not is_late_anywhere(found.path) and found.is_given and not found.is_beginning
 
     def _check_sinks(self) -> None:
         check_sinks(self.sinks, self.optional_sinks)

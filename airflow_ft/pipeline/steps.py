@@ -325,10 +325,10 @@ def request(
 
 def _buckets(root: str, base: SparkPosition | None) -> list[BucketSettings]:
     """Return the settings for buckets of the log: of this one, and of that where the last run worked."""
-    from airflow_ft.clients.buckets import BucketPlace, is_bucket, settings_of
+    from airflow_ft.clients.buckets import BucketPlace, is_bucket, renew
 
     places = [BucketPlace.of(uri) for uri in (root, base.location if base else "") if is_bucket(uri)]
-    return list({place.conn_id: settings_of(place) for place in places}.values())
+    return [renew(place) for place in {place.conn_id: place for place in places}.values()]
 
 
 def prepare(

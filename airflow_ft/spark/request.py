@@ -178,7 +178,7 @@ class StageRequest:
                     setting=name,
                     value=value,
                 )
-        refuse_for_buckets(self.wal_root, streaming=self.streaming, keep_session=self.keep_session)
+        refuse_for_buckets(self.wal_root, keep_session=self.keep_session)
         check_bucket_spark(self.wal_root, self.master, self.conf)
         for source in self.sources.values():
             source_from_json(source)

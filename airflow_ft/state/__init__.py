@@ -49,9 +49,12 @@ def open(pipeline: str, *, store: DecisionLog | str | None = None, at: int | Non
 
 def open_savepoint(path: str) -> State:
     """The state in a savepoint's folder (URI or absolute path), wherever it lies."""
+    from airflow_ft.clients.buckets import resolve_by_default
+    from airflow_ft.pipeline.connections import task_connections
     from airflow_ft.state import positions
     from airflow_ft.state.handle import State
 
+    resolve_by_default(task_connections)
     position = positions.of_savepoint(path)
 
     def find(number: int | None) -> positions.Position:

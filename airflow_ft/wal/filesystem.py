@@ -29,6 +29,9 @@ class FileSystem(Protocol):
     def seen(self, uri: str) -> bool:
         """`exists` without a look at the root, for a caller that polls until something is there."""
 
+    def seen_folder(self, uri: str) -> bool:
+        """As `seen`, for a folder."""
+
     # StorageUnavailableError of these three: nothing is there, and its root is away.
     def exists(self, uri: str) -> bool: ...
 
@@ -165,7 +168,7 @@ def identity(uri: str) -> str:
 
 def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
     """Raise StageError if an attempt's folder exists: see `another_history`."""
-    if files.exists(uri):
+    if files.seen_folder(uri) if is_remote(uri) else files.exists(uri):
         raise another_history(uri, pipeline)
 
 

@@ -97,6 +97,9 @@ class HdfsFileSystem:
     def hadoop_path(self, uri: str) -> str:
         return self.uri(uri)
 
+    def seen_folder(self, uri: str) -> bool:
+        return self.seen(uri)
+
     def exists(self, uri: str) -> bool:
         return markers.looked(self, uri, lambda: self.seen(uri))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from airflow_ft.clients.buckets import is_bucket
@@ -23,6 +24,7 @@ from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
+from airflow_ft.wal.s3 import S3FileSystem
 from airflow_ft.wal.writer import (
     ROW_GROUP_BYTES,
     ROWS_A_FILE,
@@ -81,13 +83,15 @@ class ParquetRows:
 
     Names that begin with '.' or '_' are left out, as Spark does. Files keep Spark's order, others that of their names.
 
-    `count`: the number of rows, by the files' footers.
+    `count`: the number of rows, by the files' footers. `keeps`: a folder that lives as long as this.
 
     Raises:
         ExternalRowsError: there are no files, one cannot be read, or they do not fit together.
         StorageUnavailableError: the disk fails.
         ConfigurationError: `location` is on no file system of the log.
     """
+
+    keeps: TemporaryDirectory[str] | None = None
 
     def __init__(self, location: str) -> None:
         self._files, self.location, only = _folder_of(location)
@@ -112,17 +116,23 @@ class ParquetRows:
         if self._look() != self._found:
             raise self._changed()
 
-    def _look(self) -> Mapping[str, tuple[int, ...]]:
-        """Return for each file its size, on local disks also inode and time: a later file in its place differs."""
+    def _look(self) -> Mapping[str, tuple[object, ...]]:
+        """Return for each file its size and what else differs in a later file in its place.
+
+        That is inode and time on local disks, and the object's tag in buckets.
+        """
         with self._readable(self.location):
             return self._sizes()
 
-    def _sizes(self) -> Mapping[str, tuple[int, ...]]:
+    def _sizes(self) -> Mapping[str, tuple[object, ...]]:
+        if is_bucket(self.location):
+            marks = S3FileSystem().marks(self.location)
+            return {name: mark for name, mark in marks.items() if self._only in ("", name)}
         if is_remote(self.location):
             return {name: (size,) for name, size in self._files.tree(self.location).items()}
         base = local_path(self.location)
         names = [self._only] if self._only else sorted(self._files.tree(self.location))
-        found = {}
+        found: dict[str, tuple[object, ...]] = {}
         for name in names:
             try:
                 status = (base / name).stat()
@@ -310,8 +320,9 @@ def _folder_of(location: str) -> tuple[FileSystem, str, str]:
         files = filesystem(location)
     except ConfigurationError as error:
         raise _unreadable(location) from error
-    if is_bucket(location):
-        raise _unreadable(location)
+    if is_bucket(location) and files.seen(location):
+        folder, _, name = files.uri(location).rpartition("/")
+        return files, folder, name
     if not is_remote(location) and local_path(location).is_file():
         path = local_path(location)
         return files, files.uri(str(path.parent)), path.name
@@ -322,8 +333,8 @@ def _unreadable(location: str) -> ConfigurationError:
     return ConfigurationError(
         f"{location} cannot be read here.",
         code="path_invalid",
-        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Copy files from other places"
-        " there, or give a table in memory.",
+        remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER. Copy"
+        " files from other places there, or give a table in memory.",
         path=location,
     )
 

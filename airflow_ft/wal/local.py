@@ -53,6 +53,9 @@ class LocalFileSystem:
     def seen(self, uri: str) -> bool:
         return local_path(uri).exists()
 
+    def seen_folder(self, uri: str) -> bool:
+        return self.seen(uri)
+
     def exists(self, uri: str) -> bool:
         return markers.looked(self, uri, lambda: self.seen(uri))
 

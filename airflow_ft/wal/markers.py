@@ -75,15 +75,16 @@ def missing(uri: str) -> WalCorruptError:
     )
 
 
-def looked(files: Reading, uri: str, look: Callable[[], T]) -> T:
+def looked(files: Reading, uri: str, look: Callable[[], T], *, twice: bool = True) -> T:
     """Return what `look` finds at `uri`; StorageUnavailableError if that is nothing (false), and its root is away.
 
     It looks twice: the root may have been away at the first look, and be back by now. The marker itself may be missing.
+    `twice`: False where a root cannot go away and come back unnoticed.
     """
     if (found := look()) or root_of(files.uri(uri)) is None or uri.endswith(f"/{MARKER}"):
         return found
     require(files, uri)
-    return look()
+    return look() if twice else found
 
 
 def read(files: Reading, root: str) -> str | None:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
@@ -13,7 +14,7 @@ from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.dead_letters import ParquetDeadLetters
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, decode_schema, digest
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROWS_A_BATCH = 65_536
 BYTES_A_BATCH = 64 * 1024 * 1024
 _CHUNK = 1 << 20
+_MANIFESTS = 16  # of remote segments that this process has read
 _RESTORE = "Restore the file from a backup, or run `airflow ft rewind`. Damaged rows are not delivered."
 
 
@@ -33,19 +35,9 @@ class ParquetWal:
         """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""
         files = filesystem(segment.location)
         roots.require(segment.location)
-        where = files.uri(segment.location, MANIFEST)
-        data = files.read(where)
-        if (found := digest(data)) != segment.digest:
-            raise WalCorruptError(
-                f"the manifest {where} has digest {found[:12]}..., but {segment.digest[:12]}... was published.",
-                code="checksum_mismatch",
-                checkpoint=segment.number,
-                remedy=_RESTORE,
-                path=where,
-                found=found,
-                expected=segment.digest,
-            )
-        return ParquetSegment(segment, Manifest.parse(data, where), files)
+        # Several sinks of a checkpoint open it, and each look is a request.
+        manifest = _known_manifest if is_remote(segment.location) else _manifest
+        return ParquetSegment(segment, manifest(segment.location, segment.digest, segment.number), files)
 
     def dead_letters(self, plan: Plan) -> ParquetDeadLetters:
         """The dead letters of this plan, beside its segments."""
@@ -160,3 +152,24 @@ class ParquetSegment:
             remedy=_RESTORE,
             path=where,
         )
+
+
+def _manifest(location: str, wanted: str, number: int) -> Manifest:
+    """Read a manifest; WalCorruptError if it has another digest than `wanted`."""
+    files = filesystem(location)
+    where = files.uri(location, MANIFEST)
+    data = files.read(where)
+    if (found := digest(data)) != wanted:
+        raise WalCorruptError(
+            f"the manifest {where} has digest {found[:12]}..., but {wanted[:12]}... was published.",
+            code="checksum_mismatch",
+            checkpoint=number,
+            remedy=_RESTORE,
+            path=where,
+            found=found,
+            expected=wanted,
+        )
+    return Manifest.parse(data, where)
+
+
+_known_manifest = lru_cache(_MANIFESTS)(_manifest)

@@ -75,18 +75,25 @@ class S3FileSystem:
         return f"s3a://{place.bucket}/{place.key}"
 
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri) or self._has_some(uri))
+        return markers.looked(self, uri, lambda: self.seen(uri) or self.seen_folder(uri), twice=False)
 
     def names(self, uri: str) -> list[str]:
-        return markers.looked(self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE])
+        return markers.looked(
+            self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE], twice=False
+        )
 
     def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: self._tree(uri))
+        return markers.looked(self, uri, lambda: self._tree(uri), twice=False)
+
+    def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
+        """Return the files of `tree`, each with its bytes and with the identity of its contents."""
+        tags = _bucket(uri).tags(uri)
+        return {name: (size, tags.get(name)) for name, size in self.tree(uri).items()}
 
     def seen(self, uri: str) -> bool:
         return _bucket(uri).size_of(uri) is not None
 
-    def _has_some(self, uri: str) -> bool:
+    def seen_folder(self, uri: str) -> bool:
         return next(iter(_bucket(uri).under(uri)), None) is not None
 
     def _tree(self, uri: str) -> dict[str, int]:
@@ -145,7 +152,7 @@ class S3FileSystem:
         bucket.ask(uri, lambda key: obstore.put(bucket.store, key, data, use_multipart=False))
 
     def make_folder(self, uri: str) -> None:
-        if self.seen(uri) or self._has_some(uri):
+        if self.seen_folder(uri):
             raise FileExistsError(errno.EEXIST, "it exists already", uri)
         _bucket(uri).write(self.uri(uri, MADE), uuid.uuid4().hex.encode())
 
@@ -172,7 +179,12 @@ class S3FileSystem:
             self.make_folder(target)
             try:
                 with ThreadPoolExecutor(_COPIES) as pool:
-                    list(pool.map(lambda name: self._copy(self.uri(source, name), self.uri(target, name)), found))
+                    list(
+                        pool.map(
+                            lambda each: self._copy(self.uri(source, each[0]), self.uri(target, each[0]), each[1]),
+                            found.items(),
+                        )
+                    )
                 return len(found)
             except FileNotFoundError:  # its owner has replaced files since they were listed
                 self.remove_tree(target)
@@ -182,15 +194,15 @@ class S3FileSystem:
         if self.seen(target):
             raise FileExistsError(errno.EEXIST, "it exists already", target)
         if _is_one_store(source, target):
-            self._copy(source, target)
+            self._copy(source, target, self.size(source))
         else:
             copy_file(self, source, self, target)
 
-    def _copy(self, source: str, target: str) -> None:
+    def _copy(self, source: str, target: str, size: int) -> None:
         import obstore
 
         bucket = _bucket(target)
-        if self.size(source) > LARGEST_COPY:
+        if size > LARGEST_COPY:
             return copy_file(self, source, self, target)
         bucket.ask(source, lambda key: obstore.copy(bucket.store, key, split(target)[1]))
 

@@ -128,9 +128,10 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     streams.add_argument(
         "--store", choices=["sqlite", "postgres"], default="sqlite", help="what holds the decision log"
     )
+    streams.add_argument("--wal", choices=["local", "s3"], default="local", help="what holds the write-ahead log")
     found = parser.parse_args(arguments)
-    for name in {*found.stream_fault} - {*possible(found.stream_fault, found.store)}:
-        parser.error(f"--stream-fault {name!r} needs --store postgres")
+    for name in {*found.stream_fault} - {*possible(found.stream_fault, found.store, found.wal)}:
+        parser.error(f"--stream-fault {name!r} needs --store postgres, or --wal s3")
     return found
 
 
@@ -171,7 +172,12 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
         stages.append(("pipelines", Chaos(whole, console)))
     if arguments.only in STREAMING:
         streams = StreamOptions(
-            folder / arguments.only, arguments.kills, arguments.seed, arguments.stream_fault, arguments.store
+            folder / arguments.only,
+            arguments.kills,
+            arguments.seed,
+            arguments.stream_fault,
+            arguments.store,
+            arguments.wal,
         )
         stages.append((arguments.only, STREAMING[arguments.only](streams, console)))
     return stages

@@ -65,13 +65,14 @@ def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
 
 
 @pytest.mark.parametrize("faults", [STREAM_FAULTS, SAVEPOINT_FAULTS])
-def test_the_server_of_the_decision_log_is_killed_only_where_there_is_one(
+def test_the_servers_of_the_logs_are_killed_only_where_they_are(
     faults: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [lacking] = set(faults) - set(possible(faults, "sqlite"))
-    assert set(possible(faults, "postgres")) == set(faults)
-    chosen = ["--only", "streams", "--stream-fault", lacking]
-    assert _arguments([*chosen, "--store", "postgres"]).stream_fault == [lacking]
-    with pytest.raises(SystemExit):
-        _arguments(chosen)
-    assert "needs --store postgres" in capsys.readouterr().err
+    assert set(possible(faults, "postgres", "s3")) == set(faults)
+    for store, wal, option in (("sqlite", "s3", "--store=postgres"), ("postgres", "local", "--wal=s3")):
+        [lacking] = set(faults) - set(possible(faults, store, wal))
+        chosen = ["--only", "streams", "--stream-fault", lacking]
+        assert _arguments([*chosen, option]).stream_fault == [lacking]
+        with pytest.raises(SystemExit):
+            _arguments(chosen)
+        assert "needs --store postgres" in capsys.readouterr().err

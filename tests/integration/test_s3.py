@@ -11,20 +11,28 @@ from typing import Any
 
 import pytest
 
+from airflow_ft import state
 from airflow_ft.clients import buckets
 from airflow_ft.clients.buckets import BucketSettings
 from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.metadata import dispose, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.wal.filesystem import filesystem
 from tests.integration.proxy import Proxy
 from tests.integration.stage_world import PIPELINE, StageWorld, world
-from tests.integration.test_hdfs import _add, _assert_continuous
+from tests.integration.test_hdfs import KEYS, _add, _assert_continuous
 from tests.integration.test_running import Plain
 from tests.raising import raises
 from tests.wal.s3.conftest import connection_of
-from tools.servers import VersityGw
+from tools.servers import Hdfs, VersityGw
 from tools.servers.base import local_folder
 
 pytestmark = [
@@ -35,7 +43,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 CONF = {"spark.python.authenticate.socketTimeout": "120s"}
-MOST_REQUESTS = 100
+MOST_REQUESTS = 40
 JARS = str(local_folder() / "jars" / "s3a")
 
 
@@ -56,12 +64,24 @@ def pipeline(tmp_path: Path, versitygw: VersityGw) -> Iterator[StageWorld]:
 def _request(pipeline: StageWorld, job: str = "stage_jobs:Crashing", **more: Any) -> StageRequest:
     source = FileSource(path=f"file://{pipeline.input}", schema="k string, n bigint", max_files_per_trigger=1)
     found = [buckets.settings_of(buckets.BucketPlace.of(str(pipeline.root))).to_json()]
-    return pipeline.request(job, {"numbers": source}, jars=(JARS,), buckets=found, conf=CONF, **more)
+    return pipeline.request(job, {"numbers": source}, **{"jars": (JARS,), "buckets": found, "conf": CONF, **more})
+
+
+def _restore(pipeline: StageWorld, uri: str) -> None:
+    def no_participant(_: Any) -> Any:
+        raise AssertionError("no sink is asked")
+
+    restored = restore(
+        pipeline.store, uri, no_participant, Worker("", 1), "a test", lease_seconds=0.0, later=Later.WRITE_AGAIN
+    )
+    assert restored.position is not None and restored.position.location.startswith(str(pipeline.root))
 
 
 @pytest.mark.spark
 @pytest.mark.chaos
-def test_state_goes_on_in_a_copy_after_a_kill(pipeline: StageWorld, tmp_path: Path, versitygw: VersityGw) -> None:
+def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
+    pipeline: StageWorld, tmp_path: Path, versitygw: VersityGw, hdfs: Hdfs
+) -> None:
     """Killed when Spark has committed a batch that was not published: the copy is cut back to the one before."""
     for n in range(2):
         _add(pipeline, n)
@@ -81,8 +101,65 @@ def test_state_goes_on_in_a_copy_after_a_kill(pipeline: StageWorld, tmp_path: Pa
     base = pipeline.store.pipeline(PIPELINE).base
     assert base is not None and base.location.startswith(str(pipeline.root))
     assert versitygw.password not in "\n".join([*pipeline.lines, repr(again)])
-    with raises(ConfigurationError, "log_in_bucket", path=base.location):
-        take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    pipeline.deliver()
+
+    bucket = f"s3://other@{versitygw.bucket}/{uuid.uuid4().hex}"  # under another connection than the log
+    folders = (bucket, str(tmp_path / "savepoints"), f"{hdfs.url}/{uuid.uuid4().hex}")
+    taken = [take(pipeline.store, PIPELINE, folder, "a test") for folder in folders]
+    for uri, expected in taken:
+        verify(uri, expected)
+        assert expected.number == 4 and expected.operators
+        assert list(listing(uri.rpartition("/")[0])) == [(uri, expected)]
+    a_file = 2 * len(KEYS)
+    before = pipeline.all_rows()
+    for n, (uri, _) in enumerate(taken, 3):
+        _restore(pipeline, uri)
+        dispose(uri)
+        assert not filesystem(uri).exists(uri)
+        _add(pipeline, n)
+        pipeline.complete(_request(pipeline))
+        pipeline.deliver()
+        # Each begins before the files that were added since, which come once more.
+        rows = pipeline.all_rows()[-(n - 2) * a_file :]
+        _assert_continuous([*before, *rows], n + 1)
+
+
+@pytest.mark.spark
+def test_savepoints_in_a_bucket_are_rescaled_converted_and_looked_into(
+    pipeline: StageWorld, versitygw: VersityGw
+) -> None:
+    def run(n: int, **conf: str) -> dict[str, int]:
+        _add(pipeline, n)
+        arguments = {"distinct": [], "count": "counts"}
+        pipeline.complete(_request(pipeline, "stage_jobs:Counted", job_arguments=arguments, conf={**CONF, **conf}))
+        pipeline.deliver()
+        return {row["k"]: row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()}
+
+    def counted(uri: str = "") -> tuple[dict[str, int], int]:
+        with state.open_savepoint(uri) if uri else state.open(PIPELINE, store=pipeline.store) as found:
+            (operator,) = found.operators()
+            return {key: found.get("counts", key)["count"] for key in KEYS}, operator.partitions
+
+    assert run(0) == {"a": 2, "b": 2}
+    assert counted() == ({"a": 2, "b": 2}, 2)
+    folder = f"s3://lake@{versitygw.bucket}/{uuid.uuid4().hex}"
+    conf = {**CONF, "spark.jars": ",".join(map(str, sorted(Path(JARS).glob("*.jar"))))}
+    taken, _ = take(pipeline.store, PIPELINE, folder, "a test")
+    rescaled, _ = rescale(taken, 3, folder, "a test", conf, pipeline.lines.append)
+    mapped, _ = convert(rescaled, Backend.HDFS, folder, "a test", conf, pipeline.lines.append)
+    for uri, partitions in ((taken, 2), (rescaled, 3), (mapped, 3)):
+        verify(uri, read_metadata(uri))
+        assert counted(uri) == ({"a": 2, "b": 2}, partitions)
+    with raises(ConfigurationError, "arguments_conflict"):
+        convert(taken.replace("lake@", "other@"), Backend.HDFS, folder, "a test", conf, pipeline.lines.append)
+    assert len(list(listing(folder))) == 3, "nothing is left of it"
+    _restore(pipeline, rescaled)
+    assert run(1, **{PARTITIONS: "3"}) == {"a": 4, "b": 4}
+    assert counted() == ({"a": 4, "b": 4}, 3)
+    _restore(pipeline, mapped)  # of the same checkpoint: the second file comes once more, and the third
+    assert run(2, **{PARTITIONS: "3", PROVIDER: Backend.HDFS.provider}) == {"a": 6, "b": 6}
+    assert counted() == ({"a": 6, "b": 6}, 3)
+    assert versitygw.password not in "\n".join(pipeline.lines)
 
 
 @pytest.mark.spark

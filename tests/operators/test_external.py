@@ -44,7 +44,7 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 class Flow:
     """A DAG whose tasks are run here."""
 
-    def __init__(self, folder: Path, *sinks: str) -> None:
+    def __init__(self, folder: Path, *sinks: str, wal_root: str = "") -> None:
         self.folder, self.store = folder, open_store(f"sqlite:///{folder}/ft.db")
         with DAG("d", schedule=None) as self.dag:
             self.group = CheckpointedPipeline(
@@ -52,7 +52,7 @@ class Flow:
                 position="{{ ds }}",
                 sinks={name: SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
                 store=f"sqlite:///{folder}/ft.db",
-                wal_root=str(folder / "wal"),
+                wal_root=wal_root or str(folder / "wal"),
                 restart=NoRestart(),
             )
             with self.group:

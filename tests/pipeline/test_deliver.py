@@ -301,7 +301,7 @@ def test_a_writer_that_goes_on_changes_nothing_that_is_delivered(
         (ROWS, ("orders", "large"), "rows_missing"),
         ({"orders": ROWS}, ("orders", "large"), "rows_missing"),
         ({"orders": ROWS, "other": ROWS}, ("orders",), "rows_of_no_sink"),
-        ("s3://bucket/in", ("orders",), "path_invalid"),
+        ("gs://bucket/in", ("orders",), "path_invalid"),
     ],
 )
 def test_what_are_no_rows_of_the_sinks_is_refused(shop: Shop, rows: object, sinks: tuple[str, ...], code: str) -> None:

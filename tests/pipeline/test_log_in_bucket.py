@@ -43,3 +43,44 @@ def test_opening_the_decision_log_says_how_connections_are_found(tmp_path: Path)
     open_configured_store(f"sqlite:///{tmp_path}/ft.db", missing).close()
     with raises(StorageUnavailableError, "connection_missing", conn_id="lake"):
         filesystem(ROOT).read(f"{ROOT}/x")
+
+
+class Connections:
+    """A connection whose key changes with each look, and that cannot be read for a while."""
+
+    def __init__(self) -> None:
+        self.looks, self.away = 0, False
+
+    def __call__(self, conn_id: str) -> ConnectionInfo:
+        if self.away:
+            return missing(conn_id)
+        self.looks += 1
+        return ConnectionInfo(conn_id, "aws", login="id", password=f"secret-{self.looks}")
+
+    def secret(self) -> str:
+        return buckets.settings_of(PLACE).secret_access_key
+
+
+PLACE = buckets.BucketPlace.of(ROOT)
+
+
+def test_a_connection_is_read_again_after_some_minutes_and_for_each_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = Connections()
+    buckets.resolve_with(connections)
+    assert [connections.secret() for _ in range(3)] == ["secret-1"] * 3
+    assert buckets.renew(PLACE).secret_access_key == connections.secret() == "secret-2"
+    monkeypatch.setattr(buckets, "RENEWED_EACH", -1.0)
+    assert connections.secret() == "secret-3"
+    connections.away = True
+    assert connections.secret() == "secret-3"
+    with raises(StorageUnavailableError, "connection_missing", conn_id="lake"):
+        buckets.renew(PLACE)
+    connections.away = False
+    assert connections.secret() == "secret-4"
+
+
+def test_what_a_driver_has_learned_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "RENEWED_EACH", -1.0)
+    learned = buckets.BucketSettings("lake", "us-east-1", "http://127.0.0.1:9", "id", "learned")
+    buckets.learn(learned)
+    assert buckets.settings_of(PLACE) == learned

@@ -416,9 +416,7 @@ BUCKET = "s3://lake@wal/log"
     [
         ({"wal_root": "s3://key:secret@wal/log"}, "path_invalid", {"path": "s3://...@wal/log"}),
         ({"wal_root": "s3://wal"}, "path_invalid", {"path": "s3://wal"}),
-        ({"streaming": True}, "log_in_bucket", {"arguments": ["wal_root", "streaming"]}),
         ({"keep_session": timedelta(1)}, "log_in_bucket", {"arguments": ["wal_root", "keep_session"]}),
-        ({"from_savepoint": "/savepoints/1"}, "log_in_bucket", {"arguments": ["wal_root", "from_savepoint"]}),
         ({"spark_master": "spark://host:7077"}, "log_in_bucket", {"value": "spark://host:7077"}),
         ({"spark_conf": {"spark.master": "yarn"}}, "log_in_bucket", {"value": "yarn"}),
         ({"spark_conf": {"spark.redaction.regex": "x"}}, "spark_setting_unsafe", {"setting": "spark.redaction.regex"}),
@@ -436,7 +434,9 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
     with raises(ConfigurationError, "log_in_bucket", value="yarn"):
         rendered(declared, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
-    spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="{{ params.savepoint }}")
+    spec(wal_root=BUCKET, streaming=True)
+    PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)
+    spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="/savepoints/1")
 
 
 def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,8 +456,3 @@ def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(m
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "yarn")
     with raises(ConfigurationError, "log_in_bucket", value="yarn"):
         resolve(spec(wal_root=None))
-
-
-def test_rows_of_other_programs_are_not_kept_in_a_bucket() -> None:
-    with raises(ConfigurationError, "log_in_bucket", arguments=["wal_root", "position"]):
-        PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tools.servers.base import Server, installed
 
@@ -36,6 +36,15 @@ class VersityGw(Server):
     def url(self) -> str:
         """The endpoint."""
         return f"http://{self.host}:{self.port}"
+
+    def connection(self) -> dict[str, Any]:
+        """Return the fields of a connection of Airflow's type `aws`."""
+        extra = {"region_name": self.region, "endpoint_url": self.url}
+        return {"login": self.login, "password": self.password, "extra": extra}
+
+    def place(self, folder: str, conn_id: str = "lake") -> str:
+        """Return the URI of a folder by a connection."""
+        return f"s3://{conn_id}@{self.bucket}/{folder}"
 
     def requests(self) -> list[str]:
         """Return the lines of its access log, one a request."""

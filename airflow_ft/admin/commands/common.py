@@ -19,6 +19,7 @@ from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
 from airflow_ft.admin.dag_runs import known_to_have_ended
+from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
@@ -46,6 +47,7 @@ def command(function: Command) -> Command:
 
     @wraps(function)
     def run(args: Namespace) -> None:
+        resolve_with(server_connections)  # a path may lie in a bucket
         try:
             function(args)
             sys.stdout.flush()

@@ -27,12 +27,14 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later, claim_mode
 from airflow_ft.protocol.lookup import require_known
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.spark.request import listed
 from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.savepoints.converting import convert as convert_savepoint
 from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
 from airflow_ft.spark.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.spark.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.spark.savepoints.taking import take
+from airflow_ft.spark.session.submit import jar_files
 from airflow_ft.spark.state.meaning import lines
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store.events import bytes_text
@@ -70,12 +72,19 @@ def _change(
         to,
         savepoint_folder(args),
         signature(args, f"savepoint {verb}"),
-        settings.spark_conf(),
+        _spark_conf(),
         lambda line: print(line, file=sys.stderr),  # noqa: T201
     )
     _say_taken(args, uri, taken)
     if args.output not in ("json", "yaml"):
         say(f'to restore it, set spark_conf={{"{setting}": "{value}"}} on the pipeline')
+
+
+def _spark_conf() -> dict[str, str]:
+    """Return the configured Spark settings, with the configured jars, which may bring S3A."""
+    conf = dict(settings.spark_conf())
+    jars = [*listed(conf.get("spark.jars", "")), *jar_files(listed(settings.spark_jars()))]
+    return {**conf, "spark.jars": ",".join(jars)} if jars else conf
 
 
 def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:

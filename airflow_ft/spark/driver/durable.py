@@ -11,6 +11,7 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.sealing import Lacking, seal
+from airflow_ft.wal.filesystem import is_remote
 from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
@@ -55,6 +56,7 @@ class Durable:
 
     def __call__(self) -> None:
         self.freeze()
-        require(self._location.uri)
+        if not is_remote(self._location.uri):  # for that the publication looks (`proof`)
+            require(self._location.uri)
         seal(self._location.uri, self._unsealed, first=not self._synced)
         self._location.sync(self._synced)

@@ -2,7 +2,7 @@
 
 Spark and this package create folders as they need them. So a driver whose disk is unmounted writes below the mount
 point, and a disk that was away for a moment misses files that were written meanwhile. Either would be published, and be
-missing for good.
+missing for good. A remote place has no mount point: what its server has answered is there, so only its identity counts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
     """
     if not is_known(root):
         return
+    if is_remote(root):
+        require(root)
+        return
     require(root)
     files = filesystem(segment.location)
     where = files.uri(segment.location, MANIFEST)
@@ -39,7 +42,7 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
     if position is not None and position.batch >= 0:
         names = [f"{log}/{position.batch}" for log in ("offsets", "commits")]
         require_files(position.location, [(name, None) for name in names])
-        if not is_remote(position.location):  # which has no mount point below which files could be written
+        if not is_remote(position.location):
             _require_state(filesystem(position.location), position)
     require(root)
 

@@ -91,7 +91,9 @@ class Query:
         each other. `freeze` stores where sources begin, before the first publication; None: no source begins here.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
+        location = replace(location, memory={})
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
+        self._ids: object = None  # of topics: the newest recorded ones
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
         unsealed = lacking(frame.sparkSession, location.uri)
@@ -308,8 +310,11 @@ class Query:
         read = [*batch_listings(spark, location, batch_id, query, declared), *self._inputs.listings]
         number = self.publisher.begin(batch_id)
         ids = self._topics.reading(by_topic(end))
-        if ids != recorded_ids(replace(location, batch=batch_id)):
+        if self._ids is None:
+            self._ids = recorded_ids(replace(location, batch=batch_id))
+        if ids != self._ids:
             record_ids(location, batch_id, ids)
+            self._ids = ids
         positions = named_positions(list(self._sources), start, end, ids)
         few = self._expects_few and is_small(self.publisher.last_segment)
         if read:  # files

@@ -58,13 +58,16 @@ def convert(
 
     def copy_state(copied: SparkLocation) -> SparkLocation:
         prepare(copied.uri, backend)
+        source = savepoint.location(uri).uri
         drive(
             "airflow_ft.spark.state.copying:main",
-            (savepoint.location(uri).uri, copied.uri, savepoint.batch),
+            (source, copied.uri, savepoint.batch),
             f"copy the state into {backend.short}",
             savepoint.pipeline,
             conf,
             on_line,
+            source,
+            copied.uri,
         )
         return copied
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
@@ -32,6 +32,7 @@ SPARK = "spark"
 FORMAT = 1
 """Format of `_metadata`; a newer one is refused by name."""
 _CHUNK = 1 << 20
+_AT_ONCE = 8
 _NAME = re.compile(r"^savepoint-(.+)-(\d+)-[0-9a-f]{8}$")
 """Name of a savepoint's folder, with pipeline and checkpoint."""
 
@@ -121,7 +122,6 @@ def read_metadata(uri: str) -> Savepoint:
 
     ConfigurationError when there is none, or it is of a newer format; WalCorruptError when `_metadata` is damaged.
     """
-    refuse_savepoint(uri)
     files = filesystem(uri)
     where = files.uri(uri, METADATA)
     if not files.exists(where):
@@ -160,15 +160,21 @@ def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
         raise _damaged(uri, f"{SPARK}/{missing[0]} is missing")
     if added := sorted(set(found) - set(savepoint.files)):
         raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
+    read = files_of(files.uri(uri, SPARK), savepoint.files) if contents else savepoint.files
     for name, checksum in savepoint.files.items():
-        if found[name] != checksum.size or (
-            contents and file_of(files, files.uri(uri, SPARK, *name.split("/"))) != checksum
-        ):
+        if found[name] != checksum.size or read[name] != checksum:
             raise _damaged(uri, f"{SPARK}/{name} is not what was written")
 
 
-def file_of(files: FileSystem, uri: str) -> File:
-    """Reads a file."""
+def files_of(location: str, names: Iterable[str]) -> dict[str, File]:
+    """Read files of a location, several at once, since each waits for its server."""
+    files, names = filesystem(location), list(names)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(lambda name: _file_of(files, files.uri(location, *name.split("/"))), names)
+        return dict(zip(names, found, strict=True))
+
+
+def _file_of(files: FileSystem, uri: str) -> File:
     digest, size = hashlib.sha256(), 0
     with files.open(uri) as file:
         while chunk := file.read(_CHUNK):
@@ -179,7 +185,6 @@ def file_of(files: FileSystem, uri: str) -> File:
 
 def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
     """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
-    refuse_savepoint(folder)
     require(folder)
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
@@ -203,7 +208,6 @@ def of_pipeline(
     Unreadable ones come last, with the error, if their folder's name says that they are of the pipeline. Reads at most
     `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it.
     """
-    refuse_savepoint(folder)
     require(folder)
     files = filesystem(folder)
     named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
@@ -239,7 +243,6 @@ def dispose(uri: str) -> None:
 
     `_metadata` goes first: what is left by a crash is no savepoint any more.
     """
-    refuse_savepoint(uri)
     require(uri)
     _refuse_detours(uri)
     files = filesystem(uri)

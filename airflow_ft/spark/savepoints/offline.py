@@ -7,25 +7,31 @@ it cannot be restored. The pipeline is not involved: `airflow ft savepoint resto
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
+from airflow_ft.clients.bucket_limits import check_bucket_spark
+from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, renew
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.spark.private import PROPERTIES
-from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.private import PROPERTIES, write
+from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.savepoints.metadata import SPARK, Savepoint, verify
 from airflow_ft.spark.savepoints.taking import finish, new_folder, removed_on_error
-from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, submit
+from airflow_ft.spark.session import s3a
+from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, spark_home, submit
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.wal.filesystem import filesystem
 
 _MOST_LISTED = 500
+_KEYS = "buckets.json"
 # The line that a person would look for; the frames of a stack trace are none.
 _REASON = re.compile(r"^(?!at ).*(?:Error|Exception)")
 
@@ -62,15 +68,24 @@ def drive(
     pipeline: str,
     conf: Mapping[str, str],
     on_line: Callable[[str], None],
+    *places: str,
 ) -> None:
     """Run `main` ("module:function") in a separate Spark driver.
 
     `what` names the work in the error. `conf` are settings of Spark, `on_line` receives the lines that it writes.
+    `places`: URIs that it reads or writes. For buckets it gets keys.
 
     Raises:
+        ConfigurationError: two connections lead to one bucket.
         StageError: the driver failed.
     """
-    module, _, function = main.partition(":")
+    _, _, function = main.partition(":")
+    buckets = _buckets(places)
+    jars: list[str] = []
+    if buckets:
+        for uri in filter(is_bucket, places):
+            check_bucket_spark(uri, "local[*]", conf)
+        jars = s3a.needed(spark_home(), listed(conf.get("spark.jars", "")), conf)
     with tempfile.TemporaryDirectory(prefix="airflow-ft-savepoint-") as private:
         request = StageRequest(
             pipeline=pipeline,
@@ -83,11 +98,13 @@ def drive(
             sinks=("none",),
             master="local[*]",
             conf=dict(conf),
+            jars=tuple(jars),
         )
         folder = Path(private)
         (folder / PROPERTIES).write_text(properties(settings(request, folder)))
         program = folder / MAIN
-        program.write_text(f"from {module} import {function}\n\n{function}(*{arguments!r})\n")
+        write(folder / _KEYS, json.dumps([[str(place), each.to_json()] for place, each in buckets.items()]))
+        program.write_text(f"from {__name__} import run\n\nrun({main!r}, {arguments!r}, {str(folder / _KEYS)!r})\n")
         with subprocess.Popen(
             submit(folder, str(program)),
             env=environment(request),
@@ -98,7 +115,7 @@ def drive(
         ) as driver:
             assert driver.stdout is not None
             reason = last = ""
-            for line in driver.stdout:
+            for line in map(_hiding(buckets.values()), driver.stdout):
                 on_line(line.rstrip("\n"))
                 last = line.strip() or last
                 reason = last if _REASON.search(last) else reason
@@ -109,3 +126,44 @@ def drive(
                 pipeline=pipeline,
                 remedy="Read Spark's lines above. The savepoint is unchanged.",
             )
+
+
+def run(main: str, arguments: Sequence[str | int], keys: str) -> None:
+    """In the driver: let Spark reach the buckets whose keys are in a file, delete that, and run the function."""
+    from pyspark.sql import SparkSession
+
+    found = json.loads(Path(keys).read_text())
+    Path(keys).unlink()
+    for uri, values in found:
+        settings_of_bucket = BucketSettings(**values)
+        learn(settings_of_bucket)
+        s3a.reach(SparkSession.builder.getOrCreate(), BucketPlace.of(uri), settings_of_bucket)
+    module, _, function = main.partition(":")
+    getattr(import_module(module), function)(*arguments)
+
+
+def _buckets(places: Sequence[str]) -> dict[BucketPlace, BucketSettings]:
+    """Return a place in each bucket, and the settings for it. S3A has one user's keys for a bucket."""
+    found: dict[str, BucketPlace] = {}
+    for place in map(BucketPlace.of, filter(is_bucket, places)):
+        other = found.setdefault(place.bucket, place)
+        if other.conn_id != place.conn_id:
+            raise ConfigurationError(
+                f"{other} and {place} name one bucket with two connections.",
+                code="arguments_conflict",
+                remedy="Name both folders with the same connection.",
+                path=str(place),
+                other=str(other),
+            )
+    return {place: renew(place) for place in found.values()}
+
+
+def _hiding(settings: Iterable[BucketSettings]) -> Callable[[str], str]:
+    secrets = [secret for each in settings for secret in each.secrets]
+
+    def hide(line: str) -> str:
+        for secret in secrets:
+            line = line.replace(secret, "***")
+        return line
+
+    return hide

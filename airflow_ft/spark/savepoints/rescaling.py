@@ -49,6 +49,7 @@ def rescale(
             savepoint.pipeline,
             {**conf, PARTITIONS: str(partitions), FORMAT: kept},
             on_line,
+            copied.uri,
         )
         batch = savepoint.batch + 1
         rescaled = SparkLocation(copied.root, copied.pipeline, copied.uri, batch, "rescaled")

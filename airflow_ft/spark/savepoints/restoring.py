@@ -27,7 +27,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -130,7 +129,6 @@ def restore(
         base = start_from_scratch(store, pipeline, participants, worker, why, later, run, lease_seconds)
         return Restored(None, base, ())
     savepoint = read_metadata(uri)
-    refuse_savepoint(wal_root)
     was, name = savepoint.pipeline, pipeline or savepoint.pipeline
     check_name("pipeline", name)
     again = rename and is_renamed(store, savepoint, name)
@@ -159,7 +157,6 @@ def restore(
         base = store.pipeline(was if rename else name).base
         passed = examine(store, uri, savepoint, name, later, rename=rename)
         root = location_root(base.location) if base is not None else wal_root
-        refuse_savepoint(root)
         try:
             register(store, root, name)
             copied = _copied(uri, savepoint, root, name, epoch)

@@ -19,16 +19,15 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.clients.bucket_limits import refuse_savepoint
 from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, file_of, write_metadata
+from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, files_of, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
 from airflow_ft.spark.state.operators import backend, code_of, operators
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.roots import claim, require_files
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)
-        refuse_savepoint(folder, base.location)
         _claim(store, folder, pipeline)
         id, uri = new_folder(folder, pipeline, covered)
         with removed_on_error(folder, uri, pipeline):
@@ -111,7 +109,6 @@ def _claim(store: RootOperations, folder: str, pipeline: str) -> None:
 
 def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
     """The id of a new savepoint, and its URI in `folder`."""
-    refuse_savepoint(folder)
     id = str(uuid.uuid4())
     return id, filesystem(folder).uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
 
@@ -137,7 +134,9 @@ def finish(uri: str, copied: SparkLocation, metadata: Savepoint) -> Savepoint:
     )
     filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
     write_metadata(uri, savepoint)
-    require_files(uri, [(METADATA, None), *((f"{SPARK}/{name}", file.size) for name, file in savepoint.files.items())])
+    # A remote place has no mount point below which files could have been written.
+    written = {} if is_remote(uri) else savepoint.files
+    require_files(uri, [(METADATA, None), *((f"{SPARK}/{name}", file.size) for name, file in written.items())])
     return savepoint
 
 
@@ -180,8 +179,7 @@ def _positions(location: SparkLocation) -> Mapping[str, Any]:
 
 
 def _files(location: SparkLocation) -> dict[str, File]:
-    files = filesystem(location.uri)
-    return {name: file_of(files, files.uri(location.uri, *name.split("/"))) for name in files.tree(location.uri)}
+    return files_of(location.uri, filesystem(location.uri).tree(location.uri))
 
 
 def _versions() -> dict[str, str]:

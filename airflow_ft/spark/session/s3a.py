@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.spark.session.connector import Connector, Jar, spark_version
+from airflow_ft.spark.request import listed
+from airflow_ft.spark.session.connector import Connector, Jar, fetch, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +106,16 @@ def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | Non
     """Return the jar or package that brings S3A; None: it is to be fetched."""
     own = map(str, home.glob("jars/hadoop-aws*.jar"))
     return next((name for name in (*jars, *packages, *own) if "hadoop-aws" in name.rpartition("/")[2]), None)
+
+
+def needed(home: Path, jars: Iterable[str], conf: Mapping[str, str]) -> list[str]:
+    """Return the jars to add for a driver that reaches a bucket. Fetches what is not there yet.
+
+    Raises:
+        ConfigurationError: none are known for this Spark.
+        StageError: they cannot be fetched.
+    """
+    return [] if given(home, jars, listed(conf.get("spark.jars.packages", ""))) else fetch(s3a(home), conf)
 
 
 def hadoop_settings(place: BucketPlace, settings: BucketSettings) -> Mapping[str, str]:

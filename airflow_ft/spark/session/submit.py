@@ -117,8 +117,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
     needs_kafka = any(source.get("kind") == "kafka" for source in request.sources.values())
     if needs_kafka and connector.given(spark_home(), jars, packages) is None:
         jars += connector.fetch(connector.choose(connector.spark_version(spark_home())), conf)
-    if is_bucket(request.wal_root) and s3a.given(spark_home(), jars, packages) is None:
-        jars += connector.fetch(s3a.s3a(spark_home()), conf)
+    if is_bucket(request.wal_root):
+        jars += s3a.needed(spark_home(), jars, {**conf, "spark.jars.packages": ",".join(packages)})
     if jars:
         conf["spark.jars"] = ",".join(jars)
     if packages:

@@ -73,11 +73,12 @@ def _stores(spark: Any, source: str, batch: int) -> Any:
     """
     partitions = int(kept_settings(SparkPosition(source, batch))[PARTITIONS])
     of_json = spark._jvm.org.apache.spark.sql.types.DataType.fromJson
-    for row in spark.read.format("state-metadata").load(source).select("*", "_numColsPrefixKey").collect():
+    path = filesystem(source).hadoop_path(source)
+    for row in spark.read.format("state-metadata").load(path).select("*", "_numColsPrefixKey").collect():
         options = {"operatorId": row.operatorId, "batchId": batch}
         if row.stateStoreName != _DEFAULT:
             options["storeName"] = row.stateStoreName
-        schema = spark.read.format("statestore").options(**options).load(source).schema
+        schema = spark.read.format("statestore").options(**options).load(path).schema
         key, value = (of_json(schema[name].dataType.json()) for name in ("key", "value"))
         for partition in range(partitions):
             yield _Store(row.operatorId, row.stateStoreName, partition, key, value, row._numColsPrefixKey)

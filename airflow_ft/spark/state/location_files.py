@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.model import canonical_json
+from airflow_ft.wal import markers
 from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.parsing import parsing
 
 OFFSETS, COMMITS = "offsets", "commits"
@@ -109,11 +110,21 @@ def note(location: str, name: str) -> Any:
     """Return what `keep` has written under the name, a path in the location; None: nothing."""
     files = filesystem(location)
     where = files.uri(location, *name.split("/"))
-    if not files.exists(where):
+    found = markers.looked(files, where, lambda: _found(files, where)) if is_remote(where) else None
+    if found is None and (is_remote(where) or not files.exists(where)):
         return None
-    data = read_checked(files, where)
+    data = read_checked(files, where) if found is None else found
     with parsing(where):
         return json.loads(data)
+
+
+def _found(files: FileSystem, where: str) -> bytes | None:
+    """Return the contents of a file in one request, where its server sees to checksums; None: there is none."""
+    try:
+        with files.open_plain(where) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
 
 
 def keep(location: str, name: str, data: Any) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -67,13 +67,17 @@ START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state 
 
 @dataclass(frozen=True, slots=True)
 class SparkLocation:
-    """The checkpoint location of one attempt; `batch` is the last one done in it when it was opened (-1: none)."""
+    """The checkpoint location of one attempt; `batch` is the last one done in it when it was opened (-1: none).
+
+    `memory`: of offsets that a query has read, by micro-batch, and of places. Neither changes while it runs.
+    """
 
     root: str
     pipeline: str
     uri: str
     batch: int
     how: str
+    memory: dict[int | str, Any] | None = field(default=None, compare=False, repr=False)
 
     def position(self, batch: int) -> SparkPosition:
         """Spark's position after a batch."""
@@ -94,13 +98,27 @@ class SparkLocation:
 
     def offsets(self, batch: int) -> list[Any]:
         """The end offsets of a batch, source by source in Spark's order; of batch -1: those before the first."""
+        if self.memory is not None:
+            for old in [each for each in self.memory if isinstance(each, int) and each < batch - 1]:
+                del self.memory[old]
+        found: list[Any] = self._remembered(batch, lambda: self._offsets(batch))
+        return found
+
+    def _remembered(self, name: int | str, read: Callable[[], Any]) -> Any:
+        if self.memory is None:
+            return read()
+        if name not in self.memory:
+            self.memory[name] = read()
+        return self.memory[name]
+
+    def _offsets(self, batch: int) -> list[Any]:
         if batch < 0:
             return note(self.uri, START_FILE) or []
         return [offsets_of(line) for line in by_source(self, entry(self.uri, OFFSETS, batch))]
 
     def places(self) -> list[int] | None:
         """By line of Spark's offsets: which source it is of. None: each source has one line."""
-        found: list[int] | None = note(self.uri, PLACES_FILE)
+        found: list[int] | None = self._remembered(PLACES_FILE, lambda: note(self.uri, PLACES_FILE))
         return found
 
     def sources(self) -> list[str]:

@@ -25,7 +25,7 @@ from airflow_ft.spark.savepoints.converting import Backend, convert
 from airflow_ft.spark.savepoints.rescaling import rescale
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
-from tools.stream_task import Stream, say, start_module
+from tools.stream_task import S3A, Stream, say, start_module
 
 WHY = "make chaos"
 SPARK = {"spark.driver.memory": "700m"}
@@ -61,14 +61,15 @@ class ActionProcess:
 def main() -> None:
     given = json.load(sys.stdin)
     stream = Stream(**given["stream"])
+    spark = SPARK | ({"spark.jars": ",".join(map(str, S3A.glob("*.jar")))} if stream.lake else {})
     answer: dict[str, Any]
     try:
         with closing(stream.context().store) as store:  # its server may be away
             if folder := given["folder"]:
                 if given["partitions"]:
-                    uri, savepoint = rescale(given["uri"], given["partitions"], folder, WHY, SPARK, say)
+                    uri, savepoint = rescale(given["uri"], given["partitions"], folder, WHY, spark, say)
                 elif given["backend"]:
-                    uri, savepoint = convert(given["uri"], Backend(given["backend"]), folder, WHY, SPARK, say)
+                    uri, savepoint = convert(given["uri"], Backend(given["backend"]), folder, WHY, spark, say)
                 else:
                     uri, savepoint = take(store, stream.pipeline, folder, WHY)
                 answer = {"uri": uri, "number": savepoint.number}
@@ -80,7 +81,7 @@ def main() -> None:
                     Worker(WHY),
                     WHY,
                     pipeline=stream.pipeline,
-                    wal_root=f"{stream.folder}/wal",
+                    wal_root=stream.log_root,
                     later=Later(given["later"]),
                     lease_seconds=stream.lease_seconds,
                 )

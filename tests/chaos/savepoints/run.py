@@ -11,7 +11,6 @@ into another state backend.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.savepoints.converting import Backend
-from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, listing, read_metadata, verify
 from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE
 from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.spark.task.stream import SAVEPOINT
@@ -67,7 +66,7 @@ class Savepoints(Streams):
         self.report.meaning = (
             "from each savepoint on each number once in both sinks, with exactly the state that was in the savepoint"
         )
-        self.savepoints = f"{self.folder}/savepoints"
+        self.savepoints = self.servers.savepoints
         self._processes: list[ActionProcess] = []
         self._runs = self.restores = self.continued = self.fresh = self.taken = 0
         self.changed: Counter[str] = Counter()
@@ -82,7 +81,7 @@ class Savepoints(Streams):
 
     def make_servers(self) -> Servers:
         """With a table in which rows replace each other."""
-        return Servers(self.folder, TABLE.format("totals"), self.store)
+        return Servers(self.folder, TABLE.format("totals"), self.store, wal=self.wal)
 
     def make_task(self, number: int) -> Task:
         """A try of the newest run."""
@@ -128,7 +127,7 @@ class Savepoints(Streams):
             except AirflowFtError as error:
                 self.report.violations.append(f"{uri} calls itself whole: {error}")
         for uri, _ in found[KEPT:]:
-            shutil.rmtree(uri.removeprefix("file://"))
+            dispose(uri)
         return [(uri, expected) for uri, expected in found[:KEPT] if expected.operators]  # others have read nothing
 
     def restore_savepoint(self, uri: str, savepoint: Savepoint, later: Later) -> None:

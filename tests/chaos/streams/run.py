@@ -21,6 +21,7 @@ from tools.demo.console import Console
 RECOVERY_SECONDS = 600.0
 FROZEN_SECONDS = 4.0  # longer than the lease of the tasks
 POSTGRES = "PostgreSQL, with the decision log"
+S3 = "the S3 server, with the write-ahead log"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Report:
     seed: int
     wanted: int
     store: str
+    wal: str
     hits: list[Hit] = field(default_factory=list)
     missed: int = 0
     numbers: int = 0
@@ -78,7 +80,7 @@ class Report:
         lines += [
             f"  {len(self.hits)} of {self.wanted} hit unfinished work, {self.missed} others did not count",
             f"  {self.numbers:,} numbers in {self.checkpoints:,} checkpoints, {self.tries} tries of the task",
-            f"  {self.seconds:.0f} s, seed {self.seed}, decision log in {self.store}",
+            f"  {self.seconds:.0f} s, seed {self.seed}, decision log in {self.store}, files in {self.wal}",
         ]
         if self.exact:
             result = f"EXACT: {self.meaning}."
@@ -90,13 +92,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """Where, how many, which faults ([]: all), and what holds the decision log: "sqlite" or "postgres"."""
+    """Where, how many, which faults ([]: all), and what holds the logs.
+
+    `store`: "sqlite" or "postgres"; `wal`: "local" or "s3".
+    """
 
     folder: Path
     kills: int
     seed: int
     faults: Sequence[str] = ()
     store: str = "sqlite"
+    wal: str = "local"
 
 
 class Streams:
@@ -106,8 +112,8 @@ class Streams:
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
-        self.folder, self.store = options.folder, options.store
-        self.report = Report(options.seed, options.kills, options.store)
+        self.folder, self.store, self.wal = options.folder, options.store, options.wal
+        self.report = Report(options.seed, options.kills, options.store, options.wal)
         self.random = random.Random(options.seed)
         options.folder.mkdir(parents=True, exist_ok=True)
         options.folder.chmod(0o711)
@@ -130,7 +136,7 @@ class Streams:
         began = time.monotonic()
         report = self.report
         faults = self.faults()
-        names = self._options.faults or possible(faults, self.store)
+        names = self._options.faults or possible(faults, self.store, self.wal)
         self.servers.__enter__()
         try:
             inputs = self.servers.inputs
@@ -178,7 +184,7 @@ class Streams:
 
     def make_servers(self) -> Servers:
         """With the tables and topics of the pipeline."""
-        return Servers(self.folder, store=self.store)
+        return Servers(self.folder, store=self.store, wal=self.wal)
 
     def make_task(self, number: int) -> Task:
         """A try, which has begun."""
@@ -245,9 +251,10 @@ class Streams:
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
 
 
-def possible(faults: Iterable[str], store: str) -> list[str]:
-    """Those that can be made where this holds the decision log."""
-    return [name for name in faults if store == "postgres" or POSTGRES not in name]
+def possible(faults: Iterable[str], store: str, wal: str) -> list[str]:
+    """Return those that can be made where these hold the logs."""
+    without = [server for server, there in ((POSTGRES, store == "postgres"), (S3, wal == "s3")) if not there]
+    return [name for name in faults if not any(server in name for server in without)]
 
 
 def _confirmed(store: DecisionLog) -> int:
@@ -337,6 +344,15 @@ def _postgres(streams: Streams) -> None:
     server.start()
 
 
+def _s3(streams: Streams) -> None:
+    """Nothing can be staged, published or delivered meanwhile."""
+    server = streams.servers.versitygw
+    assert server is not None
+    server.kill()
+    time.sleep(streams.random.uniform(0.0, FROZEN_SECONDS))
+    server.start()
+
+
 def _pause_mariadb(streams: Streams) -> None:
     streams.servers.mariadb.pause()
     time.sleep(FROZEN_SECONDS)
@@ -356,5 +372,6 @@ FAULTS: Mapping[str, Fault] = {
         "kill -9 of Kafka": _kafka,
         "MariaDB stands still": _pause_mariadb,
         f"kill -9 of {POSTGRES}": _postgres,
+        f"kill -9 of {S3}": _s3,
     }.items()
 }

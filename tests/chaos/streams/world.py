@@ -18,12 +18,13 @@ import psutil  # type: ignore[import-untyped]
 import pymysql
 from confluent_kafka import Producer
 
+from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.integration.kafka_world import read, value
-from tools.servers import Kafka, MariaDb, Postgres
+from tools.servers import Kafka, MariaDb, Postgres, VersityGw
 from tools.servers.processes import tree
 from tools.stream_task import Stream, newest_driver
 
@@ -35,17 +36,29 @@ TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) E
 
 
 class Servers:
-    """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL."""
+    """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL.
+
+    The write-ahead log lies in a folder, or in a bucket of an S3 server.
+    """
 
     def __init__(
-        self, folder: Path, table: str = TABLE, store: str = "sqlite", inputs: Sequence[str] = ("numbers",)
+        self,
+        folder: Path,
+        table: str = TABLE,
+        store: str = "sqlite",
+        inputs: Sequence[str] = ("numbers",),
+        wal: str = "local",
     ) -> None:
-        """`inputs`: the topics that may be read."""
+        """`inputs`: the topics that may be read. `wal`: "local" or "s3"."""
         self._folder, self._table, self.inputs = folder, table, inputs
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
         self.postgres = Postgres(folder / "postgres") if store == "postgres" else None
+        self.versitygw = VersityGw(folder / "versitygw") if wal == "s3" else None
 
     def __enter__(self) -> Self:
+        if self.versitygw is not None:
+            self.versitygw.start()
+            resolve_with(self.stream().connection)
         self.mariadb.start()
         self.kafka.start()
         if self.postgres is not None:
@@ -62,6 +75,13 @@ class Servers:
         self.mariadb.stop()
         if self.postgres is not None:
             self.postgres.stop()
+        if self.versitygw is not None:
+            self.versitygw.stop()
+
+    @property
+    def savepoints(self) -> str:
+        """Return where savepoints go: to where the write-ahead log is."""
+        return f"{self._folder}/savepoints" if (server := self.versitygw) is None else server.place("savepoints")
 
     @property
     def store_url(self) -> str:
@@ -102,6 +122,8 @@ class Servers:
             "checkpointing": {"interval": 0.5},
             "restart": {"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
         }
+        if (server := self.versitygw) is not None:
+            usual |= {"lake": server.connection(), "wal_root": server.place("wal")}
         return Stream(**usual | more)
 
 

@@ -74,7 +74,6 @@ def test_a_bucket_has_its_own_settings() -> None:
         ({"master": "spark://host:7077"}, "log_in_bucket"),
         ({"master": "local-cluster[2,1,512]"}, "log_in_bucket"),
         ({"conf": {"spark.master": "yarn"}}, "log_in_bucket"),
-        ({"streaming": True}, "log_in_bucket"),
         ({"keep_session": 60.0}, "log_in_bucket"),
         ({"conf": {"spark.hadoop.fs.s3a.bucket.wal.endpoint": "http://elsewhere"}}, "spark_setting_unsafe"),
         ({"conf": {"spark.redaction.regex": "nothing"}}, "spark_setting_unsafe"),
@@ -91,6 +90,7 @@ def test_what_goes_with_a_bucket() -> None:
     for more in (
         {"master": "local[2]"},
         {"master": "local"},
+        {"streaming": True},
         {"conf": {"spark.hadoop.fs.s3a.bucket.other.endpoint": "http://elsewhere"}},
     ):
         request(**more)

@@ -15,8 +15,8 @@ from tools.servers import VersityGw
 
 def connection_of(server: VersityGw, conn_id: str = "lake", **changed: object) -> ConnectionInfo:
     """As Airflow has it."""
-    extra = {"region_name": server.region, "endpoint_url": server.url, **changed}
-    return ConnectionInfo(conn_id, "aws", login=server.login, password=server.password, extra=extra)
+    found = server.connection()
+    return ConnectionInfo(conn_id, "aws", **found | {"extra": {**found["extra"], **changed}})
 
 
 @pytest.fixture(autouse=True)
