@@ -53,6 +53,7 @@ class Hive(Server):
             **self.defaults,
             **self.options,
         }
+        self._make(self.warehouse)
         self._make(self.folder / "conf")
         self._write(self.folder / "conf" / "metastore-site.xml", xml(settings))
 
