@@ -76,13 +76,13 @@ class Version:
             tableName=name, dbName=schema_name, owner="airflow_ft", createTime=0, lastAccessTime=0, retention=0,
             sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
         )  # fmt: skip
-        _make_folder(f"{_schema_of(place).locationUri}/{name}")
+        storage.location = f"{_schema_of(place).locationUri}/{name}"
+        _make_folder(storage.location)
         try:
-            place.client.create_table(table)
-        except (API.AlreadyExistsException, API.MetaException) as error:
-            if isinstance(error, API.MetaException) and place.table() is None:
-                raise
-            raise OvertakenError from error
+            _create(place, table)
+        except API.MetaException:  # Hive 4 refuses an external table in the place of managed ones
+            storage.location = None
+            _create(place, table)
         if (made := place.table()) is None:  # others have dropped it
             raise OvertakenError
         return cls(place, made)
@@ -253,6 +253,15 @@ def _schema_of(place: Connected) -> Any:
             return place.client.get_database(name)
         raise error
     return place.client.get_database(name)
+
+
+def _create(place: Connected, table: Any) -> None:
+    try:
+        place.client.create_table(table)
+    except (API.AlreadyExistsException, API.MetaException) as error:
+        if isinstance(error, API.MetaException) and place.table() is None:
+            raise
+        raise OvertakenError from error
 
 
 def _make_folder(location: str) -> None:

@@ -188,7 +188,7 @@ def test_requests_that_fail_have_no_folder_to_remove(server: Hive) -> None:
 
         class Watched:
             def __getattr__(self, request: str) -> Any:
-                found = server.warehouse.rglob("*")
+                found = [*server.managed.rglob("*"), *server.warehouse.rglob("*")]
                 there[request] = [each.name for each in sorted(found) if target.space in str(each)]
                 return getattr(client, request)
 
