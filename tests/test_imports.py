@@ -89,6 +89,18 @@ def test_the_provider_describes_itself_without_airflow(tmp_path: Path) -> None:
     assert "airflow" not in modules
 
 
+def test_dividing_rows_into_partitions_imports_no_pandas(tmp_path: Path) -> None:
+    code = (
+        "import pyarrow as pa\n"
+        "from airflow_ft.sinks.files.partitions import refused, split\n"
+        "from airflow_ft.sinks.arrow import texts\n"
+        "rows = pa.RecordBatch.from_arrays([texts(['a', 'b'])] * 2, names=['id', 'text'])\n"
+        "assert not refused(rows, ['text'], 500) and len(list(split(rows, ['text']))) == 2"
+    )
+    modules, _ = modules_after(code, tmp_path)
+    assert "pandas" not in modules
+
+
 @pytest.mark.airflow
 def test_starting_the_airflow_command_loads_nothing_heavy(tmp_path: Path) -> None:
     code = "from airflow.cli.cli_parser import get_parser; get_parser()"

@@ -51,6 +51,13 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
     return one.cast(kind)[0]
 
 
+def texts(values: Sequence[str]) -> pa.Array:
+    """Return an array of large_string."""
+    data = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    return pa.Array.from_buffers(_TEXT, len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+
+
 def decoded(column: pa.Array) -> pa.Array:
     """Return the column without a dictionary."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

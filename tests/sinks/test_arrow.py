@@ -8,7 +8,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from airflow_ft.sinks.arrow import hexadecimal, python_values, replaced
+from airflow_ft.sinks.arrow import hexadecimal, python_values, replaced, texts
 
 PAIRS = [("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\0", "")]
 
@@ -23,10 +23,10 @@ def expected(text: str | None) -> str | None:
 @pytest.mark.parametrize("letters", ["a\\'\n\0🎉ü", "\\'", "aü", "\x01 ", "\0"])
 def test_characters_are_replaced_wherever_they_are(letters: str) -> None:
     chance = random.Random(3)
-    texts = [
+    words = [
         None if chance.random() < 0.2 else "".join(chance.choices(letters, k=chance.randrange(9))) for _ in range(500)
     ]
-    for given in (texts, [text or "" for text in texts], [], [None], [""]):
+    for given in (words, [text or "" for text in words], [], [None], [""]):
         column = pa.array(given, pa.large_string())
         for part in (column, column.slice(3), column.slice(5, 100), column.slice(9, 0)):
             found = replaced(part, PAIRS)
@@ -64,3 +64,10 @@ FAR, NEAR = pa.array([2_932_897, 0, None], pa.int32()).view(pa.date32()), date(1
 )
 def test_far_dates_become_numbers(column: pa.Array, values: list[object]) -> None:
     assert python_values(column) == values
+
+
+def test_texts_become_a_column() -> None:
+    for given in ([], [""], ["a", "", "ü 🎉", "\0"]):
+        column = texts(given)
+        column.validate(full=True)
+        assert column.equals(pa.array(given, pa.large_string()))

@@ -36,8 +36,13 @@ class Hive(Server):
 
     @property
     def warehouse(self) -> Path:
-        """The folder of its tables."""
+        """The folder of its external tables."""
         return self.folder / "warehouse"
+
+    @property
+    def managed(self) -> Path:
+        """The folder of its managed tables; on Hive 3 of all whose schema names no other."""
+        return self.folder / "managed"
 
     def _initialise(self, data: Path) -> None:
         """It makes what it needs."""
@@ -47,12 +52,14 @@ class Hive(Server):
             "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={data}/metastore;create=true",
             "metastore.thrift.port": self.port,
             "metastore.thrift.bind.host": self.host,
-            "metastore.warehouse.dir": str(self.warehouse),
+            "metastore.warehouse.dir": str(self.managed),
             "metastore.warehouse.external.dir": str(self.warehouse),
-            "hive.metastore.warehouse.dir": str(self.warehouse),
+            "hive.metastore.warehouse.dir": str(self.managed),
             **self.defaults,
             **self.options,
         }
+        self._make(self.warehouse)
+        self._make(self.managed)
         self._make(self.folder / "conf")
         self._write(self.folder / "conf" / "metastore-site.xml", xml(settings))
 

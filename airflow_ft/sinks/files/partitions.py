@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import beyond, numbers, scalar
+from airflow_ft.sinks.arrow import beyond, numbers, scalar, texts
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -52,7 +52,7 @@ def _too_long(rows: pa.RecordBatch, columns: Sequence[str], longest: int) -> dic
     """Rows whose folders, one in the other, make a path that the file system does not take."""
     if not columns or not rows.num_rows:
         return {}
-    wrong = pc.greater(pc.binary_length(_joined(rows, columns)), longest)
+    wrong = pc.greater(pc.binary_length(_joined(rows, columns)), scalar(longest, pa.int64()))
     why = f"columns {', '.join(columns)}: the path of its folders would be too long (more than {longest} bytes)"
     return dict.fromkeys(numbers(pc.indices_nonzero(wrong)).tolist(), why)
 
@@ -91,7 +91,7 @@ def _text(column: pa.Array) -> pa.Array:
 def _folders(column: pa.Array, name: str) -> pa.Array:
     encoded = _text(column).dictionary_encode()
     values = [f"{escaped(name)}={escaped(value)}" for value in encoded.dictionary.to_pylist()]
-    folders = pa.array(values, pa.large_string()).take(encoded.indices)
+    folders = texts(values).take(encoded.indices)
     return pc.fill_null(folders, scalar(f"{escaped(name)}={NULL}", pa.large_string()))
 
 

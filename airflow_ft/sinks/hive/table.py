@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import os
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 from thriftpy2.thrift import TException
 
-from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column
 from airflow_ft.sinks.files.partitions import NULL, escaped
@@ -24,6 +26,7 @@ from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.spec import KEY
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.local import LocalFileSystem
 
 OURS = "_airflow_ft"
 """The folder in the table's own that holds all files of deliveries. Readers and MSCK REPAIR pass such names."""
@@ -31,9 +34,6 @@ _COLUMNS = "airflow_ft.columns"
 _RETENTION = "partition.retention.period"
 _FILLED = 32
 """Documents that are kept. A process that reads one has not slept for so many replacements."""
-_TRIES = 5
-"""Requests for a new table, while other processes make the same one."""
-_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +72,17 @@ class Version:
         )  # fmt: skip
         parameters = {"EXTERNAL": "TRUE", _COLUMNS: "none" if schema is None else "rows"}
         schema_name, name = place.identifier
-        try:
-            place.client.get_database(schema_name)
-        except API.NoSuchObjectException:
-            with suppress(API.AlreadyExistsException):
-                place.client.create_database(API.Database(name=schema_name, parameters={}))
         table = API.Table(
             tableName=name, dbName=schema_name, owner="airflow_ft", createTime=0, lastAccessTime=0, retention=0,
             sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
         )  # fmt: skip
-        for tried in range(_TRIES):
-            try:
-                place.client.create_table(table)
-                break
-            except API.AlreadyExistsException as error:
-                raise OvertakenError from error
-            except API.MetaException:  # of requests that make or remove its folder at once, the metastore refuses some
-                if tried == _TRIES - 1:
-                    raise
-                time.sleep(_PAUSE * tried)
+        storage.location = f"{_schema_of(place).locationUri}/{name}"
+        _make_folder(storage.location)
+        try:
+            _create(place, table)
+        except API.MetaException:  # Hive 4 refuses an external table in the place of managed ones
+            storage.location = None
+            _create(place, table)
         if (made := place.table()) is None:  # others have dropped it
             raise OvertakenError
         return cls(place, made)
@@ -246,6 +238,48 @@ class Version:
         keys = self.table.partitionKeys
         parts = [(key.name, own if key.name == KEY else _text(values, key.name)) for key in keys]
         return "/".join(f"{escaped(name)}={escaped(value)}" for name, value in parts)
+
+
+def _schema_of(place: Connected) -> Any:
+    """Return the schema of a table that is to be created. Create the schema if it is missing."""
+    name, _ = place.identifier
+    with suppress(API.NoSuchObjectException):
+        return place.client.get_database(name)
+    _make_folder(f"{place.client.get_database('default').locationUri}/{name}.db")
+    try:
+        place.client.create_database(API.Database(name=name, parameters={}))
+    except (API.AlreadyExistsException, API.MetaException) as error:
+        with suppress(API.NoSuchObjectException):  # another process was faster
+            return place.client.get_database(name)
+        raise error
+    return place.client.get_database(name)
+
+
+def _create(place: Connected, table: Any) -> None:
+    try:
+        place.client.create_table(table)
+    except (API.AlreadyExistsException, API.MetaException) as error:
+        if isinstance(error, API.MetaException) and place.table() is None:
+            raise
+        raise OvertakenError from error
+
+
+def _make_folder(location: str) -> None:
+    """Make the folder of a schema or a table where the metastore would make it. Give it the mode of the folder above.
+
+    Of several requests that create the same one, the metastore fails all but one. Each that has made the folder then
+    removes it with all that it holds, also rows of the one that was faster. A folder that exists is left alone.
+    """
+    folder = path_of(location)
+    above = folder.rpartition("/")[0]
+    with suppress(OSError, AirflowFtError):  # then the metastore makes it
+        files = filesystem(folder)
+        if files.exists(above):
+            files.make_folder(folder)
+            if isinstance(files, LocalFileSystem):
+                there = Path(above).stat()
+                Path(folder).chmod(stat.S_IMODE(there.st_mode))
+                os.chown(folder, there.st_uid, there.st_gid)  # only root may
 
 
 def path_of(location: str) -> str:

@@ -18,6 +18,7 @@ from airflow_ft.sinks.hive.columns import lacks_columns
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.testing.world import World
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 from tests.sinks.hive.world import Table
 from tools.servers import Hive
@@ -65,7 +66,7 @@ def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
 
 def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     a_raised_fence_refuses_what_is_on_its_way(world)
-    place = Path(world.target.files()[0]).parents[1]  # type: ignore[attr-defined]
+    place = local_path(world.target.files()[0]).parents[1]  # type: ignore[attr-defined]
     assert len(list(place.iterdir())) == 1  # what was refused left no files
 
 
@@ -177,6 +178,24 @@ def test_columns_come_from_no_process_that_was_overtaken(world: World) -> None:
         world.prepare(plan)
     with world.target.opened() as place:  # type: ignore[attr-defined]
         assert lacks_columns(place.table())
+
+
+def test_requests_that_fail_have_no_folder_to_remove(server: Hive) -> None:
+    target = Table(server)
+    there: dict[str, list[str]] = {}
+    with target.opened() as place:
+        client = place.client
+
+        class Watched:
+            def __getattr__(self, request: str) -> Any:
+                found = [*server.managed.rglob("*"), *server.warehouse.rglob("*")]
+                there[request] = [each.name for each in sorted(found) if target.space in str(each)]
+                return getattr(client, request)
+
+        place._client = Watched()
+        table.Version.made(place, pa.schema([("id", pa.int64())]), (), "orc")
+    assert there["create_database"] == [f"{target.space}.db"]
+    assert there["create_table"] == [f"{target.space}.db", "orders"]
 
 
 def test_another_server_is_told(server: Hive) -> None:
