@@ -20,6 +20,7 @@ from tests.sinks.paimon.servers.test_others import (
     a_death_before_the_snapshot_delivers_nothing,
     a_death_behind_the_snapshot_delivers_once,
     a_raised_fence_refuses_what_is_on_its_way,
+    a_replaced_snapshot_halts,
     rows_of_others_stay,
 )
 from tools.paimon import Paimon
@@ -99,6 +100,11 @@ def nothing_remembered() -> None:
     Version.commit = commit
 
 
+def replaced_snapshot_not_looked_for() -> None:
+    """Nobody looks whether the newest snapshot is still the one that the sink wrote."""
+    Version.check_newest = lambda self, ledger: None
+
+
 KIT = ParticipantConformance()
 CASES: list[tuple[Defect, Play]] = [
     (snapshot_replaced, rows_of_others_stay),
@@ -107,6 +113,7 @@ CASES: list[tuple[Defect, Play]] = [
     (awaited_snapshot_not_looked_for, a_death_behind_the_snapshot_delivers_once),
     (chain_not_compared, a_raised_fence_refuses_what_is_on_its_way),
     (conflict_repeated, a_raised_fence_refuses_what_is_on_its_way),
+    (replaced_snapshot_not_looked_for, a_replaced_snapshot_halts),
     (nothing_remembered, KIT.test_to_commit_again_changes_nothing),
 ]
 PATCHED = (
@@ -116,6 +123,7 @@ PATCHED = (
     (Version, "ledger"),
     (Version, "settle"),
     (Version, "holds"),
+    (Version, "check_newest"),
 )
 
 

@@ -98,6 +98,11 @@ class Paimon:
         with self._lock:
             self._ask("append", table, rows=self._put(rows))
 
+    def append_asleep(self, table: str, rows: pa.Table, asleep: Path, awake: Path) -> None:
+        """Add rows, and sleep just before the rename onto the snapshot's name, from `asleep` until `awake` is there."""
+        with self._lock:
+            self._ask("append_asleep", table, rows=self._put(rows), asleep=str(asleep), awake=str(awake))
+
     def overwrite(self, table: str, rows: pa.Table) -> None:
         """Replace all rows of the table."""
         with self._lock:

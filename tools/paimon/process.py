@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,26 @@ class Table:
 
     def append(self, rows: str) -> None:
         self._write(self._open().new_batch_write_builder(), feather.read_table(rows))
+
+    def append_asleep(self, rows: str, asleep: str, awake: str) -> None:
+        """Add rows. Between the look whether the snapshot's name is given and the rename, wait for the file `awake`.
+
+        The file `asleep` says that it waits.
+        """
+        rename = Path.rename
+
+        def late(path: Path, target: Path) -> Path:
+            if Path(target).parent.name == "snapshot" and not Path(asleep).exists():
+                Path(asleep).touch()
+                while not Path(awake).exists():
+                    time.sleep(0.01)
+            return rename(path, target)
+
+        Path.rename = late  # type: ignore[method-assign, assignment]
+        try:
+            self.append(rows)
+        finally:
+            Path.rename = rename  # type: ignore[method-assign]
 
     def overwrite(self, rows: str) -> None:
         """Replace all rows of all partitions."""

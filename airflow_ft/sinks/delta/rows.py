@@ -64,7 +64,7 @@ class Rows:
         place, name = self.snapshot.place, f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
         folder, files = place.uri(name), place.files
         self.folders.append(folder)
-        out = Files(files, folder, "parquet", "", self.file_bytes)
+        out = Files(files, folder, "parquet", "", self.file_bytes, checksums=False)
         by = self.snapshot.partition_by
         finite: set[str] = set()
         places: dict[str, str] = {}

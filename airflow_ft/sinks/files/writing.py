@@ -37,6 +37,7 @@ _SUFFIX = {"parquet": ".parquet", "orc": ".orc", "csv": ".csv", "json": ".json"}
 _COLUMNAR = {"parquet": COMPRESSION.removesuffix("_raw"), "orc": "snappy"}  # what PyArrow calls lz4 is lz4_raw
 _STRIPE_ROWS = 1 << 16
 _HEAVY_FILES = 16  # of ORC: a writer that has written rows holds some 8 MB
+_SAMPLE, _REPEATED = 20_000, 0.1  # rows that are looked at, and the part of them that repeats a value
 _NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
 
 
@@ -47,10 +48,20 @@ def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalF
 
 
 class Files:
-    """The files of one attempt, in its folder `root` (a URI)."""
+    """The files of one attempt, in its folder `root` (a URI). Without `checksums` files that are written have none."""
 
-    def __init__(self, files: FileSystem | Objects, root: str, format: str, compression: str, file_bytes: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem | Objects,
+        root: str,
+        format: str,
+        compression: str,
+        file_bytes: int,
+        *,
+        checksums: bool = True,
+    ) -> None:
         self._files, self._root, self._format, self._file_bytes = files, root, format, file_bytes
+        self._checksums = checksums
         self._compression = compression or _COLUMNAR.get(format, "none")
         self._suffix = _SUFFIX[format] + (".gz" if format not in _COLUMNAR and self._compression == "gzip" else "")
         self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
@@ -89,7 +100,7 @@ class Files:
         with filesystem(source).open(source) as log, self._files.create(target) as out:
             hashed = _Hashed(out)
             shutil.copyfileobj(log, hashed, _CHUNK)
-        return hashed.sha256.hexdigest()
+        return hashed.checksum
 
     def put(self, folder: str, rows: pa.RecordBatch, text: Text | None = None) -> None:
         """Rows behind those that this folder has; `text`: see `lines`."""
@@ -119,7 +130,8 @@ class Files:
 
     def _begin(self, folder: str, schema: pa.Schema) -> _File:
         name, uri = self.place(folder)
-        return _File(name, self._files, self._files.create(uri), schema, self._format, self._compression)
+        out = _Hashed(self._files.create(uri), checksum=self._checksums)
+        return _File(name, self._files, out, schema, self._format, self._compression)
 
     def _end(self, key: tuple[str, pa.Schema]) -> None:
         self._written.append(self._open[key].close())
@@ -130,23 +142,18 @@ class _File:
     """One file that is being written."""
 
     def __init__(
-        self, name: str, files: FileSystem | Objects, out: BinaryIO, schema: pa.Schema, format: str, compression: str
+        self, name: str, files: FileSystem | Objects, out: _Hashed, schema: pa.Schema, format: str, compression: str
     ) -> None:
-        self._name, self._files, self._out, self._rows = name, files, out, 0
+        self._name, self._files, self._hashed, self._out, self._rows = name, files, out, out.out, 0
+        self._compression = compression
         self._columnar, self.waiting, self.holds = format in _COLUMNAR, 0, False
         self._pending: list[pa.RecordBatch] = []
-        self._hashed = _Hashed(out)
-        self._to: Any = self._hashed
-        if format == "parquet":
-            self._to = pq.ParquetWriter(
-                pa.PythonFile(self._hashed, "w"), schema, compression=compression, store_schema=False,
-                coerce_timestamps="us", write_page_checksum=True, write_statistics=bounded_columns(schema),
-            )  # fmt: skip
-        elif format == "orc":  # a stripe is ended as soon as possible: the writer holds no rows between two calls
+        self._to: Any = None if format == "parquet" else self._hashed
+        if format == "orc":  # a stripe is ended as soon as possible: the writer holds no rows between two calls
             self._to = orc.ORCWriter(
                 pa.PythonFile(self._hashed, "w"), compression=compression, batch_size=_STRIPE_ROWS, stripe_size=1
             )
-        elif compression == "gzip":
+        elif compression == "gzip" and not self._columnar:
             self._to = gzip.GzipFile(fileobj=self._hashed, mode="wb", compresslevel=6, mtime=0)
         if format == "csv":
             self._to.write(header(schema))
@@ -170,6 +177,8 @@ class _File:
         """A row group, or stripes, of what waits."""
         if self._pending:
             rows = pa.Table.from_batches(self._pending)
+            if self._to is None:
+                self._to = parquet_writer(self._hashed, rows, self._compression)
             self._to.write(rows) if isinstance(self._to, orc.ORCWriter) else self._to.write_table(rows)
             self._pending, self.waiting = [], 0
             self.holds = isinstance(self._to, orc.ORCWriter)
@@ -178,7 +187,7 @@ class _File:
         """Ends it without writing any more: PyArrow's writer would do that whenever it is collected."""
         self._hashed.abandoned = True
         with suppress(OSError, AirflowFtError):
-            if self._columnar:
+            if self._columnar and self._to is not None:
                 self._to.close()
             self._out.close()
 
@@ -188,15 +197,45 @@ class _File:
             self._to.close()
         self._files.sync_file(self._out)
         self._out.close()
-        return WalFile(self._name, self._rows, self._hashed.size, self._hashed.sha256.hexdigest())
+        return WalFile(self._name, self._rows, self._hashed.size, self._hashed.checksum)
+
+
+def parquet_writer(to: Any, rows: pa.Table, compression: str = _COLUMNAR["parquet"]) -> pq.ParquetWriter:
+    """Return a writer of a Parquet file that begins with these rows."""
+    return pq.ParquetWriter(
+        pa.PythonFile(to, "w"), rows.schema, compression=compression, store_schema=False, coerce_timestamps="us",
+        write_page_checksum=True, write_statistics=bounded_columns(rows.schema), use_dictionary=_repeating(rows),
+    )  # fmt: skip
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """Return the paths of the columns that a Parquet file should hold as dictionaries.
+
+    Values that hardly repeat would be encoded twice: PyArrow gives up a dictionary when it is too large.
+    """
+    sample, distinct = rows.slice(0, _SAMPLE), set()
+    for field, column in zip(rows.schema, sample.columns, strict=True):
+        if not (pa.types.is_nested(field.type) or pa.types.is_null(field.type)):
+            most = pc.count_distinct(column).as_py() / max(1, len(column) - column.null_count)
+            distinct |= {field.name} if most > 1 - _REPEATED else set()
+    out = pa.BufferOutputStream()
+    pq.write_table(rows.schema.empty_table(), out)
+    columns = pq.read_metadata(pa.BufferReader(out.getvalue())).schema
+    return [path for index in range(len(columns)) if (path := columns.column(index).path) not in distinct]
 
 
 class _Hashed(io.RawIOBase):
     """Passes bytes on, and takes their checksum."""
 
-    def __init__(self, out: BinaryIO) -> None:
-        self._out, self.sha256, self.size = out, hashlib.sha256(), 0
+    def __init__(self, out: BinaryIO, *, checksum: bool = True) -> None:
+        self.out, self.size = out, 0
+        self._sha256 = hashlib.sha256() if checksum else None
         self.abandoned = False
+
+    @property
+    def checksum(self) -> str:
+        """Return the checksum of what was written; "": it is not taken."""
+        return self._sha256.hexdigest() if self._sha256 is not None else ""
 
     def writable(self) -> bool:
         return True
@@ -204,8 +243,9 @@ class _Hashed(io.RawIOBase):
     def write(self, data: Any) -> int:
         with memoryview(data) as view:
             if not self.abandoned:
-                self._out.write(view)
-            self.sha256.update(view)
+                self.out.write(view)
+            if self._sha256 is not None:
+                self._sha256.update(view)
             self.size += view.nbytes
             return view.nbytes
 

@@ -53,7 +53,7 @@ class Rows:
         name = f"{plan.number}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
         folder = version.uri(*self.group.split("/"), name)
         self._folders.append(folder)
-        out = Files(files, folder, version.format, "", self.file_bytes)
+        out = Files(files, folder, version.format, "", self.file_bytes, checksums=False)
         try:
             for reader in mine:
                 adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []

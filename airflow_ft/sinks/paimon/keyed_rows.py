@@ -15,22 +15,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.keyed import kinds_of, null_keys
+from airflow_ft.sinks.files.writing import parquet_writer
 from airflow_ft.sinks.paimon.binary_row import encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, keyed_entry
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
 from airflow_ft.sinks.refused import Refused, has_rows
-from airflow_ft.wal.writer import COMPRESSION
 
 KEY, NUMBER, KIND = "_KEY_", "_SEQUENCE_NUMBER", "_VALUE_KIND"
 INSERT, DELETE = 0, 3
-_COMPRESSION = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
 _AT_ONCE = 16 << 20
 """Bytes of rows that wait in memory. Sorting those of one bucket takes about three times as much."""
 
@@ -124,10 +122,8 @@ class KeyedRows(Rows):
         """Write a file, durably, and return its bytes."""
         files, uri = self.version.place.files, self.version.place.uri(*path.split("/"))
         with files.create(uri) as out:
-            pq.write_table(
-                rows, pa.PythonFile(out, "w"), compression=_COMPRESSION, store_schema=False, coerce_timestamps="us",
-                write_page_checksum=True,
-            )  # fmt: skip
+            with parquet_writer(out, rows) as writer:
+                writer.write_table(rows)
             size = out.tell()
             files.sync_file(out)
         self._paths.append(path)

@@ -11,7 +11,8 @@ can be created once, too, and its UUID. It also holds the memory without these r
 1. The document is written: it awaits its snapshot.
 2. The snapshot is created: rows and marker count, at the same moment. If another writer has taken the number, neither
    ever will.
-3. The next document repeats the memory and awaits nothing. From here on nothing depends on the snapshot.
+3. The next document repeats the memory and awaits nothing. From here on nothing depends on the snapshot. Its number and
+   UUID stay in the memory: a writer that replaces it is found out (`Version.check_newest`).
 
 Paimon's writers expire snapshots. Between the first and the third step a consumer of the table keeps the new one from
 expiring. Steps that add no rows make no snapshot.
@@ -43,15 +44,18 @@ _NAME = re.compile(r"(\d{10})\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
-    """The snapshot that a document awaits: its number, its UUID, and a file that it adds.
-
-    `without` is the memory if the snapshot is never created.
-    """
+class Written:
+    """A snapshot that the sink writes: its number, its UUID, and a file that it adds."""
 
     snapshot: int
     uuid: str
     file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited(Written):
+    """The snapshot that a document awaits. `without` is the memory if it is never created."""
+
     without: str | None
 
 
@@ -115,6 +119,10 @@ class Chain:
         data = json.dumps({"nextSnapshot": snapshot}).encode()
         self.files.replace(self.files.uri(self.root, _CONSUMERS, self._consumer(str(number))), data)
 
+    def accepted(self, uuid: str) -> str:
+        """Return the URI of the file by which a person accepts that a snapshot is lost."""
+        return self.files.uri(self.root, *self._names, f"accepted-{uuid}")
+
     def _consumer(self, number: str) -> str:
         name = hashlib.sha256(self.group.encode()).hexdigest()[:16]
         return f"consumer-airflow_ft-{name}-{number}"
@@ -158,9 +166,19 @@ class Ledger(DocumentLedger):
     """The memory as of one document. `found` is that document, `pending`: its snapshot may still be created."""
 
     def __init__(self, chain: Chain, found: Document, memory: str | None, *, pending: bool) -> None:
-        super().__init__(memory, chain.uri(found.number))
+        super().__init__(memory, chain.uri(found.number), written=None)
         self.chain, self.found, self.pending = chain, found, pending
         self.before = memory
+
+    @property
+    def written(self) -> Written | None:
+        """The newest snapshot of the table that the sink has written; None: it has written none."""
+        found = self.others["written"]
+        return Written(**found) if found is not None else None
+
+    @written.setter
+    def written(self, written: Written) -> None:
+        self.others["written"] = {"snapshot": written.snapshot, "uuid": written.uuid, "file": written.file}
 
     def append(self, awaited: Awaited | None = None) -> Document:
         """Write the memory as the next document. OvertakenError: another process was faster."""

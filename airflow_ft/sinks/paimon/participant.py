@@ -85,6 +85,7 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
 
     def _ledger(self, version: Version, pipeline: str) -> Ledger:
         self._read = version.ledger(f"{pipeline}/{self.name}")
+        version.check_newest(self._read)
         return self._read
 
     def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:

@@ -149,7 +149,7 @@ class _DataFiles(Files):
     """Files in the folders of their partitions, with names that no other writer gives."""
 
     def __init__(self, version: Version, file_bytes: int, made: list[str]) -> None:
-        super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes)
+        super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes, checksums=False)
         self._partitions, self._buckets = version.partitions, version.buckets
         self._made, self._name = made, uuid.uuid4()
         self._keys: dict[tuple[Value, ...], str] = {}

@@ -29,7 +29,7 @@ from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, key_problems, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, trimmed_key, unfit, unsupported
 from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity, unreadable
-from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger
+from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger, Written
 from airflow_ft.sinks.paimon.partitions import Partitions
 from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -294,12 +294,36 @@ class Version:
         there = self.place.record(SNAPSHOTS, later) if later is not None else None
         if there is None:
             raise OvertakenError
-        listed = self.manifests.listed(there)
-        if any(record["_FILE"]["_FILE_NAME"] == awaited.file for record in self.manifests.entries(listed)):
+        if self._names(there, awaited):
             return True
         if found is None:
             raise _lost(self.place, number)
         return False
+
+    def check_newest(self, ledger: Ledger) -> None:
+        """Compare the newest snapshot that the sink has written with the table's. It may have expired.
+
+        Raises:
+            OvertakenError: the table is newer than this version.
+            StoreBehindSinkError: another writer has replaced it, or rolled the table back.
+        """
+        newest, place = ledger.written, self.place
+        found = place.record(SNAPSHOTS, newest.snapshot) if newest is not None else None
+        if newest is None or (found is not None and found.get("uuid") == newest.uuid):
+            return
+        if place.latest() != self.number:
+            raise OvertakenError
+        if newest.snapshot < self.number:
+            following = place.record(SNAPSHOTS, newest.snapshot + 1)
+            if found is None or following is None or self._names(following, newest):
+                return  # expired; a writer that slept may have given its number again
+        if not place.files.exists(accepted := ledger.chain.accepted(newest.uuid)):
+            raise _replaced(place, newest.snapshot, accepted)
+
+    def _names(self, snapshot: Record, written: Written) -> bool:
+        """Return whether a snapshot names the file that an earlier one has added: it was made of that one."""
+        entries = self.manifests.entries(self.manifests.listed(snapshot))
+        return any(record["_FILE"]["_FILE_NAME"] == written.file for record in entries)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -318,6 +342,7 @@ class Version:
             raise OvertakenError
         manifests, number = self.manifests, self.number + 1
         awaited = Awaited(number, str(uuid.uuid4()), entries[0]["_FILE"]["_FILE_NAME"], ledger.before)
+        ledger.written = awaited
         try:
             added = manifests.write(entries, self.partitions.kinds, int(self.schema["id"]))
             rows = sum(record["_FILE"]["_ROW_COUNT"] for record in entries)
@@ -475,6 +500,18 @@ def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
         code="snapshot_lost",
         remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
         f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`.",
+        path=str(place),
+        snapshot=snapshot,
+    )
+
+
+def _replaced(place: Place, snapshot: int, accepted: str) -> StoreBehindSinkError:
+    return StoreBehindSinkError(
+        f"snapshot {snapshot} of {place}, the newest that the sink wrote, is gone: another writer has replaced it, or"
+        " rolled the table back. Rows of confirmed checkpoints are lost.",
+        code="snapshot_replaced",
+        remedy="Stop other writers while the pipeline delivers. Find the lost rows with `airflow ft verify`, and insert"
+        f" them. Then run `touch '{local_path(accepted)}'` and `airflow ft resume`.",
         path=str(place),
         snapshot=snapshot,
     )

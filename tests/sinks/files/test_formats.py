@@ -240,6 +240,26 @@ def test_many_partitions_keep_few_files_open_and_little_in_memory(
     assert len(folder.files()) > 20, "a file is ended to make room, and another one begun"
 
 
+def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    count = 30_000
+    rows = pa.table(
+        {
+            "id": range(count),
+            "text": [f"order {number}" for number in range(count)],
+            "city": [f"city {number % 100}" for number in range(count)],
+            "alone": [None] * (count - 1) + [7],
+            "tags": [[number % 3] for number in range(count)],
+            "part": [{"id": number % 5} for number in range(count)],
+        }
+    )
+    file = only_file(delivered(tmp_path, rows, compression="snappy"))
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    with_dictionary = [column.path_in_schema for column in columns if column.has_dictionary_page]
+    assert with_dictionary == ["city", "alone", "tags.list.element", "part.id"]
+    assert pq.read_table(file, partitioning=None).equals(rows)
+
+
 def test_a_file_is_ended_at_its_size(tmp_path: Path) -> None:
     rows = pa.table({"id": range(200_000), "text": [f"row {id:020}" for id in range(200_000)]})
     folder = delivered(tmp_path, rows, format="csv", file_bytes=1 << 20)

@@ -209,6 +209,32 @@ def test_an_expired_snapshot_that_alone_knew_halts(tmp_path: Path, monkeypatch: 
         world.participant(plan).proof(plan)
 
 
+@pytest.mark.parametrize("what", ["removed", "of another", "of another, and followed"])
+def test_a_snapshot_of_ours_that_is_gone_halts(tmp_path: Path, what: str) -> None:
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    world.deliver(world.plan())
+    table = table_of(world)
+    ours = table.path / "snapshot" / "snapshot-2"
+    ours.unlink()
+    (ours.parent / "LATEST").unlink()
+    if what != "removed":
+        others(world, 1 + what.endswith("followed"))
+    with raises(StoreBehindSinkError, "snapshot_replaced", snapshot=2, path=str(table.path)):
+        world.prepare(world.plan())
+
+
+def test_an_expired_snapshot_whose_number_is_given_again_is_no_mistake(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    others(world, 2)
+    expired = json.loads((table_of(world).path / "snapshot" / "snapshot-1").read_text())
+    table_of(world).expire(keep=2)
+    table_of(world).place.create("snapshot", {**expired, "uuid": "of a writer that slept"})
+    world.deliver(world.plan())
+    assert world.target.ids() == [0, 1, *world.ids_of(1, 2)]
+
+
 def test_manifests_are_put_together(tmp_path: Path) -> None:
     world = world_of(tmp_path, partition_by=["text"])
     for number in range(35):

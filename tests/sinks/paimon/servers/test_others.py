@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +28,7 @@ from airflow_ft.wal import open_wal
 from tests.conformance.test_paimon import Changed
 from tests.conformance.values import FINITE, LATE, NESTED, NOT_FINITE
 from tests.raising import raises
+from tests.waiting import wait_for
 from tools.paimon import Paimon, library
 
 COLUMNS = {**FINITE, **NOT_FINITE, **NESTED, "late": LATE}
@@ -97,6 +100,42 @@ def a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     world.shows(world.ids_of(1, 2))
 
 
+@contextmanager
+def another_writer_asleep(world: World) -> Iterator[None]:
+    """pypaimon has looked whether the next snapshot's name is given, and renames onto it when the block has ended."""
+    table = table_of(world)
+    asleep, awake = world.folder / "asleep", world.folder / "awake"
+    rows = pa.table({"id": [-1], "text": ["theirs"]})
+    with ThreadPoolExecutor(1) as pool:
+        appended = pool.submit(table.paimon.append_asleep, table.named, rows, asleep, awake)
+        try:
+            wait_for(lambda: asleep.exists() or appended.done(), 60, "pypaimon reaches the rename")
+            yield
+        finally:
+            awake.touch()
+        appended.result()
+
+
+def a_replaced_snapshot_halts(world: World) -> None:
+    """pypaimon renames its snapshot onto ours, which is committed: our rows are gone."""
+    first = world.plan()
+    proofs = [(first, world.deliver(first))]
+    second = world.plan()
+    with another_writer_asleep(world):
+        proofs.append((second, world.deliver(second)))
+    world.shows([-1, *world.ids_of(1)])
+    third = world.plan()
+    with raises(StoreBehindSinkError, "snapshot_replaced", snapshot=2, path=str(table_of(world).path)) as caught:
+        world.prepare(third)
+    with raises(StoreBehindSinkError, "snapshot_replaced", snapshot=2):
+        world.participant(second).proof(second)
+    assert checked(world, *proofs) == (len(world.ids_of(2)), 0, 1), "the other row is theirs"
+    [accepted] = re.findall("touch '(.*?)'", caught.value.remedy)
+    Path(accepted).touch()
+    world.deliver(third)
+    world.shows([-1, *world.ids_of(1, 3)])
+
+
 class Died(BaseException):
     """A process ends here. Nothing catches it."""
 
@@ -166,6 +205,10 @@ def test_a_death_behind_the_snapshot_delivers_once(world: World) -> None:
     a_death_behind_the_snapshot_delivers_once(world)
 
 
+def test_a_replaced_snapshot_halts(world: World) -> None:
+    a_replaced_snapshot_halts(world)
+
+
 @pytest.mark.release
 def test_a_sleeper_brings_nothing_back(world: World) -> None:
     a_sleeper_brings_nothing_back(world)
@@ -231,7 +274,7 @@ def test_columns_are_added_beside_others(tmp_path: Path, paimon: Paimon) -> None
         assert all(row["more"] is None for row in rows.values())
 
 
-def test_a_rollback_is_reported(world: World) -> None:
+def test_a_rollback_halts(world: World) -> None:
     first, table = world.plan(), table_of(world)
     proofs = [(first, world.deliver(first))]
     there = table.paimon.snapshots(table.named)[-1]["id"]
@@ -239,11 +282,9 @@ def test_a_rollback_is_reported(world: World) -> None:
     proofs.append((second, world.deliver(second)))
     table.paimon.ask("rollback", table.named, to=there)
     third = world.plan()
-    try:
-        proofs.append((third, world.deliver(third)))
-    except StoreBehindSinkError:
-        return
-    world.shows(world.ids_of(1, 3))
+    with raises(StoreBehindSinkError, "snapshot_replaced", snapshot=there + 1):
+        world.prepare(third)
+    world.shows(world.ids_of(1))
     assert checked(world, *proofs) == (len(world.ids_of(2)), 0, 0)
 
 
