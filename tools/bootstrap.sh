@@ -140,7 +140,7 @@ install_kubernetes() {
   rm -rf "$fresh"
   mkdir -p "$fresh/source"
   cp "$here"/kubernetes/{go.mod,main.go} "$fresh/source"
-  (cd "$fresh/source" && GOFLAGS=-mod=mod go build -o .. . && GOFLAGS=-mod=mod go build -o ../etcd go.etcd.io/etcd/server/v3)
+  (cd "$fresh/source" && GOFLAGS=-mod=mod go build -ldflags "-s -w" -o .. . && GOFLAGS=-mod=mod go build -ldflags "-s -w" -o ../etcd go.etcd.io/etcd/server/v3)
   rm -rf "$fresh/source" "$local_/kubernetes"
   mv "$fresh" "$local_/kubernetes"
 }
