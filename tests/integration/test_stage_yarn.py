@@ -94,18 +94,14 @@ def _kill_machine(yarn: Yarn) -> None:
     yarn.kill_node(next(each.node for each in yarn.executors() if each.node != master.node))
 
 
-def _kill_masters_machine(yarn: Yarn) -> None:
-    yarn.kill_node(yarn.masters()[0].node)
-
-
 def _kill_master(yarn: Yarn) -> None:
     _kill([each.pid for each in yarn.masters()])
 
 
 @pytest.mark.parametrize(
     ("kill", "tries"),
-    [(_kill_executor, 3), (_kill_machine, 3), (_kill_master, 4), (_kill_masters_machine, 3)],
-    ids=["an executor", "a machine", "the application master", "its machine"],
+    [(_kill_executor, 3), (_kill_machine, 3), (_kill_master, 4)],
+    ids=["an executor", "a machine", "the application master"],
 )
 def test_a_stateful_job_continues_without(held: Holding, yarn: Yarn, kill: Callable[[Yarn], None], tries: int) -> None:
     """They are killed while Python workers hold loaded state; `tries`: workers that get there after that, at least."""
