@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -40,30 +40,13 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 class Cluster:
-    """A master, and workers with a folder each: `worker-0`, ... All end with the block.
+    """A master, and workers with a folder each: `worker-0`, ... All end with the block."""
 
-    settings: Spark's settings of the servers. recovers: the master remembers workers and applications.
-    """
-
-    def __init__(self, folder: Path, workers: int, settings: Mapping[str, str], *, recovers: bool) -> None:
+    def __init__(self, folder: Path, workers: int) -> None:
         self._folder, self._port = folder, free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
         self._pages = [free_port() for _ in range(1 + workers)]
-        if recovers:
-            (kept := folder / "master").mkdir()
-            settings = {
-                **settings,
-                "spark.deploy.recoveryMode": "FILESYSTEM",
-                "spark.deploy.recoveryDirectory": str(kept),
-            }
-        options = " ".join(f"-D{name}={value}" for name, value in settings.items())
-        self._environment = {
-            **os.environ,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_MASTER_OPTS": options,
-            "SPARK_WORKER_OPTS": options,
-        }
+        self._environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
         self.master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -74,10 +57,6 @@ class Cluster:
         number = len(self.workers)
         own = ["-c", "1", "-m", "1g", "-d", str(self._folder / f"worker-{number}")]
         self.workers.append(self._start("Worker", self._pages[1 + number], self.url, *own))
-
-    def kill_master(self) -> None:
-        assert self.master is not None
-        _end(self.master)
 
     def kill_worker(self, number: int) -> None:
         """With its executors, as a machine that is gone."""
@@ -130,7 +109,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextlib.contextmanager
 def _cluster(tmp_path: Path, workers: int) -> Iterator[str]:
-    with Cluster(tmp_path, workers, {}, recovers=False) as cluster:
+    with Cluster(tmp_path, workers) as cluster:
         yield cluster.url
 
 
@@ -337,12 +316,6 @@ TWO_OF_THREE = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
 }
-DECOMMISSION = {
-    "spark.decommission.enabled": "true",
-    "spark.storage.decommission.enabled": "true",
-    "spark.storage.decommission.rddBlocks.enabled": "true",
-    "spark.storage.decommission.shuffleBlocks.enabled": "true",
-}
 
 
 def _with_executor(folder: Path) -> int:
@@ -351,75 +324,13 @@ def _with_executor(folder: Path) -> int:
 
 
 def test_a_stateful_job_continues_without_a_worker(pipeline: StageWorld, tmp_path: Path) -> None:
-    with Cluster(tmp_path, 3, {}, recovers=False) as cluster:
+    with Cluster(tmp_path, 3) as cluster:
         held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
         held.add(0, 1, 2)
         with held.staged(held.request()) as staged:
             held.await_workers(staged, 1)
             cluster.kill_worker(_with_executor(tmp_path))
             held.await_workers(staged, 1, 3)
-            held.go(1, 2)
-            staged.result(SECONDS)
-    held.judge()
-
-
-def test_a_stateful_job_continues_after_a_restart_of_a_master_that_recovers(
-    pipeline: StageWorld, tmp_path: Path
-) -> None:
-    """It gives the application a new executor afterwards."""
-    with Cluster(tmp_path, 3, {}, recovers=True) as cluster:
-        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
-        held.add(0, 1, 2)
-        with held.staged(held.request()) as staged:
-            held.await_workers(staged, 1)
-            cluster.kill_master()
-            cluster.start_master()
-            os.kill(_executors(tmp_path / f"worker-{_with_executor(tmp_path)}")[0], signal.SIGKILL)
-            held.await_workers(staged, 1, 3)
-            held.go(1, 2)
-            staged.result(SECONDS)
-    held.judge()
-
-
-def test_a_stateful_job_ends_without_its_master(pipeline: StageWorld, tmp_path: Path) -> None:
-    with Cluster(tmp_path, 2, {}, recovers=False) as cluster:
-        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
-        held.add(0, 1, 2)
-        with held.staged(held.request()) as staged:
-            held.await_workers(staged, 1)
-            cluster.kill_master()
-            held.go(1, 2)
-            staged.result(SECONDS)
-    held.judge()
-
-
-def test_a_decommissioned_worker_finishes_its_tasks_and_is_replaced(pipeline: StageWorld, tmp_path: Path) -> None:
-    with Cluster(tmp_path, 3, DECOMMISSION, recovers=False) as cluster:
-        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE | DECOMMISSION)
-        held.add(0, 1, 2)
-        with held.staged(held.request()) as staged:
-            held.await_workers(staged, 1)
-            gone = _with_executor(tmp_path)
-            cluster.workers[gone].send_signal(signal.SIGPWR)
-            held.go(1)
-            held.until(staged, lambda: not _executors(tmp_path / f"worker-{gone}"), "its executor has ended")
-            held.await_workers(staged, 2)
-            held.go(2)
-            staged.result(SECONDS)
-            assert held.waiting(1) == 2, "no task was tried again"
-    held.judge()
-
-
-def test_an_executor_dies_beside_an_external_shuffle_service(pipeline: StageWorld, tmp_path: Path) -> None:
-    service = {"spark.shuffle.service.enabled": "true", "spark.shuffle.service.port": str(free_port())}
-    with Cluster(tmp_path, 1, service, recovers=False) as cluster:
-        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE | service | {"spark.cores.max": "1"})
-        held.add(0, 1, 2)
-        with held.staged(held.request()) as staged:
-            held.await_workers(staged, 1, 1)
-            [executor] = _executors(tmp_path / "worker-0")
-            os.kill(executor, signal.SIGKILL)
-            held.await_workers(staged, 1, 2)
             held.go(1, 2)
             staged.result(SECONDS)
     held.judge()

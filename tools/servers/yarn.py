@@ -51,7 +51,6 @@ class Yarn(Server):
     Args:
         hdfs: a running HDFS; containers run as its user.
         nodes: the number of NodeManagers.
-        reached: private folders that containers read, such as a test's own.
     """
 
     name = "yarn"
@@ -87,10 +86,9 @@ class Yarn(Server):
         *,
         hdfs: Hdfs,
         nodes: int = 2,
-        reached: Sequence[Path] = (),
     ) -> None:
         super().__init__(folder, port, options)
-        self.hdfs, self._reached = hdfs, tuple(reached)
+        self.hdfs = hdfs
         self._ports = {name: free_port() for name in _SERVICES} | {"resourcemanager": self.port}
         self._node_ports = [{name: free_port() for name in _NODE_SERVICES} for _ in range(nodes)]
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
@@ -99,11 +97,6 @@ class Yarn(Server):
     def configuration(self) -> Path:
         """The folder of core-site.xml, hdfs-site.xml and yarn-site.xml."""
         return self.folder / "conf"
-
-    @property
-    def user(self) -> str:
-        """The user of the containers: what $HADOOP_USER_NAME has to be."""
-        return self.hdfs.user
 
     # --- life ---
 
@@ -213,10 +206,6 @@ class Yarn(Server):
         program = shutil.which("java") or "/usr/bin/java"
         home = os.environ.get("JAVA_HOME") or str(Path(program).resolve().parents[1])
         return {**super()._environment(), "JAVA_HOME": home, "SPARK_LOCAL_IP": self.host}
-
-    def _spawn(self, command: Sequence[str], log: Path | None = None) -> "subprocess.Popen[bytes]":
-        reached = (self._programs(), self.folder / "data", *self._reached)
-        return processes.spawn(processes.wrapped(command, self._environment(), *reached), log or self.log, self.folder)
 
     def _java(self, heap: str, conf: Path, main: str) -> list[str]:
         classes = f"{conf}:{installed('hdfs', Path('jars/hdfs'))}/*:{self._programs()}/*"
