@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
-from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.places import name_of, settings_of
 from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown
@@ -46,16 +45,6 @@ class CatalogSink(SinkArguments):
         made: Any = cls
         refuse_unknown(settings, {field.name for field in fields(made)} - {"name", "strategy"})
         return cast("Self", made(name=name, **settings))
-
-    @classmethod
-    def lacks_table(cls, place: object) -> UnfitTargetError:
-        """Return the error for a table that is not there, and that the sink does not create."""
-        return UnfitTargetError(
-            f"there is no table {place}, and the sink does not create it: create=False.",
-            code="table_missing",
-            remedy=f"Create the table, or set {cls.__name__}(create=True).",
-            table=str(place),
-        )
 
 
 def connection_of(plan: ParticipantPlan) -> str:

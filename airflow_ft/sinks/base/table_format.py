@@ -13,7 +13,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+    together,
+)
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.verify import Sent, SinkReport
 from airflow_ft.protocol.votes import Proof
@@ -55,8 +61,10 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     others = "other writers of the table"
 
     sink_name: str
-    creates: bool
-    """Whether the first checkpoint makes the table."""
+    sink: Any
+    """As the plan has it."""
+    place: Any
+    """Where the table is, as a text."""
 
     # --- what a system says --------------------------------------------------------------------------------------
 
@@ -104,10 +112,6 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
 
         OvertakenError as above, also if another process has replaced the document of `pipeline`.
         """
-
-    @abstractmethod
-    def _lacks_table(self) -> AirflowFtError:
-        """Return the error for a table that is not there, and that the sink does not make."""
 
     @abstractmethod
     def _lost(self) -> StoreBehindSinkError:
@@ -164,8 +168,8 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
             version = self._newest()
             begins = create and (plan is None or plan.participant(self.name).predecessor == 0)
             if version is None and begins:  # else others have dropped or renamed it
-                if not self.creates:
-                    raise self._lacks_table().located(sink=self.sink_name)
+                if not self.sink.create:
+                    raise lacks_table(type(self.sink), self.place).located(sink=self.sink_name)
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
@@ -197,6 +201,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
             if version is not None and ledger is not None:
                 self._sync(version, ledger)
             yield ledger if ledger is not None and ledger.head() is not None else None
+
+    def _place(self) -> str:
+        return str(self.place)
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:
         return {**super()._where(plan), "unconnected": True}
@@ -231,6 +238,16 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         epoch, attempt = fence.rank
         says = {"pipeline": fence.pipeline, "installation": fence.installation, "epoch": epoch, "attempt": attempt}
         return {**says, "checkpoint": plan.number, "digest": plan.digest} if plan is not None else says
+
+
+def lacks_table(sink: type, place: object) -> UnfitTargetError:
+    """Return the error for a table that is not there, and that the sink does not create."""
+    return UnfitTargetError(
+        f"there is no table {place}, and the sink does not create it: create=False.",
+        code="table_missing",
+        remedy=f"Create the table, or set {sink.__name__}(create=True).",
+        table=str(place),
+    )
 
 
 def compared(

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -56,11 +56,6 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     place: Place
     wal: WalReader
     _seen: Snapshot | None = None
-
-    @property
-    def creates(self) -> bool:  # type: ignore[override]
-        """Return whether the first checkpoint makes the table."""
-        return self.sink.create
 
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
@@ -105,14 +100,8 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _require_beginning(self) -> None:
         self.place.require_conditions()
 
-    def _place(self) -> str:
-        return str(self.place)
-
     def _app(self, pipeline: str) -> str:
         return f"airflow_ft/{pipeline}/{self.name}"
-
-    def _lacks_table(self) -> UnfitTargetError:
-        return self.place.lacks_its_table()
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(

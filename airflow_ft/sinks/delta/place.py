@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_ft.clients.s3 import config_of
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.objects import Objects
@@ -72,16 +72,6 @@ class Place:
     def below(self, *names: str) -> Self:
         """A folder in it, as a table of its own."""
         return type(self)(self.files, self.uri(*names), self.options)
-
-    def lacks_its_table(self, sink: str = "") -> UnfitTargetError:
-        """The error where none is there, and the sink makes none."""
-        return UnfitTargetError(
-            f"there is no table {self}, and the sink does not create it: create=False.",
-            code="table_missing",
-            remedy="Create the table, or set DeltaSink(create=True).",
-            sink=sink,
-            table=str(self),
-        )
 
     # --- delta-rs ------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -53,11 +53,6 @@ class HiveParticipant(TableParticipant[Version, Rows]):
     place: Connected
     wal: WalReader
     _group: str = ""
-
-    @property
-    def creates(self) -> bool:  # type: ignore[override]
-        """Return whether the first checkpoint makes the table."""
-        return self.sink.create
 
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
@@ -103,12 +98,6 @@ class HiveParticipant(TableParticipant[Version, Rows]):
 
     def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
         return version.evolve(schema, self.sink.partition_by, group_of(pipeline, self.name))
-
-    def _place(self) -> str:
-        return str(self.place)
-
-    def _lacks_table(self) -> UnfitTargetError:
-        return self.sink.lacks_table(self.place)
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(

@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.sinks.base.places import only_sink
-from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
+from airflow_ft.sinks.base.requirements import ASK_SECONDS
+from airflow_ft.sinks.base.table_checks import TableChecks
 from airflow_ft.sinks.hive import columns
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.spec import HiveSink
 from airflow_ft.sinks.hive.table import Version
 
 
-def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
-    """Yield what must be there before `prepare`: a metastore that answers, and a table that takes rows."""
-    name, settings = only_sink(plan, "table")
-    yield Requirement("table", partial(_table, HiveSink.from_settings(plan.name, settings), connection), name)
+class Checks(TableChecks[Version]):
+    """Tables in a metastore that answers."""
+
+    sink = HiveSink
+
+    @contextmanager
+    def looked(
+        self, sink: HiveSink, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
+    ) -> Iterator[tuple[Connected, Version | None]]:
+        limits = (ASK_SECONDS,) if quickly else ()
+        place = Connected(connection, sink.identifier, *limits)
+        with closing(place), place.translated_errors(**where):
+            yield place, Version.newest(place)
+
+    def shown(self, place: Connected, version: Version) -> str:
+        return f"{place} at {version.root}, {count_text(len(version.columns), 'column')}"
+
+    def problems(
+        self, sink: HiveSink, version: Version | None, schema: pa.Schema, name: str
+    ) -> Iterable[AirflowFtError]:
+        return columns.schema_problems(sink, schema, version.table if version is not None else None, name)
 
 
-def _table(sink: HiveSink, connection: ConnectionInfo) -> Finding:
-    with closing(Connected(connection, sink.identifier, ASK_SECONDS)) as place, place.translated_errors():
-        there = Version.newest(place)
-        if there is None and not sink.create:
-            raise sink.lacks_table(place)
-        if there is None:
-            return Finding(f"{place} will be created")
-        if problems := list(there.oddities()):
-            return Finding(problems=problems)
-        return Finding(f"{place} at {there.root}, {count_text(len(there.columns), 'column')}")
-
-
-def schema_problems(
-    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
-) -> Sequence[AirflowFtError]:
-    """Return what speaks against the sink's schema; see `airflow_ft.sinks.fitting`."""
-    found: list[AirflowFtError] = []
-    for name, schema in schemas.items():
-        sink = HiveSink.from_settings(plan.name, plan.sinks[name])
-        place = Connected(connection, sink.identifier, ASK_SECONDS)
-        try:
-            with closing(place), place.translated_errors(participant=plan.name, sink=name):
-                there = Version.newest(place)
-        except UnfitTargetError as error:  # it was asked, and what it is does not fit
-            found.append(error)
-            continue
-        if there is not None and (problems := [each.located(sink=name) for each in there.oddities()]):
-            found += problems
-            continue
-        found += columns.schema_problems(sink, schema, there.table if there is not None else None, name)
-    return found
+CHECKS = Checks()
+required, schema_problems = CHECKS.required, CHECKS.schema_problems

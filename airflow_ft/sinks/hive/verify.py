@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base.table_columns import WHOLE
-from airflow_ft.sinks.base.table_format import compared
 from airflow_ft.sinks.files.partitions import NULL
 from airflow_ft.sinks.hive.columns import FORMAT
 from airflow_ft.sinks.hive.formats import batches, format_of
 from airflow_ft.sinks.hive.memory import is_memory
 from airflow_ft.sinks.hive.metastore import Connected
-from airflow_ft.sinks.hive.spec import KEY, HiveSink
+from airflow_ft.sinks.hive.requirements import CHECKS
+from airflow_ft.sinks.hive.spec import KEY
 from airflow_ft.sinks.hive.table import Version, path_of
-from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.wal.filesystem import filesystem
 
 _KEYS = {"string": pa.large_string(), "boolean": pa.bool_(), "date": pa.date32()}
@@ -37,29 +35,12 @@ def verify(
     full: bool = False,
 ) -> list[SinkReport]:
     """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
-    log = DeliveredLog.of(wal, delivered)
-    sent = by_target(delivered, plan.name, lambda given: str(given["table"]))
-    return [_verify(of_table, plan.name, table, connection, log) for table, of_table in sent.items()]
+    return CHECKS.verify(delivered, plan, connection, wal, FORMAT, rows_of)
 
 
-def _verify(
-    sent: Sequence[Sent], participant: str, table: str, connection: ConnectionInfo, log: DeliveredLog
-) -> SinkReport:
-    sink = HiveSink.from_settings(participant, {"table": table})
-    with closing(Connected(connection, sink.identifier)) as place, place.translated_errors(participant=participant):
-        report = SinkReport.begun(participant, (name for _, name in sent), str(place), [each for each, _ in sent])
-        there = Version.newest(place)
-
-        def rows(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            assert there is not None
-            yield from rows_of(there, names)
-
-        return compared(sent, report, log, FORMAT, there.columns if there is not None else None, rows)
-
-
-def rows_of(version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows_of(place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all partitions, with these columns; one that a file lacks is NULL."""
-    place, keys = version.place, version.table.partitionKeys
+    keys = version.table.partitionKeys
     own = [key.name for key in keys].index(KEY)
     types = {key.name: _KEYS[key.type] for key in keys if key.name in names}
     for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):

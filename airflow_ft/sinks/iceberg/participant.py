@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -58,11 +58,6 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     wal: WalReader
     _kept: dict[str, Kept] = field(default_factory=dict)
     """Files of the step's tries before, by the name mapping that they were judged by."""
-
-    @property
-    def creates(self) -> bool:  # type: ignore[override]
-        """Return whether the first checkpoint makes the table."""
-        return self.sink.create
 
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
@@ -110,12 +105,6 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
 
     def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
         return version.evolve(schema, self.sink.partition_by, branch_of(pipeline, self.name))
-
-    def _place(self) -> str:
-        return str(self.place)
-
-    def _lacks_table(self) -> UnfitTargetError:
-        return self.sink.lacks_table(self.place)
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(

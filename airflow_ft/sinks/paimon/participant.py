@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -38,7 +38,7 @@ from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
 from airflow_ft.sinks.paimon.rows import Rows
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Layout, Place, Version, lacks_its_table, problems_of
+from airflow_ft.sinks.paimon.table import Layout, Place, Version, problems_of
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -59,11 +59,6 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
     wal: WalReader
     _read: Ledger | None = None
     """The memory that the step under way has read."""
-
-    @property
-    def creates(self) -> bool:  # type: ignore[override]
-        """Return whether the first checkpoint makes the table."""
-        return self.sink.create
 
     @property
     def _layout(self) -> Layout:
@@ -116,12 +111,6 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
 
     def _require_beginning(self) -> None:
         self.place.require_links()
-
-    def _place(self) -> str:
-        return str(self.place)
-
-    def _lacks_table(self) -> UnfitTargetError:
-        return lacks_its_table(self.place)
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(

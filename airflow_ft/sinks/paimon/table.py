@@ -484,16 +484,6 @@ def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, na
     yield from key_problems(sink, schema, key if columns is not None else None, name)
 
 
-def lacks_its_table(place: Place) -> UnfitTargetError:
-    """Return the error where no table is there, and the sink makes none."""
-    return UnfitTargetError(
-        f"there is no table {place}, and the sink does not create it: create=False.",
-        code="table_missing",
-        remedy="Create the table, or set PaimonSink(create=True).",
-        table=str(place),
-    )
-
-
 def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
     return StoreBehindSinkError(
         f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",

@@ -5,22 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
+from airflow_ft.protocol.verify import Delivered, Sent, SinkReport
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.keyed import kinds_of
 from airflow_ft.sinks.base.keyed_verify import Change, compare_keys
 from airflow_ft.sinks.base.table_columns import matched
-from airflow_ft.sinks.base.table_format import compared, misfit
-from airflow_ft.sinks.files.failures import translated_errors
+from airflow_ft.sinks.base.table_format import misfit
 from airflow_ft.sinks.paimon.columns import FORMAT, written
 from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
 from airflow_ft.sinks.paimon.reading import batches
+from airflow_ft.sinks.paimon.requirements import Checks
 from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.sinks.paimon.table import Place, Version
 from airflow_ft.sinks.set_aside import DeliveredLog
+
+
+class _Checks(Checks):
+    """Compares rows by key where the table has one."""
+
+    def compared(
+        self,
+        sink: PaimonSink,
+        place: Place,
+        version: Version | None,
+        sent: Sequence[Sent],
+        report: SinkReport,
+        log: DeliveredLog,
+        *rest: Any,
+    ) -> SinkReport:
+        if version is not None and (problems := list(version.oddities())):  # rows may be deleted elsewhere
+            return replace(report, error=problems[0].what)
+        if version is not None and version.primary_key:
+            into = list({each.plan.number: each for each, _ in sent}.values())
+            return _by_key(report, sink, version, log.readers(sent), into)
+        return super().compared(sink, place, version, sent, report, log, *rest)
 
 
 def verify(
@@ -32,24 +54,7 @@ def verify(
     full: bool = False,
 ) -> list[SinkReport]:
     """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
-    log = DeliveredLog.of(wal, delivered)
-    sent = by_target(delivered, plan.name, lambda given: str(given["table"]))
-    return [_verify(of_table, plan.name, log) for of_table in sent.values()]
-
-
-def _verify(sent: Sequence[Sent], participant: str, log: DeliveredLog) -> SinkReport:
-    newest, name = sent[-1]
-    sink = PaimonSink.from_settings(participant, newest.plan.participant(participant).sinks[name])
-    place, into = Place.of(sink.path), list({each.plan.number: each for each, _ in sent}.values())
-    report = SinkReport.begun(participant, (name for _, name in sent), str(place), into)
-    with translated_errors(str(place), participant=participant):
-        there = Version.newest(place)
-        if there is not None and (problems := list(there.oddities())):  # some of its rows may be deleted elsewhere
-            return replace(report, error=problems[0].what)
-        if there is not None and there.primary_key:
-            return _by_key(report, sink, there, log.readers(sent), into)
-        columns = there.columns if there is not None else None
-        return compared(sent, report, log, FORMAT, columns, lambda names: batches(there, names))
+    return _Checks().verify(delivered, plan, connection, wal, FORMAT, lambda _, version, names: batches(version, names))
 
 
 def _by_key(

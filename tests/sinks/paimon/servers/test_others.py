@@ -73,7 +73,7 @@ def checked(world: World, *delivered: tuple[Plan, Proof]) -> tuple[int, int, int
     given = [Delivered(plan, proof, None) for plan, proof in delivered]
     reports = list(verify(given, planned, world.target.connection, open_wal()))
     assert not any(report.error for report in reports)
-    return tuple(sum(getattr(one, name) for one in reports) for name in ("missing", "repeated", "other"))  # type: ignore[return-value]
+    return tuple(sum(getattr(one, name) or 0 for one in reports) for name in ("missing", "repeated", "other"))  # type: ignore[return-value]
 
 
 def rows_of_others_stay(world: World) -> None:
@@ -134,6 +134,17 @@ def a_replaced_snapshot_halts(world: World) -> None:
     Path(accepted).touch()
     world.deliver(third)
     world.shows([-1, *world.ids_of(1, 3)])
+
+
+def others_change_the_same_keys(world: World) -> None:
+    """A row of pypaimon replaces one of ours with its key, and one of ours replaces it again."""
+    table, ids = table_of(world), list(range(40))
+    ours = pa.table({"id": pa.array(ids, pa.int64()), "text": [f"ours {id}" for id in reversed(ids)]})
+    world.deliver(world.plan(ours))
+    table.paimon.append(table.named, ours.set_column(1, "text", pa.array([f"theirs {id}" for id in ids])))
+    assert sorted(table.read()["text"].to_pylist()) == sorted(f"theirs {id}" for id in ids)
+    world.deliver(world.plan(ours))
+    assert table.read().sort_by("id").to_pylist() == ours.to_pylist()
 
 
 class Died(BaseException):
@@ -203,6 +214,11 @@ def test_a_death_before_the_snapshot_delivers_nothing(world: World) -> None:
 
 def test_a_death_behind_the_snapshot_delivers_once(world: World) -> None:
     a_death_behind_the_snapshot_delivers_once(world)
+
+
+def test_others_change_the_same_keys(tmp_path: Path, paimon: Paimon) -> None:
+    with closing(World(Changed(tmp_path, paimon, primary_key=("id",), buckets=3), tmp_path)) as world:
+        others_change_the_same_keys(world)
 
 
 def test_a_replaced_snapshot_halts(world: World) -> None:
@@ -423,6 +439,59 @@ def test_compaction_expiry_and_cleaning_take_nothing(tmp_path: Path, paimon: Pai
 
 def plan_number(proofs: list[tuple[Plan, Proof]]) -> int:
     return proofs[-1][0].number if proofs else 0
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"primary_key": ("id",)},
+        {"primary_key": ("text", "id", "flag"), "buckets": 3, "bucket_key": ("id",)},
+        {"primary_key": ("day", "text", "id"), "partition_by": ("day",), "buckets": 2},
+    ],
+    ids=["one bucket", "three columns", "partitions"],
+)
+def test_java_reads_and_compacts_keys(tmp_path: Path, paimon: Paimon, settings: dict[str, Any]) -> None:
+    """Between deliveries, and again: each key has the row that changed it last, for both libraries."""
+    key = settings["primary_key"]
+    with closing(World(Changed(tmp_path, paimon, change_column="op", **settings), tmp_path)) as world:
+        table, proofs = table_of(world), []
+        wanted: dict[Any, dict[str, Any]] = {}
+        for round in range(2):
+            for _ in range(2):
+                changes = changes_of_keys(plan_number(proofs))
+                plan = world.plan(changes)
+                proofs.append((plan, world.deliver(plan)))
+                for row in rows_of(changes):
+                    kind = row.pop("op")
+                    wanted.pop(tuple(row[name] for name in key), None)
+                    if kind != "delete":
+                        wanted[tuple(row[name] for name in key)] = row
+            for work in ((), ("compact",), ("expire", "clean")):
+                for do in work:
+                    library(tmp_path, table.named, do)
+                found = library(tmp_path, table.named, "rows")
+                assert {tuple(row[name] for name in key): row for row in found} == wanted, (round, work)
+                assert len(found) == len(wanted)
+            read = rows_of(table.read())
+            assert {tuple(row[name] for name in key): row for row in read} == wanted and len(read) == len(wanted)
+            assert checked(world, *proofs) == (0, 0, 0)
+
+
+def changes_of_keys(number: int) -> pa.Table:
+    """Return 120 changes of 40 keys, of which some have changed before."""
+    rows = [(7 * number + row) % 60 for row in range(0, 240, 2)]
+    texts = ["", "a", "ü", "key" * 9, "\N{PILE OF POO}", "B", "a\0b"]
+    return pa.table(
+        {
+            "op": ["delete" if (row + at) % 5 == 0 else "update" for at, row in enumerate(rows)],
+            "id": pa.array([row - 30 for row in rows], pa.int64()),
+            "text": [texts[row % len(texts)] for row in rows],
+            "flag": [row % 2 == 0 for row in rows],
+            "day": pa.array([row % 3 - 1 for row in rows], pa.int32()).cast(pa.date32()),
+            "value": [f"{number} {at}" for at in range(len(rows))],
+        }
+    )
 
 
 @pytest.mark.release
