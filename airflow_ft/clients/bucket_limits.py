@@ -25,18 +25,20 @@ def refuse_for_buckets(wal_root: str, **given: object) -> None:
 
 
 def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if Spark is no local one, or a setting would change how it reaches the bucket.
+    """Raise ConfigurationError for a Spark master that was not tried, or a setting that would change how Spark reaches
+    the bucket.
 
     `master`: "" if only `conf` may name one.
     """
     if not is_bucket(wal_root):
         return
     found = master or conf.get("spark.master", "")
-    if found and not re.fullmatch(r"local(\[[^\]]*\])?", found):
+    if found and not re.fullmatch(r"local(\[[^\]]*\])?|spark://.+", found):
         raise ConfigurationError(
-            f"wal_root is in a bucket, which works with a local Spark master only, and the master is {found!r}.",
+            f"wal_root is in a bucket, which works with a local Spark master or a standalone cluster, and the master is"
+            f" {found!r}.",
             code="log_in_bucket",
-            remedy=f'Give spark_master="local[*]". For a cluster: {_ELSEWHERE} as wal_root.',
+            remedy=f'Give spark_master="local[*]" or "spark://HOST:PORT". Or: {_ELSEWHERE}.',
             arguments=["wal_root", "spark_master"],
             value=found,
         )

@@ -417,7 +417,7 @@ BUCKET = "s3://lake@wal/log"
         ({"wal_root": "s3://key:secret@wal/log"}, "path_invalid", {"path": "s3://...@wal/log"}),
         ({"wal_root": "s3://wal"}, "path_invalid", {"path": "s3://wal"}),
         ({"keep_session": timedelta(1)}, "log_in_bucket", {"arguments": ["wal_root", "keep_session"]}),
-        ({"spark_master": "spark://host:7077"}, "log_in_bucket", {"value": "spark://host:7077"}),
+        ({"spark_master": "k8s://https://host"}, "log_in_bucket", {"value": "k8s://https://host"}),
         ({"spark_conf": {"spark.master": "yarn"}}, "log_in_bucket", {"value": "yarn"}),
         ({"spark_conf": {"spark.redaction.regex": "x"}}, "spark_setting_unsafe", {"setting": "spark.redaction.regex"}),
     ],
@@ -434,7 +434,7 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
     with raises(ConfigurationError, "log_in_bucket", value="yarn"):
         rendered(declared, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
-    spec(wal_root=BUCKET, streaming=True)
+    spec(wal_root=BUCKET, streaming=True, spark_master="spark://host:7077")
     PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="/savepoints/1")
 

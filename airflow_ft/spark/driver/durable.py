@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
@@ -11,7 +12,6 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.sealing import Lacking, seal
-from airflow_ft.wal.filesystem import is_remote
 from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
@@ -56,7 +56,7 @@ class Durable:
 
     def __call__(self) -> None:
         self.freeze()
-        if not is_remote(self._location.uri):  # for that the publication looks (`proof`)
+        if not is_bucket(self._location.uri):  # for that the publication looks (`proof`)
             require(self._location.uri)
         seal(self._location.uri, self._unsealed, first=not self._synced)
         self._location.sync(self._synced)

@@ -2,7 +2,7 @@
 
 Spark and this package create folders as they need them. So a driver whose disk is unmounted writes below the mount
 point, and a disk that was away for a moment misses files that were written meanwhile. Either would be published, and be
-missing for good. A remote place has no mount point: what its server has answered is there, so only its identity counts.
+missing for good. Of a bucket only the identity counts: each put was answered, and a look costs a request.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import re
 
+from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import StorageUnavailableError
 from airflow_ft.protocol.model import Segment, SparkPosition
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
@@ -26,10 +27,9 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
     """
     if not is_known(root):
         return
-    if is_remote(root):
-        require(root)
-        return
     require(root)
+    if is_bucket(root):
+        return
     files = filesystem(segment.location)
     where = files.uri(segment.location, MANIFEST)
     require_files(segment.location, [(MANIFEST, None)])
@@ -42,7 +42,7 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
     if position is not None and position.batch >= 0:
         names = [f"{log}/{position.batch}" for log in ("offsets", "commits")]
         require_files(position.location, [(name, None) for name in names])
-        if not is_remote(position.location):
+        if not is_remote(position.location):  # which has no mount point below which files could be written
             _require_state(filesystem(position.location), position)
     require(root)
 

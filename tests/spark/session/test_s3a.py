@@ -71,7 +71,7 @@ def test_a_bucket_has_its_own_settings() -> None:
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        ({"master": "spark://host:7077"}, "log_in_bucket"),
+        ({"master": "k8s://https://host"}, "log_in_bucket"),
         ({"master": "local-cluster[2,1,512]"}, "log_in_bucket"),
         ({"conf": {"spark.master": "yarn"}}, "log_in_bucket"),
         ({"keep_session": 60.0}, "log_in_bucket"),
@@ -90,6 +90,7 @@ def test_what_goes_with_a_bucket() -> None:
     for more in (
         {"master": "local[2]"},
         {"master": "local"},
+        {"master": "spark://host:7077"},
         {"streaming": True},
         {"conf": {"spark.hadoop.fs.s3a.bucket.other.endpoint": "http://elsewhere"}},
     ):
