@@ -77,6 +77,7 @@ class Location:
     root: str = "file:///wal"
     pipeline: str = PIPELINE
     how: str = "model"
+    memory: Any = None
 
     def is_committed(self, batch: int) -> bool:
         return batch in self.wal.states.get(self.uri, {})
