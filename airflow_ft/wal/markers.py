@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import BinaryIO, Protocol, TypeVar
 
-from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.protocol.known_roots import root_of
 
 MARKER = ".airflow-ft-root.json"
@@ -92,6 +92,7 @@ def read(files: Reading, root: str) -> str | None:
 
     Raises:
         StorageUnavailableError: the marker cannot be read.
+        ConfigurationError: the root is in a bucket that has no keys.
     """
     where = files.uri(root, MARKER)
     try:
@@ -100,7 +101,7 @@ def read(files: Reading, root: str) -> str | None:
         return str(data["id"])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except StorageUnavailableError:
+    except (StorageUnavailableError, ConfigurationError):
         raise
     except OSError as error:
         raise StorageUnavailableError(

@@ -444,7 +444,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("")
     with raises(TransientError, "storage_unavailable", path=str(tmp_path / "file" / "savepoints")):
         take(scene.store, PIPELINE, str(tmp_path / "file" / "savepoints"), "a test")
-    with pytest.raises(ConfigurationError):
+    with raises(ConfigurationError, "connection_invalid"):
         take(scene.store, PIPELINE, "s3://bucket/savepoints", "a test")
     uri = _taken(scene, tmp_path)
     before = scene.store.pipeline(PIPELINE).base
