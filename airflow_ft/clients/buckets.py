@@ -191,7 +191,7 @@ def settings_of(place: BucketPlace) -> BucketSettings:
 
 
 def renew(place: BucketPlace) -> BucketSettings:
-    """Read the connection of a place now, and return its settings: a driver keeps them to its end.
+    """Read the connection of a place now, and return its settings. A driver uses them until it ends.
 
     Raises as `settings_of` does.
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 
+from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import Source
@@ -47,10 +47,8 @@ def _refusals(servers: Sequence[str]) -> list[str]:
         address = _ADDRESS.fullmatch(server)
         if address is None:
             return []
-        try:
-            socket.create_connection((address[1], int(address[2])), _SECONDS).close()
-        except (OSError, OverflowError, UnicodeError) as error:
-            refusals.append(f"{server.strip()}: {getattr(error, 'strerror', None) or error}")
-        else:
+        refused = refusal(address[1], int(address[2]), _SECONDS)
+        if refused is None:
             return []
+        refusals.append(refused)
     return refusals

@@ -106,7 +106,7 @@ def nothing_remembered() -> None:
 
 
 def replaced_snapshot_not_looked_for() -> None:
-    """Nobody looks whether the newest snapshot is still the one that the sink wrote."""
+    """The sink does not compare the newest snapshot with the one that it wrote."""
     Version.check_newest = lambda self, ledger: None
 
 

@@ -16,6 +16,19 @@ from tests.waiting import wait_for
 
 KEYS = "abcdefgh"
 SECONDS = 600
+TWO_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.instances": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.locality.wait": "0s",
+    "spark.hadoop.dfs.replication": "1",
+    "spark.hadoop.dfs.blocksize": str(1 << 20),
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
+}
+"""Settings of Spark for two small executors, which a stage waits for."""
 
 
 class Holding:
@@ -60,7 +73,7 @@ class Holding:
 
     @contextmanager
     def staged(self, request: StageRequest) -> Iterator["Future[StageResult]"]:
-        """The stage, at work beside the test."""
+        """Run the stage in a thread, while the block runs."""
 
         def stage() -> StageResult:
             result = self._pipeline.stage(request, self.drivers.append)
@@ -75,7 +88,7 @@ class Holding:
                 self.go(*range(10))
 
     def await_workers(self, staged: "Future[StageResult]", n: int, workers: int = 2) -> None:
-        """Return when so many have come as far as file `n`."""
+        """Wait until this number of workers has loaded file `n`."""
         self.until(staged, lambda: self.waiting(n) >= workers, f"{workers} workers with file {n}")
 
     def until(self, staged: "Future[StageResult]", what: Callable[[], Any], told: str) -> None:

@@ -141,7 +141,7 @@ def test_keys_are_nowhere_during_and_after_whole_runs(plain: Plain, tmp_path: Pa
     assert environments(tmp_path / "events") == 3
     for pattern in OF_JVMS:
         for folder in Path("/tmp").glob(pattern):
-            scan.files(folder, but=PRIVATE)  # other tests may be at work
+            scan.files(folder, but=PRIVATE)  # other tests may run
     buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
     root = plain.variables["AIRFLOW__AIRFLOW_FT__WAL_ROOT"]
     files = filesystem(root)

@@ -17,7 +17,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session import kubernetes
 from airflow_ft.spark.session.kubernetes import DRIVER_POD
 from airflow_ft.spark.task.doctor import examine_spark
-from tests.integration.holding import KEYS, SECONDS, Holding
+from tests.integration.holding import KEYS, SECONDS, TWO_EXECUTORS, Holding
 from tests.integration.stage_world import streaming, world
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -37,21 +37,12 @@ pytestmark = [
 ]
 POD = "airflow-task"
 CONF = {
+    **TWO_EXECUTORS,
     "spark.kubernetes.container.image": "airflow-ft",
     "spark.kubernetes.executor.podTemplateFile": str(MANIFESTS / "executor-template.yaml"),
     DRIVER_POD: POD,
     "spark.kubernetes.allocation.batch.delay": "1s",
     "spark.kubernetes.executor.apiPollingInterval": "2s",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.instances": "2",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.locality.wait": "0s",
-    "spark.hadoop.dfs.replication": "1",
-    "spark.hadoop.dfs.blocksize": str(1 << 20),
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
 }
 
 

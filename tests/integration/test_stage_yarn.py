@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.task.doctor import examine_spark
-from tests.integration.holding import KEYS, SECONDS, Holding
+from tests.integration.holding import KEYS, SECONDS, TWO_EXECUTORS, Holding
 from tests.integration.stage_world import StageWorld, world
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -25,22 +25,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
 ]
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
+    **TWO_EXECUTORS,
     "spark.driver.host": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.instances": "2",
-    "spark.executor.extraJavaOptions": _SMALL,
     "spark.yarn.am.memory": "512m",
-    "spark.yarn.am.extraJavaOptions": _SMALL,
+    "spark.yarn.am.extraJavaOptions": TWO_EXECUTORS["spark.executor.extraJavaOptions"],
     "spark.yarn.jars": f"local:{spark_home()}/jars/*",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.locality.wait": "0s",
-    "spark.hadoop.dfs.replication": "1",
-    "spark.hadoop.dfs.blocksize": str(1 << 20),
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
 }
 
 

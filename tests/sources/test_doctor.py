@@ -60,7 +60,7 @@ def test_what_spark_would_read_in_another_way_is_told(tmp_path: Path) -> None:
 
 
 def test_a_path_that_belongs_to_hadoop_is_not_looked_for_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder of the same name on this machine is told of: its author may mean that one."""
+    """Doctor warns if this machine has a folder of that name: the author may mean it."""
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     assert list(_found("/nowhere")) == ["folder problem"] and list(_found(str(tmp_path))) == ["folder ok"]
     (tmp_path / "core-site.xml").write_text(xml({"fs.defaultFS": "hdfs://name:8020"}))

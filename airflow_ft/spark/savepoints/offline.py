@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -99,6 +99,7 @@ def drive(
             master="local[*]",
             conf=dict(conf),
             jars=tuple(jars),
+            buckets=tuple(each.to_json() for each in buckets.values()),
         )
         folder = Path(private)
         (folder / PROPERTIES).write_text(properties(settings(request, folder)))
@@ -115,7 +116,7 @@ def drive(
         ) as driver:
             assert driver.stdout is not None
             reason = last = ""
-            for line in map(_hiding(buckets.values()), driver.stdout):
+            for line in map(request.redactor(), driver.stdout):
                 on_line(line.rstrip("\n"))
                 last = line.strip() or last
                 reason = last if _REASON.search(last) else reason
@@ -156,14 +157,3 @@ def _buckets(places: Sequence[str]) -> dict[BucketPlace, BucketSettings]:
                 other=str(other),
             )
     return {place: renew(place) for place in found.values()}
-
-
-def _hiding(settings: Iterable[BucketSettings]) -> Callable[[str], str]:
-    secrets = [secret for each in settings for secret in each.secrets]
-
-    def hide(line: str) -> str:
-        for secret in secrets:
-            line = line.replace(secret, "***")
-        return line
-
-    return hide

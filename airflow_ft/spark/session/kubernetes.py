@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
@@ -81,17 +82,14 @@ def require_cluster(master: str, conf: Mapping[str, str], spark_home: Path, pipe
             remedy=f"Set {IMAGES[0]} in spark_conf to an image with the same pyspark and Python as this task.",
             setting=IMAGES[0],
         )
-    try:
-        socket.create_connection((host, port), _SECONDS).close()
-    except (OSError, UnicodeError) as error:
+    if refused := refusal(host, port, _SECONDS):
         raise StageError(
-            f"the API server of Kubernetes at {host}:{port} cannot be reached:"
-            f" {getattr(error, 'strerror', None) or error}.",
+            f"the API server of Kubernetes cannot be reached: {refused}.",
             code="server_unreachable",
             pipeline=pipeline,
             remedy="Correct spark_master, or let the network pass connections to it. The task retries.",
             servers=[f"{host}:{port}"],
-        ) from error
+        )
 
 
 def _own_address(host: str, port: int) -> str:

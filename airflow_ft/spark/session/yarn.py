@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_ft.clients.hadoop import LOCAL, read_site
+from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session.submit import spark_home
 
@@ -107,10 +107,15 @@ def require_cluster(conf: Mapping[str, str], pipeline: str = "") -> HadoopConfig
         found = HadoopConfiguration(conf)
     except ConfigurationError as error:
         raise error.located(pipeline=pipeline) from error.__cause__
-    refusals = list(_refusals(found.addresses()))
-    if refusals and None not in refusals:
+    refusals = []
+    for host, port in found.addresses():
+        refused = refusal(host, port, _SECONDS)
+        if refused is None:
+            return found
+        refusals.append(refused)
+    if refusals:
         raise StageError(
-            f"no ResourceManager of YARN can be reached: {'; '.join(map(str, refusals))}.",
+            f"no ResourceManager of YARN can be reached: {'; '.join(refusals)}.",
             code="server_unreachable",
             pipeline=pipeline,
             remedy=f"Start it. Or correct {ADDRESS} in {found.folder}/yarn-site.xml. The task retries.",
@@ -123,18 +128,6 @@ def _has_spark_env() -> bool:
     """Return whether spark-submit reads variables from a file of the Spark installation."""
     folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
     return (Path(folder) / "spark-env.sh").is_file()
-
-
-def _refusals(addresses: list[tuple[str, int]]) -> Iterator[str | None]:
-    """Why each of them cannot be reached; None for the first one that can, which ends this."""
-    for host, port in addresses:
-        try:
-            socket.create_connection((host, port), _SECONDS).close()
-        except (OSError, OverflowError, UnicodeError) as error:
-            yield f"{host}:{port}: {getattr(error, 'strerror', None) or error}"
-        else:
-            yield None
-            return
 
 
 def queues(found: HadoopConfiguration) -> list[str]:
