@@ -90,12 +90,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tiers(config))
 
 
-def pytest_collection_finish() -> None:
-    # What is imported by now stays. The garbage collector would look at all of it again and again.
-    gc.collect()
-    gc.freeze()
-
-
 def _maven_repository() -> Path:
     """Where tests find Spark's Kafka connector and S3A: no test asks Maven Central."""
     from airflow_ft.spark.session.connector import choose

@@ -276,5 +276,5 @@ def test_a_write_costs_the_same_however_many_are_open(scene: Scene) -> None:
 
     scene.stage(FEW + 10, continues=True)
     first = cost()
-    scene.stage(300, continues=True)
+    scene.stage(150, continues=True)
     assert 0 < cost() < 1.1 * first

@@ -16,7 +16,6 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import incoming, open_wal
 from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
 from airflow_ft.wal.local import LocalFileSystem
-from airflow_ft.wal.reader import BYTES_A_BATCH
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
 
@@ -96,12 +95,12 @@ def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
     assert read(sealed(tmp_path, ParquetRows(str(tmp_path / "in")))).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
 
 
-def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path) -> None:
-    texts = pa.array(["x" * 1_000_000, "y" * 1_000_000] * 350)
+def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "BYTES_A_BATCH", 1_000_000)
+    texts = pa.array(["x" * 15_000, "y" * 15_000] * 350)
     pq.write_table(pa.table({"t": texts.dictionary_encode()}), tmp_path / "a.parquet", store_schema=False)
-    del texts
     sizes = [batch.nbytes for batch in ParquetRows(str(tmp_path / "a.parquet")).batches()]
-    assert max(sizes) <= 4 * BYTES_A_BATCH and len(sizes) >= 3
+    assert max(sizes) <= 4_000_000 and len(sizes) >= 3
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_length_takes_as_many_bytes_as_it_needs(length: int, head: bytes) -> N
 
 def everything() -> pa.Table:
     """Columns of every kind, with and without nulls, next to each other."""
-    rows = 300
+    rows = 160
     some = [None if i % 7 == 3 else i for i in range(rows)]
     columns: dict[str, Any] = {
         "a": pa.array(range(rows), pa.int64()),

@@ -57,7 +57,7 @@ def rows_of(part: slices.Slice, opened: list[Any]) -> list[str]:
 def test_every_row_is_in_one_slice_and_order_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "MIN_ROWS", 1)
     dice = random.Random(5)
-    for _ in range(200):
+    for _ in range(60):
         opened: list[Any] = [
             Rows(n, {sink: [dice.randint(0, 30) for _ in range(dice.randint(0, 4))] for sink in ("a", "b", "other")})
             for n in range(1, dice.randint(2, 5))
