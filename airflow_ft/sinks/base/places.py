@@ -24,8 +24,7 @@ from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
-S3 = "s3"
-_CLIENTS = {S3: "obstore", "hdfs": "hdfs_native"}
+_CLIENTS = {s3.SCHEME: "obstore", "hdfs": "hdfs_native"}
 """Module that reaches places of a scheme; the extra of airflow-ft that brings it has the scheme's name."""
 
 
@@ -36,7 +35,7 @@ def is_late(place: str) -> bool:
 
 def is_object_store(place: str) -> bool:
     """Return whether it names a folder in an object store."""
-    return isinstance(place, str) and place.startswith(f"{S3}://")
+    return isinstance(place, str) and place.startswith(f"{s3.SCHEME}://")
 
 
 def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
@@ -70,7 +69,7 @@ def check_client(place: str) -> None:
 
 def missing_client(scheme: str) -> ConfigurationError:
     """Return the error for a client that is not installed."""
-    if scheme == S3:
+    if scheme == s3.SCHEME:
         return s3.missing_client()
     return ConfigurationError(
         f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here.",

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
-from airflow_ft.clients.s3 import config_of, endpoint, store_of
+from airflow_ft.clients.s3 import SCHEME, config_of, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -36,7 +36,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.sinks.base.places import S3
 
 T = TypeVar("T")
 _AT_ONCE = 2  # parts of one file under way
@@ -66,7 +65,7 @@ class Objects(Bucket):
 
     def uri(self, location: str, *names: str) -> str:
         bucket, key = split(location)
-        return "/".join((f"{S3}://{bucket}", *(part for part in (key, *names) if part)))
+        return "/".join((f"{SCHEME}://{bucket}", *(part for part in (key, *names) if part)))
 
     def hadoop_path(self, uri: str) -> str:
         return uri

@@ -11,7 +11,6 @@ from airflow_ft.protocol.arguments import check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import (
-    S3,
     check_bucket,
     check_client,
     check_sink,
@@ -41,7 +40,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 LARGEST = 5 << 30
 """Bytes of a file that S3 copies in one request."""
-_SCHEMES = ("/", "file:///", "hdfs://", f"{S3}://")
+_SCHEMES = ("/", "file:///", "hdfs://", "s3://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
