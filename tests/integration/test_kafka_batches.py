@@ -45,8 +45,9 @@ def _texts(count: int, size: int = 0) -> list[bytes | None]:
 class _Opened:
     """A begun transaction of a new transactional id, and what it takes to end it."""
 
-    def __init__(self, kafka: Kafka, topic: str, group: str, **limits: int) -> None:
-        connection = ConnectionInfo("broker", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    def __init__(self, kafka: Kafka, topic: str, group: str, patience: int = 60, **limits: int) -> None:
+        extra = {"bootstrap.servers": kafka.bootstrap, "airflow_ft_timeout": patience}
+        connection = ConnectionInfo("broker", "kafka", extra=extra)
         self._clients, self._limits = KafkaClients(KafkaSettings.from_connection(connection)), limits
         self.slot, self.topic, self.counter = Slot(self._clients, group, 0), topic, AckCounter(topic)
         self.transaction = self.open()
@@ -169,10 +170,10 @@ def test_a_record_that_the_broker_refuses_amid_others_is_told_before_the_commit(
 
 def test_librdkafka_itself_refuses_to_commit_what_was_not_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:
     topic = topic_factory(PARTITIONS, {"max.message.bytes": "5000"})
-    with _opened(kafka, topic, **{"message.max.bytes": 1_000_000}) as opened:
+    with _opened(kafka, topic, patience=8, **{"message.max.bytes": 1_000_000}) as opened:
         opened.producer.produce(topic, random.Random(0).randbytes(20_000), partition=0)
-        opened.send(_records(None, _texts(100)))
         with pytest.raises(ProducerLostError):
+            opened.send(_records(None, _texts(100)))  # which may know it already
             opened.finish()
     assert read(kafka.bootstrap, topic) == []
 
