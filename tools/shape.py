@@ -1,4 +1,4 @@
-"""Print the figures of docs/architecture.md: `python -m tools.shape [COMMIT]`, by default of the files as they are."""
+"""Count modules, imports between packages and lines: `python -m tools.shape [COMMIT]`, by default of the files here."""
 
 from __future__ import annotations
 
