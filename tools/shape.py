@@ -1,4 +1,4 @@
-"""Count modules, imports between packages and lines: `python -m tools.shape [COMMIT]`, by default of the files here."""
+"""Print the figures of docs/architecture.md: `python -m tools.shape [COMMIT]`, by default of the files as they are."""
 
 from __future__ import annotations
 
