@@ -36,9 +36,10 @@ from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import written
 from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
+from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.rows import Rows
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Layout, Place, Version, problems_of
+from airflow_ft.sinks.paimon.table import Layout, Version, problems_of
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from airflow_ft.protocol.errors import SinkAccessError, WalCorruptError
 from airflow_ft.sinks.paimon.binary_row import decoded
 from airflow_ft.sinks.paimon.manifests import Record, unreadable
-from airflow_ft.sinks.paimon.table import SCHEMAS, Version
+from airflow_ft.sinks.paimon.place import SCHEMAS
+from airflow_ft.sinks.paimon.table import Version
 
 _BATCH = 10_000
 

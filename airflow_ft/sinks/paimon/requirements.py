@@ -14,8 +14,9 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import TableChecks
 from airflow_ft.sinks.files.failures import translated_errors
+from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Place, Version, problems_of
+from airflow_ft.sinks.paimon.table import Version, problems_of
 
 
 class Checks(TableChecks[Version]):

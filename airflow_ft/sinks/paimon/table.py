@@ -12,8 +12,6 @@ where no reader looks. So a snapshot counts only if it is in the chain of the cu
 
 from __future__ import annotations
 
-import json
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,106 +20,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, key_problems, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, trimmed_key, unfit, unsupported
-from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity, unreadable
+from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger, Written
 from airflow_ft.sinks.paimon.partitions import Partitions
+from airflow_ft.sinks.paimon.place import SCHEMAS, SNAPSHOTS, Place, lost, replaced
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.wal.filesystem import FileSystem, filesystem
-from airflow_ft.wal.local import LocalFileSystem, local_path
+from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
 
-SCHEMAS, SNAPSHOTS = "schema", "snapshot"
-_LATEST = "LATEST"
 _OPTIONS = {"bucket": str(APPEND), "file.format": "parquet"}
 _USER = "airflow_ft"
 _BATCH = 2**63 - 1
 """The identifier of a commit that belongs to no stream (Paimon's BatchWriteBuilder)."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The folder of a table."""
-
-    files: FileSystem
-    root: str
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """Return the place of a table's folder."""
-        return cls(filesystem(str(path)), path.as_uri())
-
-    def __str__(self) -> str:
-        return str(local_path(self.root))
-
-    def uri(self, *names: str) -> str:
-        """Return the URI of a file or folder in it."""
-        return self.files.uri(self.root, *names)
-
-    def numbers(self, folder: str) -> list[int]:
-        """Return the numbers of schemas or snapshots, ascending."""
-        pattern = re.compile(rf"{folder}-(\d+)")
-        return sorted(
-            int(found[1]) for name in self.files.names(self.uri(folder)) if (found := pattern.fullmatch(name))
-        )
-
-    def record(self, folder: str, number: int) -> dict[str, Any] | None:
-        """Return a schema or snapshot; None: there is none. SinkAccessError: it is damaged."""
-        uri = self.uri(folder, f"{folder}-{number}")
-        try:
-            found = json.loads(self.files.read(uri))
-        except WalCorruptError:
-            return None
-        except ValueError as error:
-            raise unreadable(uri, error) from error
-        if not isinstance(found, dict):
-            raise unreadable(uri, ValueError())
-        return found
-
-    def create(self, folder: str, record: Mapping[str, Any]) -> None:
-        """Create a schema or snapshot, durably. OvertakenError: its number is given already."""
-        data = json.dumps(record, indent=2, ensure_ascii=False).encode()
-        try:
-            self.files.write(self.uri(folder, f"{folder}-{record['id']}"), data)
-        except FileExistsError as error:
-            raise OvertakenError from error
-        self.files.sync_folders(self.uri(folder), self.root)
-
-    def latest(self) -> int:
-        """Return the number of the newest snapshot; 0: there is none."""
-        with suppress(WalCorruptError, ValueError):  # a hint, which a writer that died did not write
-            hint = int(self.files.read(self.uri(SNAPSHOTS, _LATEST)))
-            if self._is_there(hint) and not self._is_there(hint + 1):
-                return hint
-        return max(self.numbers(SNAPSHOTS), default=0)
-
-    def hint(self, number: int) -> None:
-        """Write the hint at the newest snapshot. Readers look for later ones, too."""
-        self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(number).encode())
-
-    def _is_there(self, snapshot: int) -> bool:
-        return self.files.exists(self.uri(SNAPSHOTS, f"{SNAPSHOTS}-{snapshot}"))
-
-    def require_links(self) -> None:
-        """UnfitTargetError where a name can be given twice."""
-        files = self.files
-        if isinstance(files, LocalFileSystem) and not files.has_links(self.uri(OURS, f"probe-{uuid.uuid4().hex}")):
-            raise UnfitTargetError(
-                f"the file system of {self} lacks hard links, which are needed to create a snapshot once.",
-                code="file_system_unsupported",
-                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
-                path=str(self),
-                feature="hard links",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +185,7 @@ class Version:
             return Ledger(chain, found, found.memory, pending=False)
         holds = self.holds(found.awaited)
         if holds is None and self.number < found.awaited.snapshot - 1:
-            raise _lost(self.place, found.awaited.snapshot)
+            raise lost(self.place, found.awaited.snapshot)
         memory = found.memory if holds else found.awaited.without
         return Ledger(chain, found, memory, pending=holds is None)
 
@@ -297,7 +215,7 @@ class Version:
         if self._names(there, awaited):
             return True
         if found is None:
-            raise _lost(self.place, number)
+            raise lost(self.place, number)
         return False
 
     def check_newest(self, ledger: Ledger) -> None:
@@ -318,7 +236,7 @@ class Version:
             if found is None or following is None or self._names(following, newest):
                 return  # expired; a writer that slept may have given its number again
         if not place.files.exists(accepted := ledger.chain.accepted(newest.uuid)):
-            raise _replaced(place, newest.snapshot, accepted)
+            raise replaced(place, newest.snapshot, accepted)
 
     def _names(self, snapshot: Record, written: Written) -> bool:
         """Return whether a snapshot names the file that an earlier one has added: it was made of that one."""
@@ -482,26 +400,3 @@ def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, na
         columns, by, buckets, key = version.columns, version.partition_by, version.buckets, version.primary_key
     yield from schema_problems(sink, schema, columns, by, buckets, name)
     yield from key_problems(sink, schema, key if columns is not None else None, name)
-
-
-def _lost(place: Place, snapshot: int) -> StoreBehindSinkError:
-    return StoreBehindSinkError(
-        f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",
-        code="snapshot_lost",
-        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
-        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`.",
-        path=str(place),
-        snapshot=snapshot,
-    )
-
-
-def _replaced(place: Place, snapshot: int, accepted: str) -> StoreBehindSinkError:
-    return StoreBehindSinkError(
-        f"snapshot {snapshot} of {place}, the newest that the sink wrote, is gone: another writer has replaced it, or"
-        " rolled the table back. Rows of confirmed checkpoints are lost.",
-        code="snapshot_replaced",
-        remedy="Stop other writers while the pipeline delivers. Find the lost rows with `airflow ft verify`, and insert"
-        f" them. Then run `touch '{local_path(accepted)}'` and `airflow ft resume`.",
-        path=str(place),
-        snapshot=snapshot,
-    )

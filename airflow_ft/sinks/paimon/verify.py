@@ -17,10 +17,11 @@ from airflow_ft.sinks.base.table_columns import matched
 from airflow_ft.sinks.base.table_format import misfit
 from airflow_ft.sinks.paimon.columns import FORMAT, written
 from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
+from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.requirements import Checks
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Place, Version
+from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 

@@ -17,8 +17,9 @@ from airflow_ft.sinks.paimon.binary_row import EMPTY
 from airflow_ft.sinks.paimon.keyed_rows import INSERT, KIND, NUMBER
 from airflow_ft.sinks.paimon.manifests import Slot, entry
 from airflow_ft.sinks.paimon.participant import PaimonParticipant
+from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.reading import batches
-from airflow_ft.sinks.paimon.table import Place, Version
+from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.testing.world import Target, World
 
 

@@ -20,7 +20,7 @@ from airflow_ft.protocol.errors import FencedError, StoreBehindSinkError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Proof
-from airflow_ft.sinks.paimon.table import SNAPSHOTS, Place
+from airflow_ft.sinks.paimon.place import SNAPSHOTS, Place
 from airflow_ft.sinks.paimon.verify import verify
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import World
