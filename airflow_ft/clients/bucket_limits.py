@@ -9,6 +9,7 @@ from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.protocol.errors import ConfigurationError
 
 _ELSEWHERE = "Give a local folder or hdfs://NAMENODE:PORT/PATH"
+_TRIED = re.compile(r"local(\[[^\]]*\])?|spark://.+|yarn")
 _OURS = ("spark.redaction.regex", "spark.redaction.string.regex", "spark.hadoop.fs.s3a.impl")
 """Spark settings that would show the keys, or replace the client."""
 
@@ -33,12 +34,11 @@ def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> N
     if not is_bucket(wal_root):
         return
     found = master or conf.get("spark.master", "")
-    if found and not re.fullmatch(r"local(\[[^\]]*\])?|spark://.+", found):
+    if found and not _TRIED.fullmatch(found):
         raise ConfigurationError(
-            f"wal_root is in a bucket, which works with a local Spark master or a standalone cluster, and the master is"
-            f" {found!r}.",
+            f"wal_root is in a bucket, which was not tried with the Spark master {found!r}.",
             code="log_in_bucket",
-            remedy=f'Give spark_master="local[*]" or "spark://HOST:PORT". Or: {_ELSEWHERE}.',
+            remedy=f'Give spark_master="local[*]", "spark://HOST:PORT" or "yarn". Or: {_ELSEWHERE}.',
             arguments=["wal_root", "spark_master"],
             value=found,
         )

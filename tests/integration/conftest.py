@@ -1,7 +1,8 @@
-"""Spark's JVMs that staging tests share (`stage_world`)."""
+"""Spark's JVMs that staging tests share (`stage_world`), and the servers of YARN."""
 
 import json
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from airflow_ft.spark.session.session_leases import kept
 from tests.integration.stage_world import sessions_in
 from tests.waiting import wait_for
+from tools.servers import Hdfs, Yarn
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +47,17 @@ def shop_folder(tmp_path: Path, sessions: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
     with sessions_in(sessions):
         yield tmp_path
+
+
+@pytest.fixture(scope="module")
+def yarn(hdfs: Hdfs, servers_folder: Path) -> Iterator[Yarn]:
+    with Yarn(servers_folder / f"yarn-{uuid.uuid4().hex[:8]}", hdfs=hdfs) as server:
+        yield server
+
+
+@pytest.fixture
+def folder(servers_folder: Path) -> Path:
+    """Containers are of another user, who cannot enter pytest's own folders."""
+    made = servers_folder / uuid.uuid4().hex
+    made.mkdir(mode=0o755)
+    return made

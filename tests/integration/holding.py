@@ -10,6 +10,7 @@ import pytest
 
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.task.launcher import Driver
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.waiting import wait_for
@@ -29,6 +30,14 @@ TWO_EXECUTORS = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
 }
 """Settings of Spark for two small executors, which a stage waits for."""
+ON_YARN = {
+    **TWO_EXECUTORS,
+    "spark.driver.host": "127.0.0.1",
+    "spark.yarn.am.memory": "512m",
+    "spark.yarn.am.extraJavaOptions": TWO_EXECUTORS["spark.executor.extraJavaOptions"],
+    "spark.yarn.jars": f"local:{spark_home()}/jars/*",
+}
+"""The same on YARN, with the jars of this machine."""
 
 
 class Holding:

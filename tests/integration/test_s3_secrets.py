@@ -47,6 +47,8 @@ class Scan:
         self._forms = [secret.encode(), base64.b64encode(secret.encode())]
         self.found: set[str] = set()
         self.processes: set[str] = set()
+        self.names: set[str] = set()
+        self._seen: set[tuple[str, int, int]] = set()
 
     def look(self, where: str, data: bytes) -> None:
         if any(form in data for form in self._forms):
@@ -59,13 +61,18 @@ class Scan:
             for path in (Path(parent, name) for name in names if name not in but):
                 with suppress(OSError):
                     if path.is_file():
-                        self.look(str(path), path.read_bytes())
                         number += 1
+                        status = path.stat()
+                        version = (str(path), status.st_size, status.st_mtime_ns)
+                        if version not in self._seen:
+                            self.look(str(path), path.read_bytes())
+                            self._seen.add(version)
+                            self.names.add(path.name)
         return number
 
     @contextmanager
-    def watching(self, folder: Path) -> Iterator[None]:
-        """Look at all descendants of this process, and at private folders, again and again during the block."""
+    def watching(self, *folders: Path) -> Iterator[None]:
+        """Look at all descendants of this process, and at folders, again and again during the block."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -78,7 +85,8 @@ class Scan:
                         self.processes.add(process.name())
                         self.look(f"arguments: {command}", command.encode())
                         self.look(f"environment: {command}", Path(f"/proc/{process.pid}/environ").read_bytes())
-                self.files(folder, but=PRIVATE)
+                for folder in folders:
+                    self.files(folder, but=PRIVATE)
 
         with ThreadPoolExecutor(1) as pool:
             watched = pool.submit(watch)

@@ -18,7 +18,7 @@ import pytest
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.submit import spark_home
-from tests.integration.holding import SECONDS, Holding
+from tests.integration.holding import SECONDS
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises
 from tools.servers import Hdfs
@@ -40,13 +40,25 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 class Cluster:
-    """A master, and workers with a folder each: `worker-0`, ... All end with the block."""
+    """A master, and workers with a folder each: `worker-0`, ... All end with the block.
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    recovers: after a restart the master knows its workers and applications.
+    """
+
+    def __init__(self, folder: Path, workers: int, *, recovers: bool = False) -> None:
         self._folder, self._port = folder, free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
         self._pages = [free_port() for _ in range(1 + workers)]
-        self._environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+        options = ""
+        if recovers:
+            (kept := folder / "master").mkdir()
+            options = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={kept}"
+        self._environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_MASTER_OPTS": options,
+        }
         self.master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -57,6 +69,10 @@ class Cluster:
         number = len(self.workers)
         own = ["-c", "1", "-m", "1g", "-d", str(self._folder / f"worker-{number}")]
         self.workers.append(self._start("Worker", self._pages[1 + number], self.url, *own))
+
+    def kill_master(self) -> None:
+        assert self.master is not None
+        _end(self.master)
 
     def kill_worker(self, number: int) -> None:
         """With its executors, as a machine that is gone."""
@@ -303,34 +319,3 @@ def test_two_executors_keep_log_and_state_on_hdfs(pipeline: StageWorld, hdfs: Hd
         found.append((row["k"], row["n"]))
         assert row["total"] == pytest.approx(totals[row["k"]])
     assert sorted(found) == sorted((k, 10 * n + i) for n in range(2) for i in range(2) for k in "abcd")
-
-
-# Three workers, of which an application uses two: the third takes the place of one that is gone.
-TWO_OF_THREE = {
-    "spark.cores.max": "2",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.locality.wait": "0s",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
-}
-
-
-def _with_executor(folder: Path) -> int:
-    """The number of a worker that has an executor."""
-    return next(number for number in range(3) if _executors(folder / f"worker-{number}"))
-
-
-def test_a_stateful_job_continues_without_a_worker(pipeline: StageWorld, tmp_path: Path) -> None:
-    with Cluster(tmp_path, 3) as cluster:
-        held = Holding(pipeline, tmp_path, cluster.url, TWO_OF_THREE)
-        held.add(0, 1, 2)
-        with held.staged(held.request()) as staged:
-            held.await_workers(staged, 1)
-            cluster.kill_worker(_with_executor(tmp_path))
-            held.await_workers(staged, 1, 3)
-            held.go(1, 2)
-            staged.result(SECONDS)
-    held.judge()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StageError
-from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.task.doctor import examine_spark
-from tests.integration.holding import KEYS, SECONDS, TWO_EXECUTORS, Holding
+from tests.integration.holding import KEYS, ON_YARN, SECONDS, Holding
 from tests.integration.stage_world import StageWorld, world
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -25,27 +24,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
 ]
-CONF = {
-    **TWO_EXECUTORS,
-    "spark.driver.host": "127.0.0.1",
-    "spark.yarn.am.memory": "512m",
-    "spark.yarn.am.extraJavaOptions": TWO_EXECUTORS["spark.executor.extraJavaOptions"],
-    "spark.yarn.jars": f"local:{spark_home()}/jars/*",
-}
-
-
-@pytest.fixture(scope="module")
-def yarn(hdfs: Hdfs, servers_folder: Path) -> Iterator[Yarn]:
-    with Yarn(servers_folder / "yarn", hdfs=hdfs) as server:
-        yield server
-
-
-@pytest.fixture
-def folder(servers_folder: Path) -> Path:
-    """Containers are of another user, who cannot enter pytest's own folders."""
-    made = servers_folder / uuid.uuid4().hex
-    made.mkdir(mode=0o755)
-    return made
 
 
 @pytest.fixture
@@ -59,7 +37,7 @@ def pipeline(folder: Path, yarn: Yarn, hdfs: Hdfs, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def held(pipeline: StageWorld, folder: Path) -> Holding:
-    return Holding(pipeline, folder, "yarn", CONF)
+    return Holding(pipeline, folder, "yarn", ON_YARN)
 
 
 def _kill(pids: list[int]) -> None:

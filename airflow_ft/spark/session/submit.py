@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_ft.clients.buckets import is_bucket
+from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
@@ -24,6 +24,8 @@ DRAIN = "drain"
 # make the driver think that it was started from inside another one.
 _WITHHELD_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_", "__AIRFLOW_")
 _WITHHELD = {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYTHONSTARTUP", "PYTHONHOME"}
+
+_KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
 
 # The driver of a scheduled run lives for seconds or minutes, and would spend most of its CPU time on optimising what it
 # never runs again: the optimising compiler gets a method ten times later than HotSpot's own thresholds say. Loops over
@@ -142,10 +144,11 @@ def _has_unique_files(request: StageRequest, conf: Mapping[str, str]) -> bool:
 
 def environment(request: StageRequest) -> dict[str, str]:
     """This process's environment without Airflow's, and with the running interpreter for driver and workers."""
+    withheld = _WITHHELD | (_KEYS if _uploads_keys(request) else set())
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in _WITHHELD and not name.startswith(_WITHHELD_PREFIXES)
+        if name not in withheld and not name.startswith(_WITHHELD_PREFIXES)
     }
     package_root = str(Path(__file__).resolve().parents[3])
     path = [*request.python_path, *kept.get("PYTHONPATH", "").split(os.pathsep), package_root]
@@ -157,6 +160,12 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept
+
+
+def _uploads_keys(request: StageRequest) -> bool:
+    """Return whether Spark would write the log's keys into a file: on YARN it uploads those of the environment."""
+    on_yarn = (request.master or request.conf.get("spark.master")) == "yarn"
+    return on_yarn and is_bucket(request.wal_root) and not BucketPlace.of(request.wal_root).conn_id
 
 
 def driver_environment(request: StageRequest) -> dict[str, str]:

@@ -14,7 +14,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session import connector, s3a
-from airflow_ft.spark.session.submit import prepare, settings, spark_home
+from airflow_ft.spark.session.submit import environment, prepare, settings, spark_home
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.raising import raises
 from tools.servers.base import local_folder
@@ -68,12 +68,25 @@ def test_a_bucket_has_its_own_settings() -> None:
     assert found["fs.s3a.bucket.wal.connection.ssl.enabled"] == "false"
 
 
+def test_spark_does_not_upload_keys_of_the_environment_to_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write them into a file for the containers. Elsewhere they stay in the driver."""
+    keys = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    for name in keys:
+        monkeypatch.setenv(name, "hidden")
+
+    def given(**more: Any) -> set[str]:
+        return keys & environment(request(**more)).keys()
+
+    own = "s3://wal/log"
+    assert not given(wal_root=own, master="yarn") | given(wal_root=own, conf={"spark.master": "yarn"})
+    assert given(wal_root="/wal", master="yarn") == given(wal_root=own) == given(master="yarn") == keys
+
+
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        ({"master": "k8s://https://host"}, "log_in_bucket"),
         ({"master": "local-cluster[2,1,512]"}, "log_in_bucket"),
-        ({"conf": {"spark.master": "yarn"}}, "log_in_bucket"),
+        ({"conf": {"spark.master": "k8s://https://host"}}, "log_in_bucket"),
         ({"keep_session": 60.0}, "log_in_bucket"),
         ({"conf": {"spark.hadoop.fs.s3a.bucket.wal.endpoint": "http://elsewhere"}}, "spark_setting_unsafe"),
         ({"conf": {"spark.redaction.regex": "nothing"}}, "spark_setting_unsafe"),
@@ -91,6 +104,8 @@ def test_what_goes_with_a_bucket() -> None:
         {"master": "local[2]"},
         {"master": "local"},
         {"master": "spark://host:7077"},
+        {"master": "yarn"},
+        {"conf": {"spark.master": "yarn"}},
         {"streaming": True},
         {"conf": {"spark.hadoop.fs.s3a.bucket.other.endpoint": "http://elsewhere"}},
     ):
@@ -107,7 +122,7 @@ def test_the_doctor_says_where_s3a_comes_from(tmp_path: Path, monkeypatch: pytes
     root = "s3://lake@wal/log"
     assert verdicts(wal_root=root) == {"s3a": Verdict.OK, "log in a bucket": Verdict.OK}
     assert verdicts(str(INSTALLED), wal_root=root)["s3a"] is Verdict.OK
-    assert verdicts(wal_root=root, master="yarn")["log in a bucket"] is Verdict.PROBLEM
+    assert verdicts(wal_root=root, master="k8s://https://host")["log in a bucket"] is Verdict.PROBLEM
     assert verdicts(wal_root="/wal") == {}
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "nothing").as_uri())
     assert verdicts(wal_root=root)["s3a"] is Verdict.PROBLEM
