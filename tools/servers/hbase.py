@@ -126,7 +126,7 @@ class HBase(Server):
             return probe.connect_ex((self.host, self._ports["hbase.regionserver.port"])) == 0
 
     def _serves(self) -> bool:
-        """Whether a table can be asked for through the gateway, which is so when the master has initialised."""
+        """Return whether the gateway describes and reads each table: the master and all regions are there."""
         import happybase
 
         try:
@@ -134,7 +134,11 @@ class HBase(Server):
             try:
                 if b"airflow_ft" not in connection.tables():
                     connection.create_table("airflow_ft", {"f": {"max_versions": 1}})
-                return bool(connection.is_table_enabled("airflow_ft"))
+                for table in map(connection.table, connection.tables()):
+                    if connection.is_table_enabled(table.name):
+                        table.families()
+                        table.row(b"none")
+                return True
             finally:
                 connection.close()
         except Exception:
