@@ -191,7 +191,8 @@ class IntoCassandra(IntoKeyed):
         from tools.servers import Cassandra
 
         super().__init__(bench, "cassandra")
-        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra"))
+        patient = {"write_request_timeout": "60s", "native_transport_timeout": "60s"}  # on a machine that is busy
+        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra", options=patient))
         with self._opened("") as session:
             session.execute(
                 "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
