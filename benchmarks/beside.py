@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,8 +41,19 @@ class Beside(Comparison):
 
 
 def used_by(pid: int) -> float:
-    """Seconds of CPU that a process and its living descendants have used (Spark's Python and its JVM)."""
-    return sum(_used(each) for each in tree(pid))
+    """Seconds of CPU that a process and its living descendants have used (Spark's Python and its JVM).
+
+    This process counts alone: its descendants are servers and other contenders.
+    """
+    return sum(_used(each) for each in ([pid] if pid == os.getpid() else tree(pid)))
+
+
+@contextmanager
+def noting(noted: dict[str, list[float]], name: str, pid: int) -> Iterator[None]:
+    """Note what a process uses in the block, for the contender of this name."""
+    before = used_by(pid)
+    yield
+    noted.setdefault(name, []).append(used_by(pid) - before)
 
 
 def _used(pid: int) -> float:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from benchmarks.bench import Bench
+from benchmarks.beside import used_by
 from benchmarks.into_kafka import IntoKafka
 from benchmarks.into_mysql import FASTER, IntoMySql
 from benchmarks.measuring import Claim, Comparison, Contender
-from tools.servers.processes import tree
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu(bench: Bench) -> list[Comparison]:
@@ -58,9 +55,9 @@ class Meter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around the work itself, without its preparation and the check of its result."""
-        before = _used(self._client), _used(self._server)
+        before = used_by(self._client), used_by(self._server)
         yield
-        after = _used(self._client), _used(self._server)
+        after = used_by(self._client), used_by(self._server)
         client, server = ((late - early) * 1e6 / self._bench.rows for late, early in zip(after, before, strict=True))
         self._last[self._name] = client, server
 
@@ -89,14 +86,3 @@ class Meter:
 
     def _read(self, name: str, part: Callable[[Sequence[float]], float]) -> Callable[[], float]:
         return lambda: part(self._last[name])  # of the newest run
-
-
-def _used(pid: int) -> float:
-    """Seconds of CPU of a process, with the children that work for it (Spark's JVM)."""
-    children = tree(pid) if pid != os.getpid() else [pid]
-    return sum(_seconds(child) for child in children)
-
-
-def _seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS

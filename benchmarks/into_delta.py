@@ -13,7 +13,8 @@ SPARK, PLAIN = "Spark Delta", "delta-rs"
 
 def delta(bench: Bench) -> list[Comparison]:
     """All contenders; each run makes a table of its own."""
-    return [IntoDelta(bench).comparison()]
+    into = IntoDelta(bench)
+    return into.with_cpu(into.comparison())
 
 
 class IntoDelta(IntoFolder):

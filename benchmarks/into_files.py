@@ -18,7 +18,8 @@ SPARK, PLAIN = "Spark, Parquet", "PyArrow, Parquet"
 
 def files(bench: Bench) -> list[Comparison]:
     """All contenders; each run makes a folder of its own."""
-    return [IntoFiles(bench).comparison()]
+    into = IntoFiles(bench)
+    return into.with_cpu(into.comparison())
 
 
 class IntoFiles(IntoFolder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.bench import Bench, check
+from benchmarks.beside import Beside, noting
 from benchmarks.data import segment
 from benchmarks.into_mysql import INSTALLATION
-from benchmarks.measuring import Contender, timed
+from benchmarks.measuring import Comparison, Contender, timed
 
 
 class IntoFolder(ABC):
@@ -27,6 +29,7 @@ class IntoFolder(ABC):
         self._segment = segment(bench.folder / "wal", f"{kind}-{next(bench.servers.numbers)}", {"orders": bench.table})
         self._worker = bench.servers.worker("benchmarks.delivering")
         self._spark_worker = bench.servers.worker(spark) if spark else None
+        self._noted: dict[str, list[float]] = {}
 
     @abstractmethod
     def read(self, who: str) -> pa.Table:
@@ -36,12 +39,10 @@ class IntoFolder(ABC):
         """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
 
         def deliver() -> float:
-            if prepared is not None:
-                prepared()
             seconds: float = self._worker.ask("deliver", **self._job(sink))["seconds"]
             return seconds
 
-        return self._contender(name, deliver)
+        return self._contender(name, deliver, self._worker.pid, prepared)
 
     def spark(self, name: str, command: str, **options: Any) -> Contender:
         """Spark's own writer, in a session that stays warm."""
@@ -53,17 +54,28 @@ class IntoFolder(ABC):
             seconds: float = answer["seconds"]
             return seconds
 
-        return self._contender(name, deliver)
+        return self._contender(name, deliver, worker.pid)
 
     def plain(self, name: str, write: Callable[[], Any]) -> Contender:
         """A library that writes what is in memory already: the best that writing anew could be."""
         return self._contender(name, lambda: timed(write))
 
-    def _contender(self, name: str, deliver: Callable[[], float]) -> Contender:
+    def with_cpu(self, found: Comparison) -> list[Comparison]:
+        """The comparison, and CPU time of the processes that write."""
+        return [found, Beside.of(found, self._noted)]
+
+    def _contender(
+        self, name: str, deliver: Callable[[], float], writer: int = 0, prepared: Callable[[], object] | None = None
+    ) -> Contender:
+        """`writer`: the process that writes, by default this one."""
+
         def run() -> float:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            seconds = deliver()
+            if prepared is not None:
+                prepared()
+            with noting(self._noted, name, writer or os.getpid()):
+                seconds = deliver()
             self._check(name)
             return seconds
 

@@ -18,7 +18,8 @@ SPARK, SPARK_ORC = "Spark, INSERT INTO", "Spark, INSERT INTO, ORC"
 
 def hive(bench: Bench) -> list[Comparison]:
     """All contenders; each run makes a schema of its own."""
-    return [IntoHive(bench).comparison()]
+    into = IntoHive(bench)
+    return into.with_cpu(into.comparison())
 
 
 class IntoHive(IntoFolder):
@@ -53,7 +54,7 @@ class IntoHive(IntoFolder):
             seconds: float = self._worker.ask("deliver", **self._job(sink))["seconds"]
             return seconds
 
-        return self._contender(name, deliver)
+        return self._contender(name, deliver, self._worker.pid)
 
     def _insert(self, name: str, format: str) -> Contender:
         worker = self._spark_worker
@@ -65,7 +66,7 @@ class IntoHive(IntoFolder):
             seconds: float = answer["seconds"]
             return seconds
 
-        return self._contender(name, insert)
+        return self._contender(name, insert, worker.pid)
 
     def _schema(self) -> str:
         """A new schema, whose tables lie in the folder."""

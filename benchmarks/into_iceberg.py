@@ -18,7 +18,8 @@ PLAIN = "pyiceberg append"
 
 def iceberg(bench: Bench) -> list[Comparison]:
     """All contenders; each run makes a catalog of its own."""
-    return [IntoIceberg(bench).comparison()]
+    into = IntoIceberg(bench)
+    return into.with_cpu(into.comparison())
 
 
 class IntoIceberg(IntoFolder):
@@ -38,7 +39,7 @@ class IntoIceberg(IntoFolder):
         contenders = [
             self.ours("adopted", IcebergSink(table="lake.shop.orders"), self._made),
             self.ours("written again", IcebergSink(table="lake.shop.orders", create=False), self._with_another_name),
-            self._contender(PLAIN, self._append),
+            self._contender(PLAIN, self._append, prepared=lambda: self._made(self.bench.table.schema)),
         ]
         claims = [
             Claim("WAL -> Iceberg, `adopted` against pyiceberg's append", "adopted", (PLAIN,), 3),
@@ -60,7 +61,6 @@ class IntoIceberg(IntoFolder):
         self._made(schema.set(1, schema.field(1).with_name(schema.names[1].upper())))
 
     def _append(self) -> float:
-        self._made(self.bench.table.schema)
         began = time.monotonic()
         with closing(self._catalog()) as catalog:
             catalog.load_table("shop.orders").append(pq.read_table(self.bench.source))

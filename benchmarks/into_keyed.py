@@ -5,6 +5,7 @@ One client process and one server on one machine, so client and server share its
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
+from benchmarks.beside import Beside, noting
 from benchmarks.data import segment
 from benchmarks.into_mysql import INSTALLATION
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError, timed
@@ -29,17 +31,17 @@ BATCH, SMALL_BATCH = 1_000, 10
 
 def redis(bench: Bench) -> list[Comparison]:
     """`upsert` and `atomic` against pipelines of HSET."""
-    return [IntoRedis(bench).comparison()]
+    return IntoRedis(bench).comparisons()
 
 
 def cassandra(bench: Bench) -> list[Comparison]:
     """`upsert` against the driver's `execute_concurrent`, with unlogged batches."""
-    return [IntoCassandra(bench).comparison()]
+    return IntoCassandra(bench).comparisons()
 
 
 def hbase(bench: Bench) -> list[Comparison]:
     """`upsert` against batches of happybase."""
-    return [IntoHBase(bench).comparison()]
+    return IntoHBase(bench).comparisons()
 
 
 class IntoKeyed(ABC):
@@ -78,12 +80,16 @@ class IntoKeyed(ABC):
     def codes(self) -> dict[int, str]:
         """Return the column `code` of all rows that are there, by id."""
 
-    def comparison(self) -> Comparison:
-        """Ours, each from opening the participant to the marker, and the usual way."""
-        ours = [self._contender(sink.strategy, lambda sink=sink: self._deliver(sink)) for sink in self.sinks()]
+    def comparisons(self) -> list[Comparison]:
+        """Ours, each from opening the participant to the marker, and the usual way; and CPU time of the clients."""
+        noted: dict[str, list[float]] = {}
+        ours = [
+            self._contender(sink.strategy, lambda sink=sink: self._deliver(sink), noted, self._worker.pid)
+            for sink in self.sinks()
+        ]
         ways = self.ways()
         plain = [
-            self._contender(each, lambda write=write: timed(lambda: write(self._given())))
+            self._contender(each, lambda write=write: timed(lambda: write(self._given())), noted, os.getpid())
             for each, (write, _) in ways.items()
         ]
         claims = [
@@ -91,7 +97,8 @@ class IntoKeyed(ABC):
             for each, (_, wanted) in ways.items()
         ]
         title = f"WAL -> {self.kind}, committed (prepare and commit), against {' and '.join(ways)}, from Parquet"
-        return Comparison(self.kind, title, [*ours, *plain], claims, rows=self.rows.num_rows)
+        found = Comparison(self.kind, title, [*ours, *plain], claims, rows=self.rows.num_rows)
+        return [found, Beside.of(found, noted)]
 
     def ways(self) -> dict[str, tuple[Callable[[Iterator[dict[str, Any]]], None], float]]:
         """Return the usual ways to write rows, by name, and the ratio that is wanted against each."""
@@ -109,10 +116,11 @@ class IntoKeyed(ABC):
         seconds: float = self._worker.ask("deliver", plan=plan.to_json(), connection=self.connection)["seconds"]
         return seconds
 
-    def _contender(self, name: str, deliver: Any) -> Contender:
+    def _contender(self, name: str, deliver: Any, noted: dict[str, list[float]], client: int) -> Contender:
         def run() -> float:
             self.empty()
-            seconds: float = deliver()
+            with noting(noted, name, client):
+                seconds: float = deliver()
             wanted = dict(zip(self.rows["id"].to_pylist(), self.rows["code"].to_pylist(), strict=True))
             if (found := self.codes()) != wanted:
                 raise MeasurementError(f"{name}: {len(found):,} rows are there, not just the {len(wanted):,}")
@@ -183,7 +191,8 @@ class IntoCassandra(IntoKeyed):
         from tools.servers import Cassandra
 
         super().__init__(bench, "cassandra")
-        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra"))
+        patient = {"write_request_timeout": "60s", "native_transport_timeout": "60s"}  # on a machine that is busy
+        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra", options=patient))
         with self._opened("") as session:
             session.execute(
                 "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks.bench import Bench
 from benchmarks.into_folder import IntoFolder
-from benchmarks.measuring import Claim, Comparison
+from benchmarks.measuring import Claim, Comparison, Contender
 from tools.paimon import Paimon
 
 PLAIN = "pypaimon"
@@ -21,7 +21,8 @@ MOST_ROWS, BUCKETS = 200_000, 2
 def paimon(bench: Bench) -> list[Comparison]:
     """All contenders; each run makes a table of its own."""
     fewer = replace(bench.dataset, name=f"{bench.dataset.name}-by-key", make=lambda _: bench.table.slice(0, MOST_ROWS))
-    return [IntoPaimon(bench).comparison(), IntoPaimon(bench.over(fewer)).by_key()]
+    into, by_key = IntoPaimon(bench), IntoPaimon(bench.over(fewer))
+    return [*into.with_cpu(into.comparison()), *by_key.with_cpu(by_key.by_key())]
 
 
 class IntoPaimon(IntoFolder):
@@ -39,7 +40,7 @@ class IntoPaimon(IntoFolder):
         contenders = [
             self.ours("adopted", PaimonSink(table=str(self.path))),
             self.ours("written again", PaimonSink(table=str(self.path), create=False), self._with_another_name),
-            self._contender(PLAIN, self._append),
+            self._plain(),
         ]
         claims = [
             Claim("WAL -> Paimon, `adopted` against pypaimon's append", "adopted", (PLAIN,), 3),
@@ -56,7 +57,7 @@ class IntoPaimon(IntoFolder):
         keyed = {"keys": (key,), "bucket": str(BUCKETS)}
         contenders = [
             self.ours("by key", PaimonSink(table=str(self.path), primary_key=[key], buckets=BUCKETS)),
-            self._contender(PLAIN, lambda: self._append(**keyed)),
+            self._plain(**keyed),
         ]
         claims = [Claim("WAL -> Paimon, by primary key, against pypaimon", "by key", (PLAIN,), 0.9)]
         title = "WAL -> Paimon, by primary key (prepare and commit), against pypaimon from Parquet"
@@ -67,9 +68,14 @@ class IntoPaimon(IntoFolder):
         schema = self.bench.table.schema
         self._paimon.create(TABLE, schema.set(1, schema.field(1).with_name(schema.names[1].upper())))
 
-    def _append(self, **options: Any) -> float:
-        self._paimon.create(TABLE, self.bench.table.schema, **options)
-        return float(self._paimon.ask("append_parquet", TABLE, folder=str(self.bench.source)))
+    def _plain(self, **options: Any) -> Contender:
+        def create() -> None:
+            self._paimon.create(TABLE, self.bench.table.schema, **options)
+
+        def append() -> float:
+            return float(self._paimon.ask("append_parquet", TABLE, folder=str(self.bench.source)))
+
+        return self._contender(PLAIN, append, self._paimon.pid, create)
 
     def read(self, who: str) -> pa.Table:
         return self._paimon.rows(TABLE)

@@ -53,9 +53,17 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
 
 def texts(values: Sequence[str]) -> pa.Array:
     """Return an array of large_string."""
-    data = [value.encode() for value in values]
+    return binaries([value.encode() for value in values]).view(_TEXT)
+
+
+def binaries(values: Sequence[bytes | None]) -> pa.Array:
+    """Return an array of large_binary."""
+    data = [value or b"" for value in values]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int64)
-    return pa.Array.from_buffers(_TEXT, len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+    there = None
+    if None in values:
+        there = flags(np.array([value is not None for value in values])).buffers()[1]
+    return pa.Array.from_buffers(_BYTES, len(data), [there, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
 
 
 def decoded(column: pa.Array) -> pa.Array:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import participant as participant_module
 from airflow_ft.sinks.hbase import stamps
+from airflow_ft.sinks.hbase.wire import BINARY
 from tests.conformance.test_hbase import Rows
 from tests.conformance.wrong import Case, each, marker_first, notices
+from tests.sinks.hbase.reading import in_binary
 from tools.servers import HBase
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
@@ -37,7 +41,8 @@ def no_stamps() -> None:
     right()
 
     def mutate(self: Any, table: str, rows: Any, stamp: int) -> None:
-        self.documents.client.mutateRows(table.encode(), rows, {})
+        read = [in_binary(row) for row in rows]
+        self.documents.client.mutateRows(table.encode(), read, {})
 
     Changes._mutate = mutate
 
@@ -77,7 +82,8 @@ def every_change() -> None:
             for chunk in some:
                 for row in range(chunk.rows.num_rows):
                     one = Chunk(0, name, chunk.rows.slice(row, 1), chunk.deletes[row : row + 1], {})
-                    db.send(self.sinks[name].table, participant.mutations(self.sinks[name], one), first + offset)
+                    changes = participant.mutations(self.sinks[name], one, BINARY).values()
+                    db.send(self.sinks[name].table, changes, first + offset)
 
     Participant._send = send
 
@@ -86,11 +92,11 @@ def first_change_counts() -> None:
     right()
     make = participant.mutations
 
-    def reversed_(sink: Any, chunk: Chunk) -> Any:
+    def reversed_(sink: Any, chunk: Chunk, form: Any) -> Any:
         found: dict[bytes, Any] = {}
         for row in range(chunk.rows.num_rows):
             one = Chunk(0, chunk.sink, chunk.rows.slice(row, 1), chunk.deletes[row : row + 1], {})
-            found = {**make(sink, one), **found}
+            found = {**make(sink, one, form), **found}
         return found
 
     participant.mutations = reversed_
@@ -99,20 +105,20 @@ def first_change_counts() -> None:
 def no_deletes() -> None:
     right()
     make = participant.mutations
-    participant.mutations = lambda sink, chunk: {
-        key: cells for key, cells in make(sink, chunk).items() if b":" in cells[0].column
-    }
+    participant.mutations = lambda sink, chunk, form: make(
+        sink, replace(chunk, refused=dict.fromkeys(np.flatnonzero(chunk.deletes).tolist(), "a delete")), form
+    )
 
 
 def document_without_comparison() -> None:
     right()
 
-    def replace(self: Any) -> None:
+    def replace_(self: Any) -> None:
         document = participant.Mutation(column=participant._COLUMN, value=self.ledger.text.encode())
         row = self.documents.row(self.fence.pipeline)
         self.documents.client.mutateRow(self.documents.table, row, [document], {})
 
-    Changes.replace = replace
+    Changes.replace = replace_
 
 
 def marker_before_rows() -> None:

@@ -8,7 +8,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from airflow_ft.sinks.arrow import hexadecimal, python_values, replaced, texts
+from airflow_ft.sinks.arrow import binaries, hexadecimal, python_values, replaced, texts
 
 PAIRS = [("\\", "\\\\"), ("'", "\\'"), ("\n", "\\n"), ("\0", "")]
 
@@ -64,6 +64,13 @@ FAR, NEAR = pa.array([2_932_897, 0, None], pa.int32()).view(pa.date32()), date(1
 )
 def test_far_dates_become_numbers(column: pa.Array, values: list[object]) -> None:
     assert python_values(column) == values
+
+
+def test_bytes_become_a_column() -> None:
+    for given in ([], [b""], [None], [b"a", None, b"", b"\xff\0"]):
+        column = binaries(given)
+        column.validate(full=True)
+        assert column.equals(pa.array(given, pa.large_binary()))
 
 
 def test_texts_become_a_column() -> None:

@@ -66,6 +66,11 @@ class Paimon:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The process of pypaimon."""
+        return self._process.pid
+
     def at(self, warehouse: Path | str) -> Paimon:
         """Return the same process over another folder."""
         other = copy(self)

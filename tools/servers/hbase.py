@@ -3,7 +3,8 @@
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -71,6 +72,23 @@ class HBase(Server):
                 raise self._error("served no tables")
             time.sleep(0.1)
 
+    @contextmanager
+    def another_gateway(self, *options: str) -> Iterator[int]:
+        """Run one more gateway with these options for the block, and yield its port once it listens."""
+        port = free_port()
+        command = self._java(self.gateway_heap, _GATEWAY, "start", "-p", str(port), *options)
+        gateway = self._spawn(command, self.folder / "another.log")
+        try:
+            deadline = time.monotonic() + self.start_seconds
+            while self._refuses(port):
+                if time.monotonic() > deadline or gateway.poll() is not None:
+                    raise self._error("has no other gateway")
+                time.sleep(0.1)
+            yield port
+        finally:
+            gateway.kill()
+            gateway.wait()
+
     def kill_gateway(self) -> None:
         """Kill the gateway; `restart_gateway` brings it back."""
         if self.gateway is not None:
@@ -122,11 +140,14 @@ class HBase(Server):
 
     def _answers(self) -> bool:
         """The region server alone; see `start` for the gateway."""
+        return not self._refuses(int(self._ports["hbase.regionserver.port"]))
+
+    def _refuses(self, port: int) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex((self.host, self._ports["hbase.regionserver.port"])) == 0
+            return probe.connect_ex((self.host, port)) != 0
 
     def _serves(self) -> bool:
-        """Whether a table can be asked for through the gateway, which is so when the master has initialised."""
+        """Return whether the gateway describes and reads each table: the master and all regions are there."""
         import happybase
 
         try:
@@ -134,7 +155,11 @@ class HBase(Server):
             try:
                 if b"airflow_ft" not in connection.tables():
                     connection.create_table("airflow_ft", {"f": {"max_versions": 1}})
-                return bool(connection.is_table_enabled("airflow_ft"))
+                for table in map(connection.table, connection.tables()):
+                    if connection.is_table_enabled(table.name):
+                        table.families()
+                        table.row(b"none")
+                return True
             finally:
                 connection.close()
         except Exception:

@@ -18,15 +18,14 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from thriftpy2.thrift import TClient
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
@@ -34,14 +33,15 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.hbase.rows import encoded, row_keys, row_size, schema_problems, unfit
+from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
-    BatchMutation,
+    Client,
     HBaseError,
     Mutation,
     address,
@@ -51,9 +51,11 @@ from airflow_ft.sinks.hbase.server import (
     make_ledger,
     opened,
     require_table,
+    wire,
 )
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
+from airflow_ft.sinks.hbase.wire import Wire
 
 _COLUMN = f"{FAMILY}:document".encode()
 _REQUEST_BYTES = 1_000_000
@@ -72,7 +74,7 @@ class Seen(NamedTuple):
     at: int
 
 
-class Documents(keyed.Documents[TClient, Seen]):
+class Documents(keyed.Documents[Client, Seen]):
     """Documents in the sink's own table, each in a row of its pipeline."""
 
     @property
@@ -108,26 +110,25 @@ class Changes(keyed.Changes[Documents, Seen]):
         if not documents.client.checkAndPut(documents.table, row, _COLUMN, self.seen.text, document, {}):
             raise OvertakenError()  # or the gateway has repeated a request that had succeeded: the step finds out
 
-    def send(self, table: str, rows: Mapping[bytes, list[Mutation]], stamp: int) -> None:
+    def send(self, table: str, rows: Iterable[bytes], stamp: int) -> None:
         """Write rows, each as a whole, in requests of some size."""
-        part: list[BatchMutation] = []
+        part: list[bytes] = []
         size = 0
-        for key, cells in rows.items():
-            more = row_size(len(key), (len(cell.column) + len(cell.value or b"") for cell in cells))
-            if part and size + more > _REQUEST_BYTES:
+        for row in rows:
+            if part and size + len(row) > _REQUEST_BYTES:
                 self._mutate(table, part, stamp)
                 part, size = [], 0
-            part.append(BatchMutation(row=key, mutations=cells))
-            size += more
+            part.append(row)
+            size += len(row)
         if part:
             self._mutate(table, part, stamp)
 
-    def _mutate(self, table: str, rows: list[BatchMutation], stamp: int) -> None:
+    def _mutate(self, table: str, rows: list[bytes], stamp: int) -> None:
         """Write rows, if this process still owns the head."""
         ledger, seen = self.documents.read(self.fence.pipeline)
         if seen.text != self.seen.text:
             check_owner(ledger.head(), self.fence)
-        self.documents.client.mutateRowsTs(table.encode(), rows, stamp, {})
+        self.documents.client.mutate_rows(wire(self.documents.connection).request(table, rows, stamp))
 
 
 @dataclass
@@ -178,48 +179,45 @@ class HBaseParticipant(KeyedParticipant[Changes]):
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
         assert db.plan is not None
         first = given(db.ledger, db.plan)
+        with closing(Ahead(self._packed(chunks))) as made:
+            for offset, table, deleted, rows in made:
+                db.send(table, deleted, first + offset - 1)
+                db.send(table, rows, first + offset)
+
+    def _packed(self, chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, Iterable[bytes], Iterable[bytes]]]:
+        """Yield each batch as what is sent: its stamp, its table, the deletes before its last changes, and these."""
+        form = wire(self.connection)
         for offset, name, some in batches(chunks):
             sink = self.sinks[name]
-            rows: dict[bytes, list[Mutation]] = {}
+            rows: dict[bytes, bytes] = {}
             for chunk in some:
-                rows |= mutations(sink, chunk)  # of a key, the last change counts
-            db.send(sink.table, deleted_before(sink, some, rows), first + offset - 1)
-            db.send(sink.table, rows, first + offset)
+                rows |= mutations(sink, chunk, form)  # of a key, the last change counts
+            yield offset, sink.table, deleted_before(sink, some, rows, form).values(), rows.values()
 
 
-def mutations(sink: HBaseSink, chunk: Chunk) -> dict[bytes, list[Mutation]]:
+def mutations(sink: HBaseSink, chunk: Chunk, form: Wire) -> dict[bytes, bytes]:
     """Return the last change of each key: cells to put and, of NULL, to delete; or families to delete."""
     found = encoded(sink, chunk)
-    gone = _gone(sink)
-    null = [Mutation(isDelete=True, column=name) for name in found.names]
-    rows: dict[bytes, list[Mutation]] = {}
-    for row, key in enumerate(found.keys):
-        if row in chunk.refused:
-            continue
-        if chunk.deletes[row]:
-            rows[key] = gone
-        else:
-            rows[key] = [
-                null[at] if (value := column[row]) is None else Mutation(column=found.names[at], value=value)
-                for at, column in enumerate(found.columns)
-            ]
-    return rows
+    rows = zip(found.keys, form.rows(found.keys, found.columns), strict=True)
+    if not chunk.refused and not chunk.deletes.any():
+        return dict(rows)
+    gone = form.deletes((key for key, delete in zip(found.keys, chunk.deletes, strict=True) if delete), sink.families)
+    kept: dict[bytes, bytes] = {}
+    for at, (key, row) in enumerate(rows):
+        if at not in chunk.refused:
+            kept[key] = gone[key] if chunk.deletes[at] else row
+    return kept
 
 
 def deleted_before(
-    sink: HBaseSink, chunks: Sequence[Chunk], last: Mapping[bytes, list[Mutation]]
-) -> dict[bytes, list[Mutation]]:
+    sink: HBaseSink, chunks: Sequence[Chunk], last: Mapping[bytes, bytes], form: Wire
+) -> dict[bytes, bytes]:
     """Return deletes of families for the keys that a batch deletes and writes again; `last` has their last changes.
 
     Otherwise cells would stay that the last change does not write: those of dropped columns, or of another sink.
     """
-    gone = _gone(sink)
-    rows: dict[bytes, list[Mutation]] = {}
+    rows: dict[bytes, bytes] = {}
     for chunk in chunks:
         if deletes := [row for row in np.flatnonzero(chunk.deletes).tolist() if row not in chunk.refused]:
-            rows |= {key: gone for key in row_keys(sink, chunk.rows.take(deletes)) if last.get(key, gone) != gone}
-    return rows
-
-
-def _gone(sink: HBaseSink) -> list[Mutation]:
-    return [Mutation(isDelete=True, column=family.encode()) for family in sink.families]
+            rows |= form.deletes(row_keys(sink, chunk.rows.take(deletes)), sink.families)
+    return {key: row for key, row in rows.items() if last.get(key, row) != row}

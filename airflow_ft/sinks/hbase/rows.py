@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import booleans, decoded, flags, is_binary, is_text, masked, numbers, scalar
+from airflow_ft.sinks.arrow import binaries, booleans, decoded, flags, is_binary, is_text, masked, numbers, scalar
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.json_columns import decimal_text, plain, unsupported, without_text
 from airflow_ft.sinks.base.key_texts import ambiguous, keys, named_problems, unfit_type, where
@@ -23,6 +23,7 @@ _LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGT
 _LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
 _LARGEST_ROW = 1_900_000  # bytes in a frame, below hbase.regionserver.thrift.framed.max_frame_size_in_mb of 2
 _LONGEST_NUMBER = 80  # bytes, of the text of any number, date or time: 76 digits, a sign, a point and a zero
+_BYTES = pa.large_binary()
 _THRIFT_BYTES = 32  # of a row, and of a cell, beside its texts: 16 and 23 in the binary protocol
 
 
@@ -116,16 +117,20 @@ def _lengths(column: pa.Array, has_text: npt.NDArray[np.bool_]) -> npt.NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Rows as row keys, and columns of values; None: no cell. Of rows that are not written the values mean nothing."""
+    """Rows as row keys, and columns of values as large_binary; null: no cell.
+
+    The values of rows that are not written mean nothing.
+    """
 
     keys: list[bytes]
-    names: list[bytes]  # family and qualifier
-    columns: list[list[bytes | None]]
+    columns: Mapping[bytes, pa.Array]  # by family and qualifier
 
-    def values(self, row: int) -> dict[bytes, bytes]:
-        """Return the cells of a row."""
-        pairs = ((name, column[row]) for name, column in zip(self.names, self.columns, strict=True))
-        return {name: value for name, value in pairs if value is not None}
+    def values(self) -> Iterator[dict[bytes, bytes]]:
+        """Yield the cells of each row."""
+        columns = [column.to_pylist() for column in self.columns.values()]
+        for row in range(len(self.keys)):
+            pairs = ((name, column[row]) for name, column in zip(self.columns, columns, strict=True))
+            yield {name: value for name, value in pairs if value is not None}
 
 
 def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
@@ -133,16 +138,18 @@ def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
     rows = chunk.rows
     live = ~chunk.deletes
     live[list(chunk.refused)] = False
-    written = cells(sink, rows.schema)
-    keep = flags(live)  # others may hold values that have no text
+    keep = None if live.all() else flags(live)  # others may hold values that have no text
     encode = _texts if sink.encoding == "text" else _big_endian
-    columns = [encode(masked(rows.column(name), keep)) for name in written]
-    return Cells(row_keys(sink, rows), [cell.encode() for cell in written.values()], columns)
+    columns = {}
+    for name, cell in cells(sink, rows.schema).items():
+        column = rows.column(name)
+        columns[cell.encode()] = encode(decoded(column) if keep is None else masked(column, keep))
+    return Cells(row_keys(sink, rows), columns)
 
 
 def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
     """Return the key of each row, with the prefix of its bucket."""
-    found = keys(sink.parts, rows).cast(pa.large_binary()).to_pylist()
+    found = keys(sink.parts, rows).cast(_BYTES).to_pylist()
     return [_prefix(sink, key) + key for key in found] if sink.salt else found
 
 
@@ -157,17 +164,15 @@ def _prefix(sink: HBaseSink, key: bytes) -> bytes:
     return b"%0*d:" % (len(str(sink.salt - 1)), zlib.crc32(key) % sink.salt)
 
 
-def _texts(column: pa.Array) -> list[bytes | None]:
-    if not is_binary(column.type):
-        column = plain(column).cast(pa.large_binary())
-    return list(column.to_pylist())
+def _texts(column: pa.Array) -> pa.Array:
+    return (column if is_binary(column.type) else plain(column)).cast(_BYTES)
 
 
-def _big_endian(column: pa.Array) -> list[bytes | None]:
+def _big_endian(column: pa.Array) -> pa.Array:
     """Return values as HBase's `Bytes.toBytes` writes them in Java; dates and times as whole numbers."""
     kind, types = column.type, pa.types
     if types.is_boolean(kind):
-        return [None if value is None else b"\xff" if value else b"\0" for value in column.to_pylist()]
+        return pc.if_else(column, scalar(b"\xff", _BYTES), scalar(b"\0", _BYTES))
     if types.is_decimal(kind):
         return _decimals(column)
     if types.is_date(kind):
@@ -179,17 +184,19 @@ def _big_endian(column: pa.Array) -> list[bytes | None]:
     elif not (types.is_integer(kind) or types.is_floating(kind)):
         return _texts(column)
     values = numbers(column)
-    size, valid = values.dtype.itemsize, booleans(column.is_valid()).tolist()
-    data = values.astype(values.dtype.newbyteorder(">")).tobytes()
-    return [data[at * size : (at + 1) * size] if there else None for at, there in enumerate(valid)]
+    data = pa.py_buffer(values.astype(values.dtype.newbyteorder(">")))
+    there = flags(booleans(column.is_valid())).buffers()[1] if column.null_count else None
+    return pa.Array.from_buffers(pa.binary(values.dtype.itemsize), len(column), [there, data]).cast(_BYTES)
 
 
-def _decimals(column: pa.Array) -> list[bytes | None]:
+def _decimals(column: pa.Array) -> pa.Array:
     """Four bytes of scale, then the digits as the shortest number in two's complement (Java's `BigInteger`)."""
     scale = max(column.type.scale, 0).to_bytes(4, "big")
     found: Sequence[str | None] = decimal_text(column).to_pylist()
     whole = (None if text is None else int(text.replace(".", "")) for text in found)
-    return [
-        None if n is None else scale + n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True)
-        for n in whole
-    ]
+    return binaries(
+        [
+            None if n is None else scale + n.to_bytes((n if n >= 0 else ~n).bit_length() // 8 + 1, "big", signed=True)
+            for n in whole
+        ]
+    )

@@ -11,7 +11,7 @@ import thriftpy2
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
 from thriftpy2.protocol.exc import TProtocolException
-from thriftpy2.thrift import TClient, TException
+from thriftpy2.thrift import TClient, TException, TMessageType
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
 
 from airflow_ft.clients.foreign_connections import require_type
@@ -19,9 +19,10 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.hbase.spec import LEDGER
+from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 
 _API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
-Mutation, BatchMutation = _API.Mutation, _API.BatchMutation
+Mutation = _API.Mutation
 HBaseError = _API.IOError
 
 PORT = 9090
@@ -32,8 +33,20 @@ FOREVER = (-1, 2_147_483_647)
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0
 _TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
-_PROTOCOLS = {"binary": TCyBinaryProtocol, "compact": TCompactProtocol}
+_PROTOCOLS = {"binary": (TCyBinaryProtocol, BINARY), "compact": (TCompactProtocol, COMPACT)}
 _LONGEST = 200  # characters of an error of the gateway, which is a stack trace
+
+
+class Client(TClient):
+    """Thrift's client, which also sends requests whose bytes are there already."""
+
+    def mutate_rows(self, arguments: bytes) -> None:
+        """Call `mutateRowsTs` with arguments in the connection's protocol (`airflow_ft.sinks.hbase.wire`)."""
+        self._oprot.write_message_begin("mutateRowsTs", TMessageType.CALL, self._seqid)
+        self._oprot.trans.write(arguments)
+        self._oprot.write_message_end()
+        self._oprot.trans.flush()
+        self._recv("mutateRowsTs")
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -47,7 +60,7 @@ def ledger_table(connection: ConnectionInfo) -> str:
 
 
 @contextmanager
-def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[TClient]:
+def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Client]:
     """Connect for the block; `seconds` may pass until an answer.
 
     This client repeats nothing and never connects again. The gateway repeats requests to region servers, which changes
@@ -60,19 +73,19 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
     """
     require_type(connection, "hbase")
     transport = _choice(connection, "transport", _TRANSPORTS)
-    protocol = _choice(connection, "protocol", _PROTOCOLS)
+    protocol, _ = _choice(connection, "protocol", _PROTOCOLS)
     answer, connect = int(seconds * 1000), int(min(seconds, _CONNECT_SECONDS) * 1000)
     make: Any = TSocket  # it has no types
     place = make(
         connection.host or "localhost", connection.port or PORT, socket_timeout=answer, connect_timeout=connect
     )
-    wire = transport(place)
+    channel = transport(place)
     try:
-        wire.open()
+        channel.open()
         try:
-            yield TClient(_API.Hbase, protocol(wire, decode_response=False))
+            yield Client(_API.Hbase, protocol(channel, decode_response=False))
         finally:
-            wire.close()
+            channel.close()
     except (TException, ProtocolError, OSError, EOFError) as error:
         raise failure(error, address(connection)).located(**where) from None
 
@@ -80,6 +93,12 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
 def is_framed(connection: ConnectionInfo) -> bool:
     """Return whether the gateway takes requests as frames, whose size it limits."""
     return bool(connection.extra.get("transport") == "framed")
+
+
+def wire(connection: ConnectionInfo) -> Wire:
+    """Return how rows are written for the gateway."""
+    found: Wire = _choice(connection, "protocol", _PROTOCOLS)[1]
+    return found
 
 
 def _choice(connection: ConnectionInfo, name: str, known: Mapping[str, Any]) -> Any:

@@ -93,10 +93,10 @@ def _changes(sink: HBaseSink, name: str, reader: SegmentReader, names: Sequence[
         deletes, _ = kinds_of(rows, sink.change_column)
         refused = null_keys(rows, sink.key_columns)
         found = encoded(sink, Chunk(0, name, rows, deletes, refused))
-        for row, key in enumerate(found.keys):
-            values = {cell: value for cell, value in found.values(row).items() if cell in wanted}
+        for delete, key, row in zip(deletes, found.keys, found.values(), strict=True):
+            values = {cell: value for cell, value in row.items() if cell in wanted}
             shown = sample((_text(key), *(value.decode(errors="replace") for value in values.values())))
-            yield Change(_text(key), None if deletes[row] or not values else _digest(values), shown)
+            yield Change(_text(key), None if delete or not values else _digest(values), shown)
 
 
 def _look(

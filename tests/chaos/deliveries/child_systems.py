@@ -22,6 +22,7 @@ from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.cassandra import participant as _cassandra  # noqa: F401  (imported before the fork)
 from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.hbase import participant as _hbase  # noqa: F401
+from airflow_ft.sinks.hbase.server import Client
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.iceberg import participant as _iceberg  # noqa: F401
 from airflow_ft.sinks.iceberg import sql_catalog as _sql_catalog  # noqa: F401
@@ -97,6 +98,7 @@ def instrument(points: Points, sinks: Mapping[str, tuple[str, str]]) -> None:
         points.instrument(Pipeline, "execute", lambda *_: f"{names['redis']}: EVALSHA")
     if "hbase" in names:
         points.instrument(TClient, "_req", lambda _, call, *more: f"{names['hbase']}: {call}")
+        points.instrument(Client, "mutate_rows", lambda *_: f"{names['hbase']}: mutateRowsTs")
     if "cassandra" in names:
         points.instrument(Session, "execute_async", query)
     for owner, method in (

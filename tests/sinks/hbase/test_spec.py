@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -9,20 +11,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.hbase import wire
 from airflow_ft.sinks.hbase.participant import Changes, HBaseParticipant, deleted_before, mutations
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import _API, Mutation
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
+from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 from tests.raising import raises
+from tests.sinks.hbase.reading import in_binary
 
 SINK: dict[str, Any] = {"table": "orders", "row_key": "{id}", "family": "f"}
 
@@ -112,7 +118,7 @@ def test_bytes_are_those_of_java() -> None:
     }
     rows = pa.record_batch(columns)
     found = encoded(HBaseSink(**SINK, encoding="bytes"), Chunk(0, "rows", rows, np.zeros(2, np.bool_), {}))
-    assert dict(zip(found.names, found.columns, strict=True)) == {
+    assert {name: column.to_pylist() for name, column in found.columns.items()} == {
         b"f:id": [b"1", b"2"],
         b"f:flag": [b"\xff", b"\x00"],
         b"f:whole": [b"\xff\xff\xff\xfe", None],
@@ -154,11 +160,14 @@ def test_a_delete_counts_although_the_key_is_written_again() -> None:
     last: dict[bytes, Any] = {}
     some = [replace(chunk, rows=rows.slice(at, 1), deletes=chunk.deletes[at : at + 1]) for at in range(len(ops))]
     for one in some:
-        last |= mutations(sink, one)
+        last |= mutations(sink, one, BINARY)
     for chunks in (some, [chunk]):
-        found = deleted_before(sink, chunks, last)
+        found = deleted_before(sink, chunks, last, BINARY)
         assert set(found) == {b"again", b"three"}
-        assert {(each.column, each.isDelete) for each in found[b"again"]} == {(b"f", True), (b"g", True)}
+        assert {(each.column, each.isDelete) for each in in_binary(found[b"again"]).mutations} == {
+            (b"f", True),
+            (b"g", True),
+        }
 
 
 def test_stamps_are_above_all_earlier_ones() -> None:
@@ -184,15 +193,49 @@ def test_a_request_fits_into_the_frame_of_a_gateway(size: int, monkeypatch: pyte
     """With all that Thrift writes beside keys and values: a gateway takes 2 MiB by default."""
     sent: list[Any] = []
     monkeypatch.setattr(Changes, "_mutate", lambda self, table, rows, stamp: sent.append(rows))
-    small = {b"%d" % n: [Mutation(column=b"f:%d" % at, value=b"") for at in range(20)] for n in range(7_000)}
-    large = {b"large%d" % n: [Mutation(column=b"f:n", value=b"x" * size)] for n in range(8)}
-    rows = {**small, **large} if size > 900 else {**large, **small}
+    names = [b"f:%d" % at for at in range(20)]
+    small = BINARY.rows([b"%d" % n for n in range(7_000)], dict.fromkeys(names, binaries([b""] * 7_000)))
+    large = BINARY.rows([b"large%d" % n for n in range(8)], {b"f:n": binaries([b"x" * size] * 8)})
+    rows = [*small, *large] if size > 900 else [*large, *small]
     Changes.send(object.__new__(Changes), "orders", rows, 7)
-    assert [(each.row, each.mutations) for some in sent for each in some] == list(rows.items())
+    assert [row for some in sent for row in some] == rows
     for some in sent:
-        buffer = TMemoryBuffer()
-        TBinaryProtocol(buffer).write_struct(_API.Hbase.mutateRowsTs_args(b"orders", some, 7, {}))
-        assert len(buffer.getvalue()) < 2 * 1024**2
+        assert len(BINARY.request("orders", some, 7)) + 100 < 2 * 1024**2, "100 bytes for the name of the call"
+
+
+@pytest.mark.parametrize(
+    ("form", "protocol"), [(BINARY, TBinaryProtocol), (COMPACT, TCompactProtocol)], ids=["binary", "compact"]
+)
+def test_the_bytes_are_those_of_the_library(form: Wire, protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields with the gateway's defaults are left out, as the library does where they are None."""
+    monkeypatch.setattr(wire, "_PACKED_BYTES", 1_000_000)  # so large rows are packed in parts
+    chance = random.Random(7)
+    for cells in (1, 14, 15, 200):
+        names = [chance.randbytes(chance.choice([3, 127, 128, 300])) for _ in range(cells)]
+        keys = [chance.randbytes(chance.choice([1, 127, 128, 16_384])) for _ in range(20)]
+        sizes = [None, 0, 1, 127, 128, 255, 16_383, 16_384]
+        table = [[None if (n := chance.choice(sizes)) is None else chance.randbytes(n) for _ in keys] for _ in names]
+        rows = form.rows(keys, dict(zip(names, map(binaries, table), strict=True)))
+        rows += form.deletes([b"gone"], ["f", "g"]).values()
+        expected = [_row(key, zip(names, values, strict=True)) for key, *values in zip(keys, *table, strict=True)]
+        expected.append(_row(b"gone", [(b"f", None), (b"g", None)]))
+        for stamp in (0, 63, 64, 1_732_746_000_000, 2**62):
+            buffer = TMemoryBuffer()
+            protocol(buffer).write_struct(_API.Hbase.mutateRowsTs_args(b"shop:orders", expected, stamp, {}))
+            assert form.request("shop:orders", rows, stamp) == buffer.getvalue()
+
+
+def _row(key: bytes, cells: Iterable[tuple[bytes, bytes | None]]) -> Any:
+    mutations = [
+        Mutation(isDelete=True if value is None else None, column=name, value=value, writeToWAL=None)
+        for name, value in cells
+    ]
+    return _API.BatchMutation(key, mutations)
+
+
+def test_the_gateway_reads_its_defaults_in_what_is_left_out() -> None:
+    [row] = BINARY.rows([b"1"], {b"f:a": binaries([b"x"]), b"f:b": binaries([None])})
+    assert in_binary(row).mutations == [Mutation(False, b"f:a", b"x", True), Mutation(True, b"f:b", None, True)]
 
 
 def test_a_cell_that_is_too_large_is_refused_whatever_its_type() -> None:

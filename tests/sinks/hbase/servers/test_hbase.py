@@ -190,6 +190,37 @@ def test_large_rows_go_in_several_requests(world: World) -> None:
     world.shows(list(range(40)))
 
 
+@pytest.mark.parametrize(
+    ("options", "extra"),
+    [
+        (("-c", "-f"), {"protocol": "compact", "transport": "framed"}),
+        (("-nonblocking",), {"protocol": "binary", "transport": "framed"}),
+    ],
+    ids=["compact, framed", "nonblocking"],
+)
+def test_gateways_of_other_forms_take_the_same_rows(
+    world: World, options: tuple[str, ...], extra: dict[str, str]
+) -> None:
+    """Rows of many sizes, NULL, and deletes."""
+    target: Any = world.target
+    texts = [None if size == 5 else "x" * size for size in (0, 1, 5, 127, 128, 20_000)]
+    columns = {f"n{at}": pa.array(texts, pa.string()) for at in range(15)}
+    table = pa.table({"op": ["i"] * 6, "id": list(range(6)), **columns})
+    gone = pa.table({"op": ["d"], "id": [1], **{name: column.slice(1, 1) for name, column in columns.items()}})
+    with target.server.another_gateway(*options) as port:
+        usual, target.connection = target.connection, replace(target.connection, port=port, extra=extra)
+        target.sink = replace(target.sink, change_column="op")
+        world.deliver(world.plan(table))
+        world.deliver(world.plan(gone))
+        target.connection = usual
+    expected = [{"id": str(id), **dict.fromkeys(columns, text)} for id, text in enumerate(texts)]
+    assert target.rows("orders", target.run) == {
+        id: {name: value.encode() for name, value in row.items() if value is not None}
+        for id, row in enumerate(expected)
+        if id != 1
+    }
+
+
 def test_another_server_is_told(world: World) -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         Thread(target=server.handle_request, daemon=True).start()
