@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
@@ -30,8 +30,8 @@ class Announcement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Announcement:
-        """The inverse of `to_json`."""
-        return cls(**data)
+        """The inverse of `to_json`; ignores what else is in `data`."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)})
 
     def holds(self, checkpoint: Checkpoint, epoch: int) -> bool:
         """Return whether it is the participant's newest attempt, of this epoch, and has not voted."""
