@@ -58,9 +58,9 @@ class Meter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around the work itself, without its preparation and the check of its result."""
-        before = _used(self._client), _used(self._server)
+        before = used(self._client), used(self._server)
         yield
-        after = _used(self._client), _used(self._server)
+        after = used(self._client), used(self._server)
         client, server = ((late - early) * 1e6 / self._bench.rows for late, early in zip(after, before, strict=True))
         self._last[self._name] = client, server
 
@@ -91,7 +91,7 @@ class Meter:
         return lambda: part(self._last[name])  # of the newest run
 
 
-def _used(pid: int) -> float:
+def used(pid: int) -> float:
     """Seconds of CPU of a process, with the children that work for it (Spark's JVM)."""
     children = tree(pid) if pid != os.getpid() else [pid]
     return sum(_seconds(child) for child in children)
