@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.model import Fence
-from airflow_ft.sinks.mysql.shared_branches import SESSION, SharedXaParticipant
+from airflow_ft.sinks.mysql.shared_branches import SESSION, SharedXaParticipant, digest_of
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.mysql.xid import owner_of, recover
 from tests.simulation.defect import NAMED, Change, defect
@@ -29,7 +29,7 @@ def branches_taken_back_by_a_process_that_fails(change: Change) -> None:
             ledger = self._ledger(plan.pipeline)
             with closing(self._open()) as session:
                 for xid in recover(session).of(owner_of(ledger, fence.installation)):
-                    if xid.nonce == notes[SESSION]:
+                    if digest_of(xid.nonce) == notes[SESSION]:
                         self._end_branch(session, ledger, fence, xid, "ROLLBACK")
             raise
 
@@ -56,7 +56,7 @@ def vote_for_the_branches_that_are_there(change: Change) -> None:
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             listed = recover(session).of(owner_of(ledger, fence.installation))
-        labels = {xid.branch for xid in listed if xid.nonce == notes[SESSION]}
+        labels = {xid.branch for xid in listed if digest_of(xid.nonce) == notes[SESSION]}
         if not labels:
             return conclude(self, plan, fence, notes) or {}
         rows = {part.label: part.rows for part in self._slices(plan) if part.label in labels}

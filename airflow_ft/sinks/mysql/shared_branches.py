@@ -1,9 +1,9 @@
 """The strategy `xa` with branches that other processes load (docs/adr/0038-mapped-delivery.md).
 
-All processes of an announced attempt use the same xids. A server accepts an xid once, so a branch is loaded once,
-whoever gets there first. It is prepared, or its session is at work, or it can be started. A process may end the session
-of another one that works on the same branch: that one may have stopped. It does so only in its first try, so that two
-processes never end each other's sessions forever.
+All processes of an announced attempt use the same xids. A server accepts an xid once, so a branch is loaded once. A
+process finds it prepared, or in a session of another process, or free. It may end that session, because the other
+process may have stopped. It does so only in its first try, so that two processes never end each other's sessions
+forever.
 
 Nothing is rolled back here, because a process cannot know whether a vote counts what is prepared under these xids. An
 attempt that comes later rolls it back, or an abort.
@@ -11,6 +11,7 @@ attempt that comes later rolls it back, or an abort.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -29,13 +30,20 @@ from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, still_
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.mysql.xid import Xid, lock_of, owner_of, recover
 
 log = logging.getLogger(__name__)
 
 SESSION = "session"
-"""The note with the nonce that the head names for an announced attempt."""
+"""The note with the digest of the nonce that the head names for an announced attempt. The nonce itself stays in the
+head: on MySQL anyone who knows an xid may end the branch, and notes travel through XCom."""
+
+
+def digest_of(nonce: str) -> str:
+    """Return what shows that a nonce is the same, without telling it."""
+    return hashlib.sha256(nonce.encode()).hexdigest()[:32]
 
 
 class SharedXaParticipant(XaParticipant):
@@ -54,7 +62,7 @@ class SharedXaParticipant(XaParticipant):
 
         def announce(tries: int) -> Mapping[str, Any]:
             notes = BranchedParticipant._prepare(self, plan, fence, tries)
-            return {} if "settled" in notes else {**notes, SESSION: self._nonce}
+            return {} if "settled" in notes else {**notes, SESSION: digest_of(self._nonce)}
 
         return self._persist("announcing", plan, announce)
 
@@ -93,22 +101,17 @@ class SharedXaParticipant(XaParticipant):
         FencedError when the head is newer.
         """
         ledger = self._ledger(plan.pipeline)
-        nonce = str(notes[SESSION])
         announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
-        owner = owner_of(ledger, fence.installation)
-        parts = {
-            Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, nonce): part
-            for part in self._slices(plan)
-            if part.label in labels
-        }
         with closing(self._open()) as session:
             head = ledger.head(session)
             check_owner(head, fence)
             assert head is not None  # check_owner raises
-            if head.rank <= fence.rank and head.session != nonce:  # an announcement whose last request came late
-                return False
+            nonce = head.session
+            if head.rank <= fence.rank and digest_of(nonce) != notes[SESSION]:
+                return False  # a request of the announcement came late, and the head names another nonce of it
             still_named(head, fence, nonce)
             self._nonce = nonce
+            parts = self._parts(plan, fence, labels)
             self._end_sessions(session, ledger, fence, list(parts), tries)
             lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
             if lacking:
@@ -126,6 +129,14 @@ class SharedXaParticipant(XaParticipant):
                 missing=len(lost),
             )
         return True
+
+    def _parts(self, plan: Plan, fence: Fence, labels: Collection[str]) -> dict[Xid, Slice]:
+        owner = owner_of(self._ledger(plan.pipeline), fence.installation)
+        return {
+            Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce): part
+            for part in self._slices(plan)
+            if part.label in labels
+        }
 
     def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid], tries: int) -> None:
         """End sessions of other processes that work on these branches, and lost ones of this process."""

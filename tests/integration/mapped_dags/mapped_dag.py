@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
-from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink
+from airflow_ft import CheckpointedPipeline, MySqlSink
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.sinks.mysql.session import Session, Statement
@@ -51,7 +51,6 @@ def loading(self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[
 def concluding(
     self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    fault("prepare")
     voted = conclude(self, plan, fence, notes)
     fault("vote")
     return voted
@@ -69,12 +68,21 @@ SharedXaParticipant.conclude = concluding
 Session.run = running
 
 with DAG("mapped", schedule=None, catchup=False, default_args={"retries": 3, "retry_delay": 1}):
-    CheckpointedPipeline(
+    mapped = CheckpointedPipeline(
         pipeline="mapped",
-        job="job_of_tests",
-        sources={
-            "orders": FileSource(path=str(HERE / "mapped"), schema="id bigint, amount decimal(12,2), note string")
-        },
+        position="{{ run_id }}",
         sinks={"orders": MySqlSink(table="mapped", conn_id="shop", strategy="xa", branches=3)},
         delivery="mapped",
     )
+
+    with mapped:
+
+        @task
+        def compute(folder: str) -> None:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            ids = range(*json.loads((HERE / "ids.json").read_text()))
+            pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), f"{folder}/orders.parquet")
+
+        compute(mapped.folder) >> mapped.stage
