@@ -51,6 +51,7 @@ def run(order: Mapping[str, Any]) -> None:
     print("ready", flush=True)
     with closing(open_store(order["store"])) as store:
         world = MappedWorld(store, Path(order["root"]), order["database"], pipeline=order["pipeline"])
+        world.lease_seconds = 3600.0  # never renewed: a stop in that write would keep the lock of SQLite
         world.run, world.fields = RunKey(*order["run"]), order["connection"]
         try:
             answer = {"result": world.step(order["step"], order["announced"], order["branch"], order["try"])}
