@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
+NOTHING = {"branch": ""}
+"""The result of `AnnounceOperator` has this one item if no checkpoint has several branches."""
+
+
 class PrepareOperator(CheckpointOperator):
     """Asks one participant whether it can take every staged checkpoint's rows; nothing becomes visible.
 
@@ -54,6 +58,7 @@ class PrepareOperator(CheckpointOperator):
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
         delivery = delivery_context(spec)
         plan = delivery.plan(spec.sinks, spec.commit_point)
-        announced = Announcement.from_json(self.announced[0]) if self.announced else None
+        first = self.announced[0] if self.announced else NOTHING
+        announced = Announcement.from_json(first) if first["branch"] else None
         prepared = pipeline_steps.prepare(run, delivery, plan, self.participant, announced)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_ft.protocol.announced import Announcement
-from airflow_ft.protocol.errors import DeclinedError, TokenLostError, UnfitTargetError
+from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, canonical_json
 from airflow_ft.protocol.participant import Branching, Expiring, Participant
 from airflow_ft.protocol.planning import wants_vote
@@ -42,12 +42,16 @@ class Preparing(Settling):
         attempt = 0
         if announced is not None and announced.holds(checkpoint, self.epoch):
             attempt = announced.attempt
+            why = "its announcement no longer holds"
             with self._open(plan, participant) as sink, self._refusable(number):
-                if isinstance(sink, Branching):
-                    notes = sink.conclude(plan, self._fence(attempt), announced.notes)
+                try:
+                    if isinstance(sink, Branching):
+                        notes = sink.conclude(plan, self._fence(attempt), announced.notes)
+                except SinkUnavailableError as error:
+                    why = error.what  # the next attempt rolls back what this one has prepared, and its locks go
             if notes is None:
-                log.warning("checkpoint %d: attempt %d of %s no longer holds: preparing it again", number, attempt,
-                            participant)  # fmt: skip
+                log.warning("checkpoint %d: attempt %d of %s is given up, another one begins: %s", number, attempt,
+                            participant, why)  # fmt: skip
         if notes is None:
             attempt, checkpoint = self._begin(plan, participant)
             if checkpoint.state not in (S.STAGED, S.PREPARED):
@@ -64,7 +68,7 @@ class Preparing(Settling):
         return checkpoint
 
     def announce(self, number: int, participant: str) -> Announcement | None:
-        """Begin an attempt whose branches others load. None: there are not several, or no vote is wanted.
+        """Begin an attempt whose branches others load. None: there are not several, or the participant has voted.
 
         Raises what `prepare` raises.
         """
@@ -72,6 +76,9 @@ class Preparing(Settling):
         plan = checkpoint.plan
         if plan is None or participant not in plan.names or not wants_vote(checkpoint, participant):
             return None
+        vote = checkpoint.votes.get(participant)
+        if vote is not None and vote.attempt and vote.prepared == vote.attempt:
+            return None  # an attempt would take the vote back
         with self._open(plan, participant) as sink:
             labels = sink.branches(plan) if isinstance(sink, Branching) else ()
         if len(labels) < 2:

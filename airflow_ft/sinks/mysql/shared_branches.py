@@ -26,7 +26,7 @@ from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
 from airflow_ft.sinks.mysql.failures import DUPLICATE_XID, code_of, describe
-from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, still_named
+from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, still_named, take_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.session import Session
@@ -98,17 +98,16 @@ class SharedXaParticipant(XaParticipant):
     ) -> bool:
         """Prepare those of these branches that are not prepared. False: the head no longer names the announcement.
 
-        FencedError when the head is newer.
+        FencedError when a newer attempt raises the head meanwhile.
         """
         ledger = self._ledger(plan.pipeline)
         announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
         with closing(self._open()) as session:
             head = ledger.head(session)
+            if head is None or digest_of(head.session) != notes[SESSION]:
+                return False  # a newer attempt has raised it, or a request of the announcement that came late
             check_owner(head, fence)
-            assert head is not None  # check_owner raises
             nonce = head.session
-            if head.rank <= fence.rank and digest_of(nonce) != notes[SESSION]:
-                return False  # a request of the announcement came late, and the head names another nonce of it
             still_named(head, fence, nonce)
             self._nonce = nonce
             parts = self._parts(plan, fence, labels)
@@ -148,11 +147,15 @@ class SharedXaParticipant(XaParticipant):
     def _start(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid) -> bool:
         """XA START. False: another process has prepared the branch. Waits for one that works on it."""
         deadline = time.monotonic() + self._limits.head_wait
+        self._own.add(session.id)
+        lock = lock_of(ledger, fence.installation, xid)
+        is_held = not take_lock(session, lock)
+        is_said = False
         while True:
-            hold_lock(session, ledger, fence, xid.nonce, xid.branch)
-            self._own.add(session.id)
             try:
                 session.run(f"XA START {xid.sql}")
+                if not is_held:  # the session that worked on the branch had it, and has just ended
+                    hold_lock(session, ledger, fence, xid.nonce, xid.branch, 1)
                 return True
             except pymysql.err.MySQLError as error:
                 if code_of(error) != DUPLICATE_XID:
@@ -167,4 +170,7 @@ class SharedXaParticipant(XaParticipant):
                         remedy="Do nothing: the next retry looks for it again.",
                         branch=xid.branch,
                     ) from error
+            if not is_said:
+                is_said = True
+                log.info("%s: another session loads branch %s; waiting for it", self._plan.name, xid.branch)
             time.sleep(0.2)
