@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive
@@ -96,14 +98,19 @@ def test_the_largest_checkpoint_is_announced_and_prepare_takes_the_others(mapped
 
 
 def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
-    """The next run recovers: it takes an epoch, prepares and delivers all."""
+    """Another process takes an epoch: `prepare` then begins an attempt of its own."""
     world = mapped.world
     numbers = world.stage()
     announced = world.step("announce")
     assert world.step("load", announced, "0001") is True
-    steps.recover_step(world.context(RunKey("dag", "run-2")))
-    mapped.check(numbers)
+    with new_epoch(world.store, world.pipeline, Worker("a person"), "test", world.lease_seconds):
+        pass
+    with pytest.raises(FencedError):
+        world.step("load", announced, "0002")
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared > announced["attempt"]
     assert world.step("load", announced, "0002") is False
+    mapped.finish()
     mapped.check(numbers)
 
 
