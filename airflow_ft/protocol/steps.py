@@ -256,13 +256,17 @@ def load_step(context: Context[StepLog], announced: Announcement, branch: str) -
     if not announced.holds(context.store.checkpoint(context.pipeline, announced.number), announced.epoch):
         return False
     store, pipeline, epoch = context.store, context.pipeline, announced.epoch
-    with (
-        joined_epoch(store, pipeline, epoch, context.worker, context.lease_seconds) as keeper,
-        closing(Coordinator(store, pipeline, epoch, context.participants)) as coordinator,
-    ):
-        loaded = coordinator.load(announced, branch)
-        keeper.check()
-        return loaded
+    try:
+        with (
+            joined_epoch(store, pipeline, epoch, context.worker, context.lease_seconds) as keeper,
+            closing(Coordinator(store, pipeline, epoch, context.participants)) as coordinator,
+        ):
+            loaded = coordinator.load(announced, branch)
+            keeper.check()
+            return loaded
+    except FencedError as error:  # a retry would meet the same: the newer owner does the work
+        log.warning("checkpoint %d: branch %s: %s", announced.number, branch, error.what)
+        return False
 
 
 def prepare_step(
