@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_ft.protocol.announced import Announcement
-from airflow_ft.protocol.errors import DeclinedError, TokenLostError, UnfitTargetError
+from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, canonical_json
 from airflow_ft.protocol.participant import Branching, Expiring, Participant
 from airflow_ft.protocol.planning import wants_vote
@@ -42,9 +42,12 @@ class Preparing(Settling):
         attempt = 0
         if announced is not None and announced.holds(checkpoint, self.epoch):
             attempt = announced.attempt
-            with self._open(plan, participant) as sink, self._refusable(number):
-                if isinstance(sink, Branching):
-                    notes = sink.conclude(plan, self._fence(attempt), announced.notes)
+            try:
+                with self._open(plan, participant) as sink, self._refusable(number):
+                    if isinstance(sink, Branching):
+                        notes = sink.conclude(plan, self._fence(attempt), announced.notes)
+            except SinkUnavailableError as error:  # what is prepared keeps its locks until a newer attempt begins
+                log.warning("checkpoint %d: %s: %s", number, participant, error.what)
             if notes is None:
                 log.warning("checkpoint %d: attempt %d of %s no longer holds: preparing it again", number, attempt,
                             participant)  # fmt: skip
@@ -72,6 +75,8 @@ class Preparing(Settling):
         plan = checkpoint.plan
         if plan is None or participant not in plan.names or not wants_vote(checkpoint, participant):
             return None
+        if (vote := checkpoint.votes.get(participant)) is not None and vote.prepared:
+            return None  # a new attempt would take its vote back, and nothing would ask for another one
         with self._open(plan, participant) as sink:
             labels = sink.branches(plan) if isinstance(sink, Branching) else ()
         if len(labels) < 2:

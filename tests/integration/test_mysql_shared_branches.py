@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import DeclinedError, FencedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.participant import Branching
 from airflow_ft.protocol.votes import Outcome
@@ -90,11 +90,8 @@ def test_an_announcement_of_an_older_attempt_does_nothing(world: MySqlWorld) -> 
     plan = world.plan(orders=many(1, 999))
     notes = announce(world, plan, 1)
     newer = announce(world, plan, 2)
-    with pytest.raises(FencedError) as caught:
-        sink(world, plan).load(plan, world.fence(1, 1), notes, "0001")
-    assert caught.value.head_attempt == 2
-    with pytest.raises(FencedError):
-        sink(world, plan).conclude(plan, world.fence(1, 1), notes)
+    assert sink(world, plan).load(plan, world.fence(1, 1), notes, "0001") is False
+    assert sink(world, plan).conclude(plan, world.fence(1, 1), notes) is None
     # The head names the attempt, and another session of it: a late request of the announcement.
     assert sink(world, plan).load(plan, world.fence(1, 2), notes, "0001") is False
     assert sink(world, plan).conclude(plan, world.fence(1, 2), notes) is None
@@ -140,7 +137,7 @@ def test_a_load_that_stopped_anywhere_is_finished_by_its_next_try(world: MySqlWo
         if end == "stopped":
             other.wake()
             answer = other.answer()
-            assert answer.get("loaded") is True or answer["error"] == "FencedError", answer
+            assert "loaded" in answer or answer["error"] == "FencedError", answer
     assert is_exact(world, ROWS + 100) and prepared(world) == []
     assert world.participant(plan).proof(plan) == proof
 
@@ -171,7 +168,7 @@ def test_a_load_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, stop
         assert world.participant(plan).abort(plan, world.fence(1, 2), {}).outcome is Outcome.ABORTED
         other.wake()
         answer = other.answer()
-        assert answer.get("loaded") is True or "error" in answer
+        assert "loaded" in answer or "error" in answer
     assert prepared(world) == [] and world.count() == 0
     following = world.plan_of(2, *plan.segments, world.segment(2, {"orders": many(ROWS + 1, 10)}))
     commit(world, following, 4, prepare(world, following, 3), 3)
@@ -216,8 +213,8 @@ def test_a_prepare_of_announced_branches_that_stopped_is_finished_by_its_next_tr
         if end == "woken":
             other.wake()
             answer = other.answer()
-            # FencedError, or it had read all before: the decision log then finds the vote of the same attempt.
-            assert answer.get("error") == "FencedError" or answer["notes"]["branches"] == voted["branches"]
+            # It had read all before: the decision log then finds the vote of the same attempt.
+            assert answer.get("error") == "FencedError" or answer["notes"] in (None, voted)
     assert is_exact(world, ROWS) and prepared(world) == []
 
 
