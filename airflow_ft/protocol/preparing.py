@@ -42,16 +42,15 @@ class Preparing(Settling):
         attempt = 0
         if announced is not None and announced.holds(checkpoint, self.epoch):
             attempt = announced.attempt
-            why = "its announcement no longer holds"
-            with self._open(plan, participant) as sink, self._refusable(number):
-                try:
+            try:
+                with self._open(plan, participant) as sink, self._refusable(number):
                     if isinstance(sink, Branching):
                         notes = sink.conclude(plan, self._fence(attempt), announced.notes)
-                except SinkUnavailableError as error:
-                    why = error.what  # the next attempt rolls back what this one has prepared, and its locks go
+            except SinkUnavailableError as error:  # what is prepared keeps its locks until a newer attempt begins
+                log.warning("checkpoint %d: %s: %s", number, participant, error.what)
             if notes is None:
-                log.warning("checkpoint %d: attempt %d of %s is given up, another one begins: %s", number, attempt,
-                            participant, why)  # fmt: skip
+                log.warning("checkpoint %d: attempt %d of %s no longer holds: preparing it again", number, attempt,
+                            participant)  # fmt: skip
         if notes is None:
             attempt, checkpoint = self._begin(plan, participant)
             if checkpoint.state not in (S.STAGED, S.PREPARED):
@@ -68,7 +67,7 @@ class Preparing(Settling):
         return checkpoint
 
     def announce(self, number: int, participant: str) -> Announcement | None:
-        """Begin an attempt whose branches others load. None: there are not several, or the participant has voted.
+        """Begin an attempt whose branches others load. None: there are not several, or no vote is wanted.
 
         Raises what `prepare` raises.
         """
@@ -76,9 +75,8 @@ class Preparing(Settling):
         plan = checkpoint.plan
         if plan is None or participant not in plan.names or not wants_vote(checkpoint, participant):
             return None
-        vote = checkpoint.votes.get(participant)
-        if vote is not None and vote.attempt and vote.prepared == vote.attempt:
-            return None  # an attempt would take the vote back
+        if (vote := checkpoint.votes.get(participant)) is not None and vote.prepared:
+            return None  # a new attempt would take its vote back, and nothing would ask for another one
         with self._open(plan, participant) as sink:
             labels = sink.branches(plan) if isinstance(sink, Branching) else ()
         if len(labels) < 2:

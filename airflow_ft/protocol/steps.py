@@ -248,9 +248,9 @@ def _rows(context: Context[StepLog], number: int, participant: str) -> int:
 
 
 def load_step(context: Context[StepLog], announced: Announcement, branch: str) -> bool:
-    """Store one branch of an announced attempt, under its epoch; False: the attempt no longer holds.
+    """Store one branch of an announced attempt, under its epoch; False: the attempt no longer holds, or was fenced.
 
-    Never takes an epoch or a turn: an epoch of its own would end the announcement.
+    Never takes an epoch or a turn: an epoch of its own would end the announcement. Retries would be fenced again.
     """
     require_active(context.store, context.pipeline)
     if not announced.holds(context.store.checkpoint(context.pipeline, announced.number), announced.epoch):
@@ -264,8 +264,8 @@ def load_step(context: Context[StepLog], announced: Announcement, branch: str) -
             loaded = coordinator.load(announced, branch)
             keeper.check()
             return loaded
-    except FencedError as error:  # a retry would meet the same: the newer owner does the work
-        log.warning("checkpoint %d: branch %s: %s", announced.number, branch, error.what)
+    except FencedError as error:
+        log.info("branch %s is left to a newer attempt: %s", branch, error.what)
         return False
 
 
@@ -287,9 +287,13 @@ def prepare_step(
         return []
     prepared: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
-        for number in coordinator.plan(delivery, config.max_delivery_rows):
-            continued = announced if announced is not None and announced.number == number else None
-            prepared.append(coordinator.prepare(number, participant, announced=continued))
+        numbers = coordinator.plan(delivery, config.max_delivery_rows)
+        if announced is not None and announced.number in numbers:  # first: an attempt at another one raises the head
+            coordinator.prepare(announced.number, participant, announced=announced)
+        for number in numbers:
+            if announced is None or number != announced.number:
+                coordinator.prepare(number, participant)
+            prepared.append(context.store.checkpoint(context.pipeline, number))
     return prepared
 
 

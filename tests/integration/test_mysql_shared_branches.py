@@ -168,7 +168,7 @@ def test_a_load_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, stop
         assert world.participant(plan).abort(plan, world.fence(1, 2), {}).outcome is Outcome.ABORTED
         other.wake()
         answer = other.answer()
-        assert answer.get("loaded") is True or "error" in answer
+        assert "loaded" in answer or "error" in answer
     assert prepared(world) == [] and world.count() == 0
     following = world.plan_of(2, *plan.segments, world.segment(2, {"orders": many(ROWS + 1, 10)}))
     commit(world, following, 4, prepare(world, following, 3), 3)
@@ -213,9 +213,8 @@ def test_a_prepare_of_announced_branches_that_stopped_is_finished_by_its_next_tr
         if end == "woken":
             other.wake()
             answer = other.answer()
-            # Fenced, or it had read all before: the decision log then finds the vote of the same attempt.
-            notes = answer.get("notes")
-            assert answer.get("error") == "FencedError" or notes is None or notes["branches"] == voted["branches"]
+            # It had read all before: the decision log then finds the vote of the same attempt.
+            assert answer.get("error") == "FencedError" or answer["notes"] in (None, voted)
     assert is_exact(world, ROWS) and prepared(world) == []
 
 

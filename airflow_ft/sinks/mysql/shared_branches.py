@@ -68,9 +68,10 @@ class SharedXaParticipant(XaParticipant):
 
     def load(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
         """Store one branch, or find it among the prepared ones."""
-        return self._persist(
-            f"loading branch {branch}", plan, lambda tries: self._joined(plan, fence, notes, [branch], tries)
-        )
+        with self._explaining():
+            return self._persist(
+                f"loading branch {branch}", plan, lambda tries: self._joined(plan, fence, notes, [branch], tries)
+            )
 
     def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Load what is missing; when it returns notes, all branches are durable and no session works on one."""
@@ -98,17 +99,21 @@ class SharedXaParticipant(XaParticipant):
     ) -> bool:
         """Prepare those of these branches that are not prepared. False: the head no longer names the announcement.
 
-        FencedError when a newer attempt raises the head meanwhile.
+        FencedError when a newer attempt begins meanwhile.
         """
         ledger = self._ledger(plan.pipeline)
         announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
         with closing(self._open()) as session:
             head = ledger.head(session)
-            if head is None or digest_of(head.session) != notes[SESSION]:
-                return False  # a newer attempt has raised it, or a request of the announcement that came late
+            # Newer: an attempt at this number, or at another one. Or a request of the announcement came late, and the
+            # head names another nonce of it.
+            if head is not None and head.installation == fence.installation and head.rank > fence.rank:
+                return False
             check_owner(head, fence)
+            assert head is not None  # check_owner raises
             nonce = head.session
-            still_named(head, fence, nonce)
+            if head.rank != fence.rank or digest_of(nonce) != notes[SESSION]:
+                return False
             self._nonce = nonce
             parts = self._parts(plan, fence, labels)
             self._end_sessions(session, ledger, fence, list(parts), tries)
@@ -148,8 +153,7 @@ class SharedXaParticipant(XaParticipant):
         """XA START. False: another process has prepared the branch. Waits for one that works on it."""
         deadline = time.monotonic() + self._limits.head_wait
         self._own.add(session.id)
-        lock = lock_of(ledger, fence.installation, xid)
-        is_held = not take_lock(session, lock)
+        is_held = not take_lock(session, lock_of(ledger, fence.installation, xid))
         is_said = False
         while True:
             try:

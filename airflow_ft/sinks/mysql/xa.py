@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pymysql
@@ -70,8 +70,14 @@ class XaParticipant(BranchedParticipant):
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Phase 1: when it returns, all rows are prepared: durable, and invisible."""
-        try:
+        with self._explaining():
             return super().prepare(plan, fence)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say how to get on if branches may wait for each other."""
+        try:
+            yield
         except SinkUnavailableError as error:
             cause = error.__cause__
             if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:

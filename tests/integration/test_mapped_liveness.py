@@ -1,4 +1,4 @@
-"""Announced branches beside other participants and other attempts: the real coordinator, on a real MariaDB."""
+"""Announcements that end early: a run delivers all the same, over a real decision log and a real MariaDB (I7)."""
 
 from __future__ import annotations
 
@@ -92,11 +92,22 @@ def test_an_announcement_cleared_alone_does_not_take_a_vote_back_for_good(mix: M
     recover_step(mix.context())
     announced = announce_step(mix.context(), mix.delivery, CONFIG, A)
     prepare_step(mix.context(), mix.delivery, CONFIG, A, announced)
-    assert announce_step(mix.context(2), mix.delivery, CONFIG, A) is None
+    announce_step(mix.context(2), mix.delivery, CONFIG, A)
     prepare_step(mix.context(), mix.delivery, CONFIG, B)
     for name in mix.delivery.names:
         commit_step(mix.context(), name)
     confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
+
+
+def test_a_load_whose_epoch_is_over_gives_up_at_once(mix: Mix) -> None:
+    """Its retries would be fenced again, and `prepare` would wait for them."""
+    stage(mix, 12)
+    recover_step(mix.context())
+    announced = announce_step(mix.context(), mix.delivery, CONFIG, A)
+    assert announced is not None
+    with new_epoch(mix.store, mix.pipeline, Worker("somebody", 1), "recover", 3600.0):
+        pass
+    assert load_step(mix.context(), announced, "0001") is False
 
 
 def test_a_vote_that_fails_leaves_no_locks_and_names_the_way_out(mix: Mix, monkeypatch: pytest.MonkeyPatch) -> None:
