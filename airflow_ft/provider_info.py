@@ -42,6 +42,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_ft.operators.pipeline",
                     "airflow_ft.operators.recover",
                     "airflow_ft.operators.stage",
+                    "airflow_ft.operators.branches",
                     "airflow_ft.operators.prepare",
                     "airflow_ft.operators.commit",
                     "airflow_ft.operators.confirm",

@@ -24,6 +24,7 @@ from benchmarks import (
     history,
     imports,
     in_doubt,
+    into_branches,
     into_delta,
     into_files,
     into_hive,
@@ -93,6 +94,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "savepoints": savepoints.savepoints,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
+    "mapped": into_branches.mapped,
 }
 # Left out of a quick run, unless they are asked for.
 LONG = frozenset(
@@ -106,6 +108,7 @@ LONG = frozenset(
         "hive",
         "in-doubt",
         "latency",
+        "mapped",
         "savepoints",
         "streams",
         "job-mysql",

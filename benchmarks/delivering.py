@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.workers import peak_memory, serve
@@ -87,5 +87,42 @@ def commit(
     }
 
 
+def shared(
+    step: str,
+    plan: Mapping[str, Any],
+    connection: Mapping[str, Any],
+    notes: Mapping[str, Any] | None = None,
+    branches: Sequence[str] = (),
+) -> dict[str, Any]:
+    """A step of a delivery by several processes: "announce", "load" some branches one by one, or "conclude"."""
+    from contextlib import closing
+
+    from airflow_ft.protocol.connections import ConnectionInfo
+    from airflow_ft.protocol.model import Fence, Plan
+    from airflow_ft.protocol.participant import Branching
+    from airflow_ft.sinks import open_participant
+    from airflow_ft.wal import open_wal
+
+    stored, info = Plan.from_json(plan), ConnectionInfo(**connection)
+    fence = Fence(stored.pipeline, stored.installation, 1, 1)
+    with closing(open_participant(stored.participants[0], lambda _: info, open_wal())) as participant:
+        assert isinstance(participant, Branching)
+        if step == "announce":
+            found: Mapping[str, Any] | None = participant.announce(stored, fence)
+            return {"notes": json.loads(json.dumps(found)), "branches": list(participant.branches(stored))}
+        assert notes is not None
+        if step == "conclude":
+            return {"notes": json.loads(json.dumps(participant.conclude(stored, fence, notes)))}
+        return {"loaded": all(participant.load(stored, fence, notes, branch) for branch in branches)}
+
+
 if __name__ == "__main__":
-    serve({"deliver": deliver, "deliver_from_memory": deliver_from_memory, "prepare": prepare, "commit": commit})
+    serve(
+        {
+            "deliver": deliver,
+            "deliver_from_memory": deliver_from_memory,
+            "prepare": prepare,
+            "commit": commit,
+            "shared": shared,
+        }
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow.sdk.exceptions import DuplicateTaskIdFound
 
+from airflow_ft.operators.branches import AnnounceOperator, LoadBranchOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.external import ExternalFolderOperator, ExternalStageOperator
 from airflow_ft.operators.form import by_params
+from airflow_ft.operators.place import is_mapped
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
@@ -23,13 +25,15 @@ from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.pipeline.templates import declared, without_jinja
-from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object
+from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name, plan_delivery
+from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias
-    from airflow.sdk.definitions._internal.node import DAGNode
+
+    from airflow_ft.protocol.planning import Delivery
 
 _OF_THE_GROUP = tuple(signature(TaskGroup).parameters)
 # Arguments of a single task, or arguments that the group passes to its tasks.
@@ -54,6 +58,8 @@ class CheckpointedPipeline(TaskGroup):
 
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
+        delivery: "tasks": one task prepares a checkpoint for each connection. "mapped": mapped tasks load the branches
+            of a large checkpoint side by side, on any worker, before `prepare` votes. For `MySqlSink(strategy="xa")`.
         from_params: use the fields of `pipeline_params` in a run's trigger form, which are the DAG's params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
@@ -87,6 +93,7 @@ class CheckpointedPipeline(TaskGroup):
         self,
         spec: PipelineSpec | None = None,
         *,
+        delivery: str = "tasks",
         from_params: bool = False,
         group_id: str | None = None,
         default_args: Mapping[str, Any] | None = None,
@@ -111,7 +118,8 @@ class CheckpointedPipeline(TaskGroup):
         check_type("default_args", default_args, Mapping, 'Give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():
             _check_participant(name, participant_name(sink))
-        delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
+        planned = plan_delivery(declared(spec.sinks), spec.commit_point)
+        shared = _shared(spec, delivery, planned)
         restart = _restart(spec)
         of_tasks = {name: arguments.pop(name) for name in _OF_ALL_TASKS if name in arguments}
         for name, value in of_tasks.items():
@@ -140,10 +148,18 @@ class CheckpointedPipeline(TaskGroup):
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
             else:
-                self.stage, self.confirmed = _tasks(spec)
+                if shared and is_mapped(self):
+                    raise ConfigurationError(
+                        'delivery="mapped" does not work in a mapped group, because Airflow does not map a task twice.',
+                        code="arguments_conflict",
+                        remedy='Leave out delivery="mapped", or make a group for each pipeline in a loop.',
+                        pipeline=spec.pipeline,
+                        argument="delivery",
+                    )
+                self.stage, self.confirmed = _tasks(spec, shared)
                 self.folder = getattr(self.stage, "folder", None)
         self.pipeline = spec.pipeline
-        self.commit_order = delivery.names
+        self.commit_order = planned.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
 
@@ -173,8 +189,67 @@ def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> C
     )
 
 
-def _tasks(spec: PipelineSpec) -> tuple[StageOperator | ExternalStageOperator, ConfirmOperator]:
-    """The tasks of a scheduled pipeline; returns the stage and the last one."""
+def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[str]:
+    """Return the participants whose branches mapped tasks load; ConfigurationError where they cannot."""
+    if delivery == "tasks":
+        return frozenset()
+    if delivery != "mapped":
+        raise ConfigurationError(
+            f"delivery is {shown(delivery)}.",
+            code="argument_invalid",
+            remedy='Give delivery="tasks" or delivery="mapped".',
+            pipeline=spec.pipeline,
+            argument="delivery",
+        )
+    for name, value in (("streaming", spec.streaming), ("overlap", spec.overlap)):
+        if value:
+            raise ConfigurationError(
+                f'delivery="mapped" is for tasks behind the stage, but with {name} the stage delivers.',
+                code="arguments_conflict",
+                remedy=f'Leave out {name}, or leave out delivery="mapped".',
+                pipeline=spec.pipeline,
+                arguments=["delivery", name],
+            )
+    shared = frozenset(
+        each.name for each in planned.participants if system(each.kind).strategies[each.strategy].has_branches
+    )
+    if not shared:
+        raise ConfigurationError(
+            'no sink has branches, which delivery="mapped" needs.',
+            code="arguments_conflict",
+            remedy='Use MySqlSink(strategy="xa", branches=...), or leave out delivery="mapped".',
+            pipeline=spec.pipeline,
+            arguments=["delivery", "sinks"],
+        )
+    return shared
+
+
+def _prepared(spec: PipelineSpec, name: str, stage: BaseOperator, *, is_shared: bool) -> BaseOperator:
+    """The task in which a participant votes, and those before it."""
+    if not is_shared:
+        task = PrepareOperator(task_id=name, participant=name, spec=spec, trigger_rule=TriggerRule.ALL_SUCCESS)
+        stage >> task
+        return task
+    announce = AnnounceOperator(
+        task_id=f"{name}-announce", participant=name, spec=spec, trigger_rule=TriggerRule.ALL_SUCCESS
+    )
+    loads = LoadBranchOperator.partial(task_id=f"{name}-load", spec=spec, trigger_rule=TriggerRule.ALL_SUCCESS).expand(
+        announced=announce.output
+    )
+    # `prepare` loads what failed loads have left. It does not run if `announce` failed.
+    rule = TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+    task = PrepareOperator(task_id=name, participant=name, spec=spec, announced=announce.output, trigger_rule=rule)
+    stage >> announce >> loads >> task
+    return task
+
+
+def _tasks(
+    spec: PipelineSpec, shared: Collection[str]
+) -> tuple[StageOperator | ExternalStageOperator, ConfirmOperator]:
+    """The tasks of a scheduled pipeline; returns the stage and the last one.
+
+    Mapped tasks load the branches of `shared` participants.
+    """
     names = plan_delivery(declared(spec.sinks), spec.commit_point).names
     recover = RecoverOperator(task_id="recover", spec=spec)
     # A trigger rule of the DAG's default_args concerns tasks before the group, so it applies to `recover` only.
@@ -188,9 +263,7 @@ def _tasks(spec: PipelineSpec) -> tuple[StageOperator | ExternalStageOperator, C
         stage = StageOperator(task_id="stage", spec=spec, trigger_rule=after)
         recover >> stage
     with TaskGroup(group_id="prepare"):
-        prepared: list[DAGNode] = [
-            PrepareOperator(task_id=name, participant=name, spec=spec, trigger_rule=after) for name in names
-        ]
+        prepared = [_prepared(spec, name, stage, is_shared=name in shared) for name in names]
     # A commit task runs beside failed siblings too: what is decided is delivered (I3, I7).
     with TaskGroup(group_id="commit"):
         commits = [
@@ -199,7 +272,7 @@ def _tasks(spec: PipelineSpec) -> tuple[StageOperator | ExternalStageOperator, C
         ]
     confirmed = ConfirmOperator(task_id="confirmed", spec=spec, trigger_rule=TriggerRule.ALL_DONE)
     for task in prepared:
-        stage >> task >> commits[0]
+        task >> commits[0]
     for first, second in pairwise(commits):
         first >> second
     commits[-1] >> confirmed

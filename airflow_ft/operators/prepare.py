@@ -9,6 +9,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.arguments import check_text
 
 if TYPE_CHECKING:
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
+NOTHING = {"branch": ""}
+"""The result of `AnnounceOperator` has this one item if no checkpoint has several branches."""
+
+
 class PrepareOperator(CheckpointOperator):
     """Asks one participant whether it can take every staged checkpoint's rows; nothing becomes visible.
 
     Args:
         participant: the Airflow connection that is asked.
+        announced: the result of `AnnounceOperator`, whose attempt continues; None: there is none.
 
     The other arguments are those of `CheckpointOperator`. Result: {"numbers": {number: state}}.
     """
@@ -34,17 +40,25 @@ class PrepareOperator(CheckpointOperator):
         "commit_point",
         "checkpointing",
         "wal_root",
+        "announced",
     )
-    template_fields_renderers = {"sinks": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
+    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
+        "sinks": "json",
+        "checkpointing": "json",
+        "announced": "json",
+    }
 
-    def __init__(self, *, participant: str, **kwargs: Any) -> None:
+    def __init__(self, *, participant: str, announced: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_text("participant", participant)
         self.participant = participant
+        self.announced = announced
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
         delivery = delivery_context(spec)
         plan = delivery.plan(spec.sinks, spec.commit_point)
-        prepared = pipeline_steps.prepare(run, delivery, plan, self.participant)
+        first = self.announced[0] if self.announced else NOTHING
+        announced = Announcement.from_json(first) if first["branch"] else None
+        prepared = pipeline_steps.prepare(run, delivery, plan, self.participant, announced)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

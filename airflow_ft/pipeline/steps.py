@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_ft.clients.buckets import BucketSettings
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.resolved import DeliveryContext, ResolvedPipeline
+    from airflow_ft.protocol.announced import Announcement
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
@@ -331,12 +332,24 @@ def _buckets(root: str, base: SparkPosition | None) -> list[BucketSettings]:
     return [renew(place) for place in {place.conn_id: place for place in places}.values()]
 
 
-def prepare(
+def announce(
     run: steps.Context[DecisionLog], delivery: DeliveryContext, plan: Delivery, participant: str
+) -> Announcement | None:
+    """Plans what is staged, and begins an attempt whose branches other processes load; None: there is none."""
+    _require_root(delivery.wal_root)
+    return steps.announce_step(run, plan, delivery.checkpointing, participant)
+
+
+def prepare(
+    run: steps.Context[DecisionLog],
+    delivery: DeliveryContext,
+    plan: Delivery,
+    participant: str,
+    announced: Announcement | None = None,
 ) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
     _require_root(delivery.wal_root)
-    prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant)
+    prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant, announced)
     for reason in plan.reasons:
         log.info("plan: %s", reason)
     return prepared

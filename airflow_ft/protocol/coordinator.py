@@ -7,11 +7,10 @@ no DAG, no job code. Each method reads the state first, does what is still missi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import (
@@ -20,22 +19,18 @@ from airflow_ft.protocol.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
-    TokenLostError,
-    UnfitTargetError,
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, LeaseKeeper, Worker, new_epoch
 from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointState,
-    Fence,
     ParticipantPlan,
     Plan,
     RunKey,
     Segment,
-    canonical_json,
 )
-from airflow_ft.protocol.participant import Expiring, Participant, ParticipantFactory
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
@@ -46,8 +41,8 @@ from airflow_ft.protocol.planning import (
     stranded,
     wants_vote,
 )
+from airflow_ft.protocol.preparing import Preparing
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
 
 log = logging.getLogger(__name__)
@@ -58,7 +53,7 @@ VOTES_LAST = timedelta(hours=1)
 """An older vote is asked for again before the decision, where the sink has forgotten the pipeline since."""
 
 
-class Coordinator(Settling):
+class Coordinator(Preparing):
     """Acts on one pipeline with one epoch. FencedError from any method ends the process."""
 
     # --- plan ----------------------------------------------------------------------------------------------------
@@ -152,66 +147,6 @@ class Coordinator(Settling):
             mode=delivery.mode,
         )
 
-    # --- prepare -------------------------------------------------------------------------------------------------
-
-    def prepare(self, number: int, participant: str, *, again: bool = False) -> Checkpoint:
-        """Asks one participant for its vote; with `again` also of a PREPARED number.
-
-        DeclinedError: the checkpoint is ABORTED and the pipeline rewound. UnfitTargetError: it stays STAGED.
-        """
-        checkpoint = self._store.checkpoint(self._pipeline, number)
-        plan = checkpoint.plan
-        wanted = wants_vote(checkpoint, participant) or (again and checkpoint.state is S.PREPARED)
-        if plan is None or participant not in _names(plan) or not wanted:
-            return checkpoint
-        if (first := plan.participant(participant)).predecessor == 0:  # another pipeline may have begun at once
-            require_own_targets(self._store, self._pipeline, (first,), self._participants)
-        attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
-        checkpoint = self._store.checkpoint(self._pipeline, number)
-        if checkpoint.state not in (S.STAGED, S.PREPARED):
-            # Decided before the attempt began, so its vote still counts: what it prepared must not be rolled back.
-            return checkpoint
-        with self._open(plan, participant) as sink:
-            try:
-                notes = self._vote_of(sink, plan, participant, self._fence(attempt))
-            except DeclinedError as error:
-                self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
-                raise
-            except UnfitTargetError as error:  # the rows wait for the target, unless a person decides otherwise
-                error.remedy += (
-                    f" The staged rows are kept. If you change the job instead, `airflow ft rewind {self._pipeline}`"
-                    " computes them again."
-                )
-                raise
-        for name, note in notes.items():
-            if note:
-                text = note if isinstance(note, str) else canonical_json(note)
-                log.log(self._level, "checkpoint %d: %s: %s: %s", number, participant, name, text)
-        checkpoint = self._store.vote(self._pipeline, self.epoch, number, participant, attempt, notes)
-        log.log(self._level, "checkpoint %d: %s voted yes; it is %s", number, participant, checkpoint.state)
-        return checkpoint
-
-    def _vote_of(self, sink: Participant, plan: Plan, name: str, fence: Fence) -> Mapping[str, Any]:
-        """Return the participant's notes. Seeds a vanished token again if every earlier checkpoint is settled.
-
-        Group offsets expire some days after their last commit, so each run of a monthly DAG meets this.
-        """
-        try:
-            return sink.prepare(plan, fence)
-        except TokenLostError:
-            if not isinstance(sink, Expiring):
-                raise
-            delivered = self._store.last_delivered(self._pipeline, name)
-            settled = all(c.state is not S.COMMITTING for c in self._store.open_checkpoints(self._pipeline))
-            if not settled or plan.participant(name).predecessor != delivered:
-                raise
-            head = sink.head(self._pipeline)
-            if head is not None and head.number != delivered:  # of several tokens only some may have vanished yet
-                raise
-            log.warning("the token of %s expired. Nothing is unsettled, so it is set to %d again", name, delivered)
-            sink.seed(fence, delivered)
-            return sink.prepare(plan, fence)
-
     # --- decide and commit ---------------------------------------------------------------------------------------
 
     def commit(self, number: int, participant: str, *, set_aside: bool = False) -> Checkpoint:
@@ -224,13 +159,13 @@ class Coordinator(Settling):
         """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
-        if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in _names(plan):
+        if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in plan.names:
             return checkpoint
         earlier = self._require_order(checkpoint)
         if checkpoint.state is S.PREPARED:
             if participant != (plan.commit_point or plan.participants[0].name):
                 return checkpoint
-            for name in _names(plan):
+            for name in plan.names:
                 # A late attempt may have taken a vote back: without it what the carrier commits could not be decided.
                 if wants_vote(checkpoint, name):
                     checkpoint = self.prepare(number, name)
@@ -340,7 +275,7 @@ class Coordinator(Settling):
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.rollback_pending:
             return self._roll_back(checkpoint)
-        names = _names(checkpoint.plan) if checkpoint.plan else ()
+        names = checkpoint.plan.names if checkpoint.plan else ()
         if checkpoint.state is not S.COMMITTING:
             for name in names:
                 checkpoint = self.prepare(number, name)
@@ -373,7 +308,3 @@ def coordinating(
         closing(Coordinator(store, pipeline, epoch, participants)) as coordinator,
     ):
         yield coordinator, keeper
-
-
-def _names(plan: Plan) -> tuple[str, ...]:
-    return tuple(participant.name for participant in plan.participants)

@@ -255,6 +255,11 @@ class Plan:
         """The plan digest that marker and token hold."""
         return plan_digest(self.segments)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The participants' names in commit order."""
+        return tuple(participant.name for participant in self.participants)
+
     def participant(self, name: str) -> ParticipantPlan:
         """The participant of that name; KeyError when the plan has none."""
         for participant in self.participants:

@@ -124,6 +124,33 @@ class Expiring(Protocol):
         """Write its memory again before that expires. FencedError as in `forget`."""
 
 
+@runtime_checkable
+class Branching(Protocol):
+    """A TWO_PHASE participant whose branches several processes can store, side by side, for one attempt.
+
+    Together `announce`, `load` and `conclude` do what `Participant.prepare` does, and raise what it raises.
+    """
+
+    def branches(self, plan: Plan) -> Sequence[str]:
+        """Return the labels of a plan's branches: the same each time, without asking the system."""
+
+    def announce(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raise the head to `fence`, and check everything before rows are stored; returns notes, plain JSON.
+
+        An empty result: the number is settled.
+        """
+
+    def load(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
+        """Store one branch, durable and invisible, or find that it is. `notes` and `fence` are the announcement's.
+
+        False: the announcement no longer holds, and nothing was done. Any number of processes may call it at any time.
+        A failed call leaves what is durable to the next one: another process may have counted it.
+        """
+
+    def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Load every branch that is missing; returns the notes of the vote. None: the announcement no longer holds."""
+
+
 class ParticipantFactory(Protocol):
     """Opens a participant; the edges (Airflow, CLI, tests) bind it to their connections."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.coordinator import Coordinator
@@ -217,10 +218,68 @@ def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [c for c in checkpoints if c.state is CheckpointState.STAGED]
 
 
-def prepare_step(
+def announce_step(
     context: Context[StepLog], delivery: Delivery, config: CheckpointConfig, participant: str
+) -> Announcement | None:
+    """Plan staged numbers, and announce the one with the most rows; earlier ones are prepared first.
+
+    A head names one attempt, so one number can be announced. None: `prepare_step` has nothing to continue.
+    """
+    require_active(context.store, context.pipeline)
+    require_own_stage(context)
+    if not take_turn(context) or not has_work(context):
+        log.info("no staged rows wait for delivery")
+        return None
+    with _forgiving(context), delivering(context) as coordinator:
+        numbers = coordinator.plan(delivery, config.max_delivery_rows)
+        largest = max(numbers, key=lambda number: _rows(context, number, participant), default=0)
+        for number in numbers:
+            if number == largest:
+                return coordinator.announce(number, participant)
+            coordinator.prepare(number, participant)
+    return None
+
+
+def _rows(context: Context[StepLog], number: int, participant: str) -> int:
+    plan = context.store.checkpoint(context.pipeline, number).plan
+    if plan is None or participant not in plan.names:
+        return 0
+    return sum(segment.rows.get(sink, 0) for segment in plan.segments for sink in plan.participant(participant).sinks)
+
+
+def load_step(context: Context[StepLog], announced: Announcement, branch: str) -> bool:
+    """Store one branch of an announced attempt, under its epoch; False: the attempt no longer holds, or was fenced.
+
+    Never takes an epoch or a turn: an epoch of its own would end the announcement. Retries would be fenced again.
+    """
+    require_active(context.store, context.pipeline)
+    if not announced.holds(context.store.checkpoint(context.pipeline, announced.number), announced.epoch):
+        return False
+    store, pipeline, epoch = context.store, context.pipeline, announced.epoch
+    try:
+        with (
+            joined_epoch(store, pipeline, epoch, context.worker, context.lease_seconds) as keeper,
+            closing(Coordinator(store, pipeline, epoch, context.participants)) as coordinator,
+        ):
+            loaded = coordinator.load(announced, branch)
+            keeper.check()
+            return loaded
+    except FencedError as error:
+        log.info("branch %s is left to a newer attempt: %s", branch, error.what)
+        return False
+
+
+def prepare_step(
+    context: Context[StepLog],
+    delivery: Delivery,
+    config: CheckpointConfig,
+    participant: str,
+    announced: Announcement | None = None,
 ) -> Sequence[Checkpoint]:
-    """Plan staged numbers and request one participant's vote on each; returns their new state."""
+    """Plan staged numbers and request one participant's vote on each; returns their new state.
+
+    `announced`: the attempt whose branches other processes have loaded.
+    """
     require_active(context.store, context.pipeline)
     require_own_stage(context)
     if not take_turn(context) or not has_work(context):
@@ -228,8 +287,13 @@ def prepare_step(
         return []
     prepared: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
-        for number in coordinator.plan(delivery, config.max_delivery_rows):
-            prepared.append(coordinator.prepare(number, participant))
+        numbers = coordinator.plan(delivery, config.max_delivery_rows)
+        if announced is not None and announced.number in numbers:  # first: an attempt at another one raises the head
+            coordinator.prepare(announced.number, participant, announced=announced)
+        for number in numbers:
+            if announced is None or number != announced.number:
+                coordinator.prepare(number, participant)
+            prepared.append(context.store.checkpoint(context.pipeline, number))
     return prepared
 
 

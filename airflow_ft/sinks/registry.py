@@ -55,11 +55,15 @@ def _none(_: ParticipantPlan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to deliver into a system: what it promises, how rows enter, and when a reader sees them (for people)."""
+    """A way to deliver into a system: what it promises, how rows enter, and when a reader sees them (for people).
+
+    `has_branches`: several processes can load a checkpoint (`airflow_ft.protocol.participant.Branching`).
+    """
 
     promise: Promise
     enters: str
     visible: str
+    has_branches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

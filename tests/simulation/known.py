@@ -17,6 +17,7 @@ import tests.simulation.defects
 import tests.simulation.folder_defects
 import tests.simulation.held_defects
 import tests.simulation.later_defects
+import tests.simulation.mapped_defects
 import tests.simulation.mode_defects
 import tests.simulation.person_defects
 import tests.simulation.savepoint_defects

@@ -704,6 +704,36 @@ ENDED_BY_HAND = (
     replace(BY_HAND, name="a commit by hand, quarantined", person="quarantine, abort carried, commit"),
 )
 
+MAPPED_MARIA = replace(XA_MARIA, name="mapped xa on MariaDB", parallel=True, mapped=True, runs=(1, 2))
+MAPPED_MYSQL = replace(XA_MYSQL, name="mapped xa on MySQL", parallel=True, mapped=True, runs=(1, 2))
+MAPPED = (
+    MAPPED_MARIA,
+    MAPPED_MYSQL,
+    replace(MAPPED_MARIA, name="mapped xa, no server fails", events=()),
+    replace(MAPPED_MYSQL, name="mapped xa on MySQL, two runs at once", concurrent=True),
+    replace(MAPPED_MARIA, name="mapped xa on MariaDB, two runs at once", concurrent=True),
+    replace(MAPPED_MARIA, name="mapped xa, leases respected", lease=30.0, concurrent=True),
+    replace(MAPPED_MARIA, name="mapped xa, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(MAPPED_MARIA, name="mapped xa and Kafka", sinks=XA_KAFKA.sinks, events=MARIA + LOG),
+    replace(
+        MAPPED_MYSQL, name="mapped xa on two servers", sinks={**_XA, "copies": ("xa", "mysql")}, events=MARIA + MYSQL
+    ),
+    replace(MAPPED_MYSQL, name="mapped xa, MySQL decides", sinks={**_MYSQL, **_XA_MYSQL}, events=DB + MYSQL),
+    replace(MAPPED_MARIA, name="mapped xa, a person aborts", person="abort carried", runs=(2, 3)),
+    replace(MAPPED_MYSQL, name="mapped xa, rows are computed again", person="abort rewound, recover", runs=(2, 3)),
+    replace(MAPPED_MARIA, name="mapped xa, quarantined, then committed", person="quarantine, commit", runs=(2, 3)),
+    replace(MAPPED_MARIA, name="mapped xa that loses its branches", events=BRANCHES_LOST, event_weight=12),
+    replace(MAPPED_MARIA, name="mapped xa, clocks jump", events=(*CLOCKS, "maria restarts"), person="recover"),
+    replace(
+        MAPPED_MARIA,
+        name="mapped xa, a commit by hand",
+        events=(*_HANDS, _HANDS[0], "prepare declines item 1"),
+        event_weight=12,
+        person="abort carried, commit",
+        runs=(2, 3),
+    ),
+)
+
 _DISK, _BUCKET = {"tables": ("disk", "lake")}, {"objects": ("bucket", "store")}
 DISK = Scenario("files on a disk", _DISK, runs=(2,), events=("prepare declines item 2",))
 BUCKET = Scenario("files in a bucket", _BUCKET, runs=(2,), events=("prepare declines item 2",))
@@ -758,6 +788,7 @@ _SCHEDULED = (
     FORGETTING,
     *SET_ASIDE,
     *ENDED_BY_HAND,
+    *MAPPED,
 )
 ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED)
 

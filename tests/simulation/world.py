@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import StageError
@@ -30,8 +31,10 @@ from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
+    announce_step,
     commit_step,
     confirm_step,
+    load_step,
     prepare_step,
     recover_step,
     require_active,
@@ -85,7 +88,8 @@ class Scenario:
 
     `sinks` maps a sink to (kind, connection), where a kind is one of `delivery`; connections named `mysql...` are MySQL
     servers, other ones of these kinds are MariaDB. `runs` says how many items the source holds when each run stages.
-    `parallel`: prepare and commit have a task for each participant. `concurrent`: all runs are started at once.
+    `parallel`: prepare and commit have a task for each participant. `mapped`: before a participant's vote its branches
+    are announced, and loaded by a task each (`parallel` is needed). `concurrent`: all runs are started at once.
     `lease`: seconds that a challenger waits. `person`: what somebody does to a number in doubt, at any time ("abort
     carried", "abort rewound", "commit", "quarantine", "set aside"; "recover" is the periodic one), some after commas.
     `events` may happen to the servers, and to the clocks of processes and of the decision log; with `may_halt` one of
@@ -114,6 +118,7 @@ class Scenario:
     sinks: Mapping[str, tuple[str, str]]
     runs: tuple[int, ...] = (2,)
     parallel: bool = False
+    mapped: bool = False
     concurrent: bool = False
     max_rows: int = 0
     lease: float = 0.0
@@ -195,6 +200,7 @@ class Run:
     waiting: set[int] = field(default_factory=set)  # tasks of the present phase
     tries: dict[int, int] = field(default_factory=dict)
     confirmed: bool = False
+    announced: dict[str, dict[str, Any] | None] = field(default_factory=dict)  # by participant, as XCom holds it
 
 
 class World:
@@ -308,8 +314,11 @@ class World:
     def _add_run(self, letter: str, items: int) -> Run:
         names = self.delivery.names
         if self.scenario.parallel and letter != "Z":
+            shared = [name for name in names if self.scenario.mapped and name in self._shared]
             phases = [
                 [["recover", "stage"]],
+                *([[[f"announce {name}"] for name in shared]] if shared else []),
+                *([[[f"load {name} {branch}"] for name in shared for branch in (1, 2)]] if shared else []),
                 [[f"prepare {name}"] for name in names],
                 [[f"commit {name}"] for name in names],
                 [["confirm"]],
@@ -359,12 +368,20 @@ class World:
         phase = len(run.phases)
         steps = run.phases[0][task]
         name = f"{run.letter}{number}" if len(run.phases[0]) == 1 else f"{run.letter}{number}{'abcd'[task]}"
-        if self.scenario.parallel and phase != 4:
-            name += {3: "p", 2: "c", 1: "f"}.get(phase, "")
+        if self.scenario.parallel:
+            name += {"announce": "n", "load": "l", "prepare": "p", "commit": "c", "confirm": "f"}.get(
+                steps[0].partition(" ")[0], ""
+            )
         self.tasks[name] = (run, phase, task)
         self.kernel.start(name, lambda: self._task(run, number, steps))
 
+    @property
+    def _shared(self) -> set[str]:
+        """Participants whose branches several processes may load."""
+        return {p.name for p in self.delivery.participants if p.strategy == "xa"}
+
     def _task(self, run: Run, number: int, steps: list[str]) -> None:
+        announced = dict(run.announced)  # XComs are read when a task begins
         worker = Worker(f"{run.key}/{'+'.join(steps[:2])}", number)
         context = Context(
             store=self.store,
@@ -385,8 +402,18 @@ class World:
                     self.streams.step(context, last_try=last_try, gate=partial(self._gate, run))
                 case "stage":
                     self._stage(context, run.items)
+                case "announce":
+                    found = announce_step(context, self.delivery_of(run.key), self.config, name)
+                    # As Airflow keeps it. A zombie's may come late: nothing may depend on that.
+                    run.announced[name] = None if found is None else found.to_json()
+                case "load":
+                    name, _, branch = name.partition(" ")
+                    if (data := announced.get(name)) is not None:
+                        load_step(context, Announcement.from_json(data), data["branches"][int(branch) - 1])
                 case "prepare":
-                    prepare_step(context, self.delivery_of(run.key), self.config, name)
+                    data = announced.get(name)
+                    continued = None if data is None else Announcement.from_json(data)
+                    prepare_step(context, self.delivery_of(run.key), self.config, name, continued)
                 case "commit":
                     commit_step(context, name)
                 case "confirm":

@@ -15,6 +15,7 @@ from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of
 
 DUPLICATE_KEY = 1062
+DUPLICATE_XID = 1440
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213
 RESOURCE_EXCEEDED = 1226

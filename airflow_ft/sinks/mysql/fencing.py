@@ -138,16 +138,22 @@ def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
         refuse_markers_without_head(newest, ledger.head_table)
 
 
-def hold_lock(session: Session, ledger: Ledger, fence: Fence, nonce: str, branch: str = WHOLE) -> None:
-    """Lets a successor prove which connection this is. Not needed for safety: without it a successor has to wait."""
-    name = lock_name(ledger, fence.installation, fence.rank, nonce, branch)
+def take_lock(session: Session, name: str, seconds: int = 0) -> str:
+    """Take a user-level lock; returns why the server gave none, or ""."""
     try:
-        refused = "" if session.row("SELECT GET_LOCK(%s, 0)", (name,)) == (1,) else "GET_LOCK did not return 1"
+        given = session.row("SELECT GET_LOCK(%s, %s)", (name, seconds)) == (1,)
+        return "" if given else "GET_LOCK did not return 1"
     except pymysql.err.MySQLError as error:  # clusters may forbid it
         if meaning(error) is Meaning.LOST:
             raise
-        refused = describe(error)
-    if refused:
+        return describe(error)
+
+
+def hold_lock(
+    session: Session, ledger: Ledger, fence: Fence, nonce: str, branch: str = WHOLE, seconds: int = 0
+) -> None:
+    """Lets a successor prove which connection this is. Not needed for safety: without it a successor has to wait."""
+    if refused := take_lock(session, lock_name(ledger, fence.installation, fence.rank, nonce, branch), seconds):
         log.warning(
             "the server gave no user-level lock: %s; if this process stops, the next one waits for time-outs", refused
         )

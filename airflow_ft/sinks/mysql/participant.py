@@ -11,14 +11,14 @@ from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.server import ServerParticipant
+from airflow_ft.sinks.mysql.shared_branches import SharedXaParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import UpsertParticipant
-from airflow_ft.sinks.mysql.xa import XaParticipant
 
 STRATEGIES: Mapping[str, type[ServerParticipant]] = {
     "local": LocalParticipant,
     "upsert": UpsertParticipant,
-    "xa": XaParticipant,
+    "xa": SharedXaParticipant,
 }
 
 

@@ -18,7 +18,10 @@ STRATEGIES: Mapping[str, Strategy] = {
         Promise.ATOMIC, "one transaction with the marker, over all tables of the server", "all at once: this decides"
     ),
     "xa": Strategy(
-        Promise.TWO_PHASE, "branches side by side, prepared before the decision", "branch by branch, within moments"
+        Promise.TWO_PHASE,
+        "branches side by side, prepared before the decision",
+        "branch by branch, within moments",
+        has_branches=True,
     ),
     "upsert": Strategy(
         Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pymysql
@@ -70,8 +70,14 @@ class XaParticipant(BranchedParticipant):
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Phase 1: when it returns, all rows are prepared: durable, and invisible."""
-        try:
+        with self._explaining():
             return super().prepare(plan, fence)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Say how to get on if branches may wait for each other."""
+        try:
+            yield
         except SinkUnavailableError as error:
             cause = error.__cause__
             if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
@@ -150,24 +156,33 @@ class XaParticipant(BranchedParticipant):
                 missing=len(lacking),
             )
 
-    def _branch(self, plan: Plan, fence: Fence, xid: Xid, part: Slice, way: Way) -> Callable[[], None]:
+    def _branch(
+        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, way: Way, vote: Vote | None = None
+    ) -> Callable[[], None]:
+        """`vote`: an announcement, whose judgement of the tables counts."""
         ledger = self._ledger(plan.pipeline)
 
         def prepare() -> None:
             with closing(self._open()) as session:  # closing an unprepared branch rolls it back
-                hold_lock(session, ledger, fence, xid.nonce, xid.branch)
-                session.run(f"XA START {xid.sql}")
+                if not self._start(session, ledger, fence, xid):
+                    return
                 session.require_settings()
                 detail = self._detail(session, fence, way, part)
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
-                targets = self._fitting(session, plan, None, way)
+                targets = self._fitting(session, plan, vote, way)
                 self._fill(session, ledger, plan, part, targets, detail, way)
                 session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
                 session.run(f"XA END {xid.sql}")
                 session.run(f"XA PREPARE {xid.sql}")
 
         return prepare
+
+    def _start(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid) -> bool:
+        """XA START. False: nothing is left to do for this branch."""
+        hold_lock(session, ledger, fence, xid.nonce, xid.branch)
+        session.run(f"XA START {xid.sql}")
+        return True
 
     def _claim(
         self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, xid: Xid, detail: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""A process that prepares, delivers or aborts one plan, to be killed, or stopped at a named place and woken up later.
+"""A process that takes one step of a plan's delivery, to be killed, or stopped at a named place and woken up later.
 
 It prints "ready", then one line of JSON with what became of it. A stop is one of `STOPS`, or "before REGEX" and "after
 REGEX" for the first statement whose beginning matches.
@@ -21,6 +21,7 @@ import pyarrow as pa
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Fence, Plan, Segment
+from airflow_ft.protocol.participant import Branching
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.mysql import slices
@@ -118,8 +119,18 @@ def run(order: Mapping[str, Any]) -> None:
     slices.MIN_ROWS = 2
     print("ready", flush=True)
     try:
+        answer: dict[str, Any]
         if order["action"] == "prepare":
-            answer: dict[str, Any] = {"notes": dict(participant.prepare(plan, fence))}
+            answer = {"notes": dict(participant.prepare(plan, fence))}
+        elif order["action"] == "announce":
+            assert isinstance(participant, Branching)
+            answer = {"notes": dict(participant.announce(plan, fence))}
+        elif order["action"] == "load":
+            assert isinstance(participant, Branching)
+            answer = {"loaded": participant.load(plan, fence, order["notes"], order["branch"])}
+        elif order["action"] == "conclude":
+            assert isinstance(participant, Branching)
+            answer = {"notes": participant.conclude(plan, fence, order["notes"])}
         else:
             commits = order["action"] == "commit"
             proof = participant.commit(plan, fence, vote) if commits else participant.abort(plan, fence, {})
@@ -144,6 +155,7 @@ class Committer:
         action: str = "commit",
         notes: Mapping[str, Any] | None = None,
         voted: int = 0,
+        branch: str = "",
     ) -> None:
         self._order = {
             "plan": plan.to_json(),
@@ -154,6 +166,7 @@ class Committer:
             "action": action,
             "notes": notes,
             "voted": voted,
+            "branch": branch,
         }
 
     def __enter__(self) -> Committer:

@@ -1,0 +1,180 @@
+"""The strategy `xa` with branches that other processes load (docs/adr/0038-mapped-delivery.md).
+
+All processes of an announced attempt use the same xids. A server accepts an xid once, so a branch is loaded once. A
+process finds it prepared, or in a session of another process, or free. It may end that session, because the other
+process may have stopped. It does so only in its first try, so that two processes never end each other's sessions
+forever.
+
+Nothing is rolled back here, because a process cannot know whether a vote counts what is prepared under these xids. An
+attempt that comes later rolls it back, or an abort.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pymysql
+
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.votes import Vote
+from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
+from airflow_ft.sinks.mysql.failures import DUPLICATE_XID, code_of, describe
+from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, still_named, take_lock
+from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.load import Way
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.slices import Slice
+from airflow_ft.sinks.mysql.xa import XaParticipant
+from airflow_ft.sinks.mysql.xid import Xid, lock_of, owner_of, recover
+
+log = logging.getLogger(__name__)
+
+SESSION = "session"
+"""The note with the digest of the nonce that the head names for an announced attempt. The nonce itself stays in the
+head: on MySQL anyone who knows an xid may end the branch, and notes travel through XCom."""
+
+
+def digest_of(nonce: str) -> str:
+    """Return what shows that a nonce is the same, without telling it."""
+    return hashlib.sha256(nonce.encode()).hexdigest()[:32]
+
+
+class SharedXaParticipant(XaParticipant):
+    """See `airflow_ft.protocol.participant.Branching`."""
+
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._own: set[int] = set()  # connections in which this process has started branches
+
+    def branches(self, plan: Plan) -> Sequence[str]:
+        """Return the labels of a plan's branches."""
+        return [part.label for part in self._slices(plan)]
+
+    def announce(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Raise the head and judge the rows; the head then names the nonce of all branches."""
+
+        def announce(tries: int) -> Mapping[str, Any]:
+            notes = BranchedParticipant._prepare(self, plan, fence, tries)
+            return {} if "settled" in notes else {**notes, SESSION: digest_of(self._nonce)}
+
+        return self._persist("announcing", plan, announce)
+
+    def load(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
+        """Store one branch, or find it among the prepared ones."""
+        with self._explaining():
+            return self._persist(
+                f"loading branch {branch}", plan, lambda tries: self._joined(plan, fence, notes, [branch], tries)
+            )
+
+    def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Load what is missing; when it returns notes, all branches are durable and no session works on one."""
+
+        def conclude(tries: int) -> Mapping[str, Any] | None:
+            there = self._there_already(plan, fence)
+            slices = self._slices(plan)
+            labels = [part.label for part in slices if part.label not in there]
+            if not self._joined(plan, fence, notes, labels, tries):
+                return None
+            voted = {name: note for name, note in notes.items() if name != SESSION}
+            if there:
+                voted["heuristic"] = there
+            return {**voted, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
+
+        return self._persist("preparing", plan, conclude)
+
+    # --- a branch of an announced attempt -------------------------------------------------------------------------
+
+    def _joined(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], tries: int) -> bool:
+        return self._in_some_way(tries, lambda way: self._join(plan, fence, notes, labels, way, tries))
+
+    def _join(
+        self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], way: Way, tries: int
+    ) -> bool:
+        """Prepare those of these branches that are not prepared. False: the head no longer names the announcement.
+
+        FencedError when a newer attempt begins meanwhile.
+        """
+        ledger = self._ledger(plan.pipeline)
+        announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
+        with closing(self._open()) as session:
+            head = ledger.head(session)
+            # Newer: an attempt at this number, or at another one. Or a request of the announcement came late, and the
+            # head names another nonce of it.
+            if head is not None and head.installation == fence.installation and head.rank > fence.rank:
+                return False
+            check_owner(head, fence)
+            assert head is not None  # check_owner raises
+            nonce = head.session
+            if head.rank != fence.rank or digest_of(nonce) != notes[SESSION]:
+                return False
+            self._nonce = nonce
+            parts = self._parts(plan, fence, labels)
+            self._end_sessions(session, ledger, fence, list(parts), tries)
+            lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
+            if lacking:
+                self._fitting(session, plan, announced, way, judge=True)
+        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking])
+        with closing(self._open()) as session:
+            lost = set(parts) - self._listed(session, ledger, fence).xids
+            still_named(ledger.head(session), fence, nonce)
+        if lost:
+            raise SinkUnavailableError(
+                f"XA RECOVER lacks {len(lost)} of {len(parts)} prepared branches. Someone ended them, or the server"
+                " forgot them.",
+                code="prepared_lost",
+                remedy="Wait for the retry. If it fails too, look for programs that end XA branches on this server.",
+                missing=len(lost),
+            )
+        return True
+
+    def _parts(self, plan: Plan, fence: Fence, labels: Collection[str]) -> dict[Xid, Slice]:
+        owner = owner_of(self._ledger(plan.pipeline), fence.installation)
+        return {
+            Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce): part
+            for part in self._slices(plan)
+            if part.label in labels
+        }
+
+    def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid], tries: int) -> None:
+        """End sessions of other processes that work on these branches, and lost ones of this process."""
+        locks = [lock_of(ledger, fence.installation, xid) for xid in xids]
+        for holder in lock_holders(session, locks) if locks else ():
+            if holder is not None and (tries == 1 or holder in self._own):
+                kill(session, holder, fence.rank)
+
+    def _start(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid) -> bool:
+        """XA START. False: another process has prepared the branch. Waits for one that works on it."""
+        deadline = time.monotonic() + self._limits.head_wait
+        self._own.add(session.id)
+        is_held = not take_lock(session, lock_of(ledger, fence.installation, xid))
+        is_said = False
+        while True:
+            try:
+                session.run(f"XA START {xid.sql}")
+                if not is_held:  # the session that worked on the branch had it, and has just ended
+                    hold_lock(session, ledger, fence, xid.nonce, xid.branch, 1)
+                return True
+            except pymysql.err.MySQLError as error:
+                if code_of(error) != DUPLICATE_XID:
+                    raise
+                if xid in recover(session).xids:
+                    return False
+                if time.monotonic() > deadline:
+                    raise SinkUnavailableError(
+                        f"another session has loaded branch {xid.branch} for {self._limits.head_wait:.0f} s:"
+                        f" {describe(error)}",
+                        code="branch_taken",
+                        remedy="Do nothing: the next retry looks for it again.",
+                        branch=xid.branch,
+                    ) from error
+            if not is_said:
+                is_said = True
+                log.info("%s: another session loads branch %s; waiting for it", self._plan.name, xid.branch)
+            time.sleep(0.2)

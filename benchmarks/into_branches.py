@@ -1,0 +1,88 @@
+"""WAL -> MySQL by several processes: each loads a branch of one checkpoint, as mapped tasks do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.cpu import used
+from benchmarks.data import segment
+from benchmarks.into_mysql import mysql_job
+from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
+
+PROCESSES = (1, 2, 4)
+BRANCHES = 4
+
+
+def mapped(bench: Bench) -> list[Comparison]:
+    """Two comparisons a server: seconds by processes, and the CPU time of a row."""
+    found = []
+    for server in (bench.servers.mariadb, bench.servers.mysql):
+        shared = Shared(bench, server)
+        seconds = [Contender(f"{n} processes", shared.run(n)) for n in PROCESSES]
+        title = f"WAL -> {server.name}, {BRANCHES} branches of `xa`, loaded by processes"
+        claims = [
+            Claim(f"{server.name}, `xa`: {n} processes against one", f"{n} processes", ("1 processes",), None)
+            for n in PROCESSES[1:]
+        ]
+        found.append(Comparison(f"mapped/{server.name}", title, seconds, claims, rows=bench.rows))
+        costs = [
+            Contender(f"{n} processes, {what}", shared.cost(n, what), warm_up=0)
+            for n in PROCESSES
+            for what in ("clients", "server")
+        ]
+        found.append(Comparison(f"mapped-cpu/{server.name}", f"CPU time of a row, {title}", costs, [], unit="us"))
+    return found
+
+
+class Shared:
+    """One server, and processes that stay warm."""
+
+    def __init__(self, bench: Bench, server: Any) -> None:
+        self._bench, self._server = bench, server
+        self._segment = segment(
+            bench.folder / "wal", f"shared-{server.name}-{next(bench.servers.numbers)}", {"orders": bench.table}
+        )
+        self._workers = [bench.servers.worker("benchmarks.delivering") for _ in range(max(PROCESSES))]
+        self._used: dict[tuple[int, str], float] = {}
+
+    def run(self, processes: int) -> Callable[[], float]:
+        """Seconds from `announce` to the proof: `announce`, the loads side by side, `conclude`, `commit`."""
+
+        def run() -> float:
+            self._bench.empty_table(self._server)
+            job = mysql_job(self._bench, self._server, self._segment, "xa", {"branches": BRANCHES})
+            first, working = self._workers[0], self._workers[:processes]
+            pids = [worker.pid for worker in working]
+            before = sum(map(used, pids)), used(self._server.pid)
+            began = time.monotonic()
+            announced = first.ask("shared", step="announce", **job)
+            labels = announced["branches"]
+            if len(labels) != BRANCHES:
+                raise MeasurementError(f"{len(labels)} branches instead of {BRANCHES}: too few rows")
+
+            def load(index: int) -> bool:
+                mine = labels[index::processes]
+                answer = working[index].ask("shared", step="load", notes=announced["notes"], branches=mine, **job)
+                return bool(answer["loaded"])
+
+            with ThreadPoolExecutor(processes) as pool:
+                if not all(pool.map(load, range(processes))):
+                    raise MeasurementError("a branch was not loaded")
+            voted = first.ask("shared", step="conclude", notes=announced["notes"], **job)
+            first.ask("commit", attempt=2, notes=voted["notes"], **job)
+            seconds = time.monotonic() - began
+            after = sum(map(used, pids)), used(self._server.pid)
+            for what, late, early in zip(("clients", "server"), after, before, strict=True):
+                self._used[processes, what] = (late - early) * 1e6 / self._bench.rows
+            self._bench.check_table(self._server, f"{processes} processes")
+            return seconds
+
+        return run
+
+    def cost(self, processes: int, what: str) -> Callable[[], float]:
+        """Microseconds of CPU of a row in the newest run with so many processes."""
+        return lambda: self._used[processes, what]

@@ -1,0 +1,88 @@
+"""A DAG for tests/integration/test_airflow_mapped.py, whose tasks die or stop where a file says so, once."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_ft import CheckpointedPipeline, MySqlSink
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.sinks.mysql.session import Session, Statement
+from airflow_ft.sinks.mysql.shared_branches import SharedXaParticipant
+
+HERE = Path(os.environ["AIRFLOW_HOME"])
+
+# A task process parses this file, and then runs its task.
+announce, load, conclude = SharedXaParticipant.announce, SharedXaParticipant.load, SharedXaParticipant.conclude
+run = Session.run
+
+
+def fault(name: str) -> None:
+    """Take the fault of that name, if there is one: "kill", or "stop", of this process and of its supervisor."""
+    file = HERE / "faults" / name
+    try:
+        file.rename(file.with_suffix(".taken"))
+    except FileNotFoundError:
+        return
+    if file.with_suffix(".taken").read_text() == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    (HERE / "stopped").write_text(json.dumps([os.getpid(), os.getppid()]))
+    os.kill(os.getppid(), signal.SIGSTOP)  # else its heartbeats would go on
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def announcing(self: SharedXaParticipant, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+    notes = announce(self, plan, fence)
+    fault("announce")
+    return notes
+
+
+def loading(self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
+    if (HERE / "faults" / f"refuse-{branch}").exists():
+        raise SinkUnavailableError("this worker cannot reach the server.", remedy="Look at its network.")
+    return load(self, plan, fence, notes, branch)
+
+
+def concluding(
+    self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    voted = conclude(self, plan, fence, notes)
+    fault("vote")
+    return voted
+
+
+def running(self: Session, sql: str, args: Any = None) -> Statement:
+    if sql.startswith("XA PREPARE"):
+        fault(sql.split(".")[-2])  # the branch's label
+    return run(self, sql, args)
+
+
+SharedXaParticipant.announce = announcing
+SharedXaParticipant.load = loading
+SharedXaParticipant.conclude = concluding
+Session.run = running
+
+with DAG("mapped", schedule=None, catchup=False, default_args={"retries": 3, "retry_delay": 1}):
+    mapped = CheckpointedPipeline(
+        pipeline="mapped",
+        position="{{ run_id }}",
+        sinks={"orders": MySqlSink(table="mapped", conn_id="shop", strategy="xa", branches=3)},
+        delivery="mapped",
+    )
+
+    with mapped:
+
+        @task
+        def compute(folder: str) -> None:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            ids = range(*json.loads((HERE / "ids.json").read_text()))
+            pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), f"{folder}/orders.parquet")
+
+        compute(mapped.folder) >> mapped.stage

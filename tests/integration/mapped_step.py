@@ -1,0 +1,148 @@
+"""A process that takes one step of a delivery by many tasks, to be killed, or stopped at a named place.
+
+A stop is "vote", or "before REGEX" and "after REGEX" for the first statement whose beginning matches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.announced import Announcement
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.testing import nursery
+from tests.integration.real_world import RealWorld
+from tests.sinks.mysql.committer import stopping_at
+
+
+def run(order: Mapping[str, Any]) -> None:
+    """In the process of `Step`."""
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped:  # once: the next try goes through
+            stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    if order["stop"] == "vote":
+        vote = DecisionLog.vote
+
+        def voting(self: DecisionLog, *args: Any) -> Any:
+            stop()
+            return vote(self, *args)
+
+        DecisionLog.vote = voting  # type: ignore[assignment, method-assign]
+    elif order["stop"]:
+        setattr(Session, "run", stopping_at(Session.run, *order["stop"].split(" ", 1), stop))  # noqa: B010
+    slices.MIN_ROWS = 2
+    print("ready", flush=True)
+    with closing(open_store(order["store"])) as store:
+        world = MappedWorld(store, Path(order["root"]), order["database"], pipeline=order["pipeline"])
+        world.lease_seconds = 3600.0  # never renewed: a stop in that write would keep the lock of SQLite
+        world.run, world.fields = RunKey(*order["run"]), order["connection"]
+        try:
+            answer = {"result": world.step(order["step"], order["announced"], order["branch"], order["try"])}
+        except AirflowFtError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer), flush=True)
+
+
+class MappedWorld(RealWorld):
+    """`rows` goes into MySQL in three branches."""
+
+    fields: Mapping[str, Any] = {}
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        from airflow_ft import MySqlSink
+
+        return {"rows": MySqlSink(table="orders", conn_id="shop", strategy="xa", branches=3)}
+
+    def connections(self, conn_id: str) -> Any:
+        from airflow_ft.protocol.connections import ConnectionInfo
+
+        return ConnectionInfo(**self.fields) if self.fields else super().connections(conn_id)
+
+    def step(self, step: str, announced: Any = None, branch: str = "", number: int | None = None) -> Any:
+        """One task's step; what it returns is plain JSON, as XCom holds it."""
+        context = self.context()
+        found = None if announced is None else Announcement.from_json(announced)
+        match step:
+            case "announce":
+                made = steps.announce_step(context, self.delivery, self.config, "shop")
+                return None if made is None else json.loads(json.dumps(made.to_json()))
+            case "load":
+                assert found is not None
+                return steps.load_step(context, found, branch)
+            case "prepare":
+                return [c.number for c in steps.prepare_step(context, self.delivery, self.config, "shop", found)]
+            case _:
+                raise ValueError(step)
+
+
+class Step:
+    """The parent's side. Ends the process when it leaves the `with`."""
+
+    def __init__(self, world: MappedWorld, url: str, step: str, *, stop: str, announced: Any = None, branch: str = ""):
+        info = world.connections("shop")
+        self._order = {
+            "store": url,
+            "root": str(world.root),
+            "database": "",
+            "pipeline": world.pipeline,
+            "run": [world.run.dag_id, world.run.run_id],
+            "connection": {
+                "conn_id": "shop", "conn_type": "mysql", "host": info.host, "port": info.port, "login": info.login,
+                "password": info.password, "schema": info.schema,
+            },
+            "step": step,
+            "announced": announced,
+            "branch": branch,
+            "stop": stop,
+            "try": 1,
+        }  # fmt: skip
+
+    def __enter__(self) -> Step:
+        ours, theirs = os.pipe()
+        try:
+            self._process = nursery.fork(__name__, self._order, "mysql", theirs)
+        finally:
+            os.close(theirs)
+        self._output = os.fdopen(ours)
+        assert (line := self._output.readline()) == "ready\n", line + self._output.read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._output.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait_until_stopped(self, seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline and self._process.poll() is None, "it did not reach its stop"
+            time.sleep(0.01)
+
+    def wake(self) -> dict[str, Any]:
+        """What becomes of it."""
+        self._process.send_signal(signal.SIGCONT)
+        self._process.wait(240)
+        answer: dict[str, Any] = json.loads(self._output.read().splitlines()[-1])
+        return answer

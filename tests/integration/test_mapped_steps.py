@@ -1,0 +1,174 @@
+"""The steps of a delivery by many tasks, over a real decision log and real servers: kills, and a task that wakes up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.sinks.mysql import slices
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_archive
+from tests.integration.mapped_step import MappedWorld, Step
+from tests.integration.real_world import expected
+from tests.integration.test_mysql_branches_chaos import LEDGER, OF_ROWS
+from tools.servers import Database
+
+pytestmark = [pytest.mark.sampled, pytest.mark.server]
+
+
+class Mapped:
+    """A world, and the URL of its decision log for processes."""
+
+    def __init__(self, world: MappedWorld, url: str) -> None:
+        self.world, self.url = world, url
+
+    def process(self, step: str, stop: str, **given: Any) -> Step:
+        return Step(self.world, self.url, step, stop=stop, **given)
+
+    def load(self, announced: Any) -> None:
+        for branch in announced["branches"]:
+            assert self.world.step("load", announced, branch) is True
+
+    def finish(self) -> None:
+        self.world.commit("shop")
+        steps.confirm_step(self.world.context(), self.world.config, open_archive(str(self.world.root)))
+
+    def check(self, numbers: list[int]) -> None:
+        """Each row once, nothing prepared, nothing delivered from the log again."""
+        assert self.world.ids() == expected(numbers)
+        assert self.world.server.sql("XA RECOVER") == []
+        for number in numbers:
+            found = self.world.store.checkpoint(self.world.pipeline, number)
+            assert found.state is CheckpointState.COMPLETED
+            proof = found.votes["shop"].proof
+            assert proof is not None and "redelivered" not in proof.detail
+
+
+@pytest.fixture
+def mapped(any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapped]:
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+    url = f"sqlite:///{tmp_path / 'ft.db'}"
+    any_mysql_database.sql("CREATE TABLE orders (id BIGINT, name VARCHAR(100)) ENGINE=InnoDB")
+    with closing(open_store(url)) as store:
+        yield Mapped(MappedWorld(store, tmp_path / "wal", any_mysql_database), url)
+    any_mysql_database.server.end_prepared()
+
+
+def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(mapped: Mapped) -> None:
+    world = mapped.world
+    numbers = world.stage()
+    announced = world.step("announce")
+    assert announced["branches"] == ["0001", "0002", "0003"]
+    mapped.load(announced)
+    assert world.ids() == [] and len(world.server.sql("XA RECOVER")) == 3
+    attempt = world.store.checkpoint(world.pipeline, 1).votes["shop"].attempt
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared == attempt == announced["attempt"]
+    mapped.finish()
+    mapped.check(numbers)
+
+
+def test_what_travels_through_xcom_names_no_branch_and_no_password(mapped: Mapped) -> None:
+    mapped.world.stage()
+    text = json.dumps(mapped.world.step("announce"))
+    [(nonce,)] = mapped.world.database.sql("SELECT session FROM airflow_ft_head")
+    assert len(nonce) == 24 and nonce not in text  # on MySQL anyone who knows an xid may end the branch
+    assert mapped.world.server.password not in text
+
+
+def test_the_largest_checkpoint_is_announced_and_prepare_takes_the_others(mapped: Mapped) -> None:
+    world = mapped.world
+    numbers = [*world.stage(rows=20), *world.stage(rows=20)]
+    announced = world.step("announce")
+    assert announced["number"] == 1  # of equal ones the first
+    mapped.load(announced)
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared == announced["attempt"]
+    mapped.finish()
+    mapped.check(numbers)
+
+
+def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
+    """Another process takes an epoch: `prepare` then begins an attempt of its own."""
+    world = mapped.world
+    numbers = world.stage()
+    announced = world.step("announce")
+    assert world.step("load", announced, "0001") is True
+    with new_epoch(world.store, world.pipeline, Worker("a person"), "test", world.lease_seconds):
+        pass
+    assert world.step("load", announced, "0002") is False
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared > announced["attempt"]
+    assert world.step("load", announced, "0002") is False
+    mapped.finish()
+    mapped.check(numbers)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "woken"])
+@pytest.mark.parametrize(
+    ("step", "stop"),
+    [
+        ("announce", "before UPDATE .*airflow_ft_head"),
+        ("announce", "after UPDATE .*airflow_ft_head.* SET `epoch`"),
+        ("load", f"before XA START {OF_ROWS}"),
+        ("load", f"after {LEDGER}"),
+        ("load", f"before XA PREPARE {OF_ROWS}"),
+        ("load", f"after XA PREPARE {OF_ROWS}"),
+        ("prepare", f"before XA PREPARE {OF_ROWS}"),
+        ("prepare", "vote"),
+    ],
+)
+def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
+    mapped: Mapped, step: str, stop: str, end: str
+) -> None:
+    """A woken one has slept beside its next try, and beside the next checkpoint."""
+    world = mapped.world
+    numbers = world.stage()
+    announced = None if step == "announce" else world.step("announce")
+    if step == "prepare" and stop == "vote":
+        mapped.load(announced)
+    branch = "0002" if step == "load" else ""
+    with mapped.process(step, stop, announced=announced, branch=branch) as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        announced = announced or world.step("announce")
+        if step != "prepare":
+            mapped.load(announced)
+        assert world.step("prepare", announced) == numbers
+        mapped.finish()
+        numbers += world.stage()
+        later = world.step("announce")
+        mapped.load(later)
+        if end == "woken":
+            answer = other.wake()
+            assert answer.get("result", False) in (True, False, [1]) or "error" in answer
+        world.step("prepare", later)
+        mapped.finish()
+    mapped.check(numbers)
+
+
+@pytest.mark.chaos
+def test_a_load_that_sleeps_does_not_stop_its_next_try(mapped: Mapped) -> None:
+    """It wakes up before the vote, when its branch was loaded by the other one: both succeed."""
+    world = mapped.world
+    numbers = world.stage()
+    announced = world.step("announce")
+    stop = f"before XA PREPARE {OF_ROWS}"
+    with mapped.process("load", stop, announced=announced, branch="0002") as other:
+        other.wait_until_stopped()
+        mapped.load(announced)
+        assert other.wake() == {"result": True}
+    assert len(world.server.sql("XA RECOVER")) == 3
+    world.step("prepare", announced)
+    mapped.finish()
+    mapped.check(numbers)
