@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.cpu import used
+from benchmarks.beside import used_by
 from benchmarks.data import segment
 from benchmarks.into_mysql import mysql_job
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
@@ -57,7 +57,7 @@ class Shared:
             job = mysql_job(self._bench, self._server, self._segment, "xa", {"branches": BRANCHES})
             first, working = self._workers[0], self._workers[:processes]
             pids = [worker.pid for worker in working]
-            before = sum(map(used, pids)), used(self._server.pid)
+            before = sum(map(used_by, pids)), used_by(self._server.pid)
             began = time.monotonic()
             announced = first.ask("shared", step="announce", **job)
             labels = announced["branches"]
@@ -75,7 +75,7 @@ class Shared:
             voted = first.ask("shared", step="conclude", notes=announced["notes"], **job)
             first.ask("commit", attempt=2, notes=voted["notes"], **job)
             seconds = time.monotonic() - began
-            after = sum(map(used, pids)), used(self._server.pid)
+            after = sum(map(used_by, pids)), used_by(self._server.pid)
             for what, late, early in zip(("clients", "server"), after, before, strict=True):
                 self._used[processes, what] = (late - early) * 1e6 / self._bench.rows
             self._bench.check_table(self._server, f"{processes} processes")
