@@ -47,7 +47,7 @@ class AnnounceOperator(PrepareOperator):
 class LoadBranchOperator(CheckpointOperator):
     """Loads one branch of an announced checkpoint, durable and invisible. On any worker, beside other branches.
 
-    It writes nothing to the decision log but its lease. If it fails for good, `PrepareOperator` loads the branch. If
+    It changes no checkpoint in the decision log. If it fails for good, `PrepareOperator` loads the branch. If
     the announcement no longer holds, it loads nothing and succeeds.
 
     Args:
