@@ -56,7 +56,8 @@ def _missing(conn_id: str) -> SinkAccessError:
     return SinkAccessError(
         "the Airflow connection is not defined, or cannot be read now.",
         code="connection_missing",
-        remedy=f"Create it with `airflow connections add {conn_id} ...`, or set AIRFLOW_CONN_{conn_id.upper()}.",
+        remedy=f"Create it with `airflow connections add {conn_id} --conn-type ...`, or set"
+        f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`).",
         participant=conn_id,
     )
 
