@@ -84,5 +84,5 @@ class Shared:
         return run
 
     def cost(self, processes: int, what: str) -> Callable[[], float]:
-        """Microseconds of CPU of a row in the newest run with so many processes."""
+        """Microseconds of CPU of a row in the newest run with this number of processes."""
         return lambda: self._used[processes, what]

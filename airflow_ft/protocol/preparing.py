@@ -78,18 +78,14 @@ class Preparing(Settling):
         if (vote := checkpoint.votes.get(participant)) is not None and vote.prepared:
             return None  # a new attempt would take its vote back, and nothing would ask for another one
         with self._open(plan, participant) as sink:
-            labels = sink.branches(plan) if isinstance(sink, Branching) else ()
-        if len(labels) < 2:
-            return None
-        attempt, checkpoint = self._begin(plan, participant)
-        if checkpoint.state not in (S.STAGED, S.PREPARED):
-            return None
-        with self._open(plan, participant) as sink, self._refusable(number):
-            assert isinstance(sink, Branching)
-            notes = sink.announce(plan, self._fence(attempt))
-        if not notes:
-            return None
-        return Announcement(number, participant, self.epoch, attempt, labels, notes)
+            if not isinstance(sink, Branching) or len(labels := sink.branches(plan)) < 2:
+                return None
+            attempt, checkpoint = self._begin(plan, participant)
+            if checkpoint.state not in (S.STAGED, S.PREPARED):
+                return None
+            with self._refusable(number):
+                notes = sink.announce(plan, self._fence(attempt))
+        return Announcement(number, participant, self.epoch, attempt, labels, notes) if notes else None
 
     def load(self, announced: Announcement, branch: str) -> bool:
         """Store one branch of an announced attempt. False: it no longer holds, and another attempt does the work.

@@ -285,16 +285,15 @@ def prepare_step(
     if not take_turn(context) or not has_work(context):
         log.info("no staged rows wait for delivery")
         return []
-    prepared: list[Checkpoint] = []
+    prepared: dict[int, Checkpoint] = {}
     with _forgiving(context), delivering(context) as coordinator:
         numbers = coordinator.plan(delivery, config.max_delivery_rows)
         if announced is not None and announced.number in numbers:  # first: an attempt at another one raises the head
-            coordinator.prepare(announced.number, participant, announced=announced)
+            prepared[announced.number] = coordinator.prepare(announced.number, participant, announced=announced)
         for number in numbers:
-            if announced is None or number != announced.number:
-                coordinator.prepare(number, participant)
-            prepared.append(context.store.checkpoint(context.pipeline, number))
-    return prepared
+            if number not in prepared:
+                prepared[number] = coordinator.prepare(number, participant)
+    return [prepared[number] for number in sorted(prepared)]
 
 
 def commit_step(context: Context[StepLog], participant: str) -> Sequence[Checkpoint]:

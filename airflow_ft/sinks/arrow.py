@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _SINGLE = {"float": "float32", "halffloat": "float16"}  # as Arrow and NumPy call them
-_TEXT, _BYTES = pa.large_string(), pa.large_binary()
+_TEXT, BYTES = pa.large_string(), pa.large_binary()
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # since 1970: 0001-01-01 and 9999-12-31
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
@@ -47,7 +47,7 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
         return pa.nulls(1, kind)[0]
     data = value if isinstance(value, bytes) else str(value).encode()
     ends = pa.py_buffer(struct.pack("<qq", 0, len(data)))
-    one = pa.Array.from_buffers(_BYTES if isinstance(value, bytes) else _TEXT, 1, [None, ends, pa.py_buffer(data)])
+    one = pa.Array.from_buffers(BYTES if isinstance(value, bytes) else _TEXT, 1, [None, ends, pa.py_buffer(data)])
     return one.cast(kind)[0]
 
 
@@ -63,7 +63,7 @@ def binaries(values: Sequence[bytes | None]) -> pa.Array:
     there = None
     if None in values:
         there = flags(np.array([value is not None for value in values])).buffers()[1]
-    return pa.Array.from_buffers(_BYTES, len(data), [there, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+    return pa.Array.from_buffers(BYTES, len(data), [there, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
 
 
 def decoded(column: pa.Array) -> pa.Array:
@@ -115,7 +115,7 @@ def octets(array: pa.Array) -> memoryview:
 
 def hexadecimal(values: pa.Array) -> pa.Array:
     """Two lower-case digits a byte, as large_string; null stays null."""
-    values = values.cast(_BYTES)
+    values = values.cast(BYTES)
     ends = offsets(values)
     digits = pa.py_buffer(_DIGITS[np.frombuffer(octets(values), np.uint8)])
     edges = pa.py_buffer((ends - ends[0]) * 2)

@@ -67,7 +67,7 @@ def vote_for_the_branches_that_are_there(change: Change) -> None:
 
 @defect(QUIET, "I2 I3 I6", at=73)
 def rows_divided_otherwise_by_a_load(change: Change) -> None:
-    """R17: the label of a branch says which rows it has, in whatever process."""
+    """R17: the label of a branch says which rows it has, in every process."""
     load, slices = SharedXaParticipant.load, XaParticipant._slices
 
     def turned(self: SharedXaParticipant, plan: Any) -> Any:

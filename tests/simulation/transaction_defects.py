@@ -42,7 +42,7 @@ def markers_pruned_below_no_floor(change: Change) -> None:
     change(ModelLedger, "raise_floor", lambda *_: None)
 
 
-@defect(ALONE, "I2 I3 I5 I6 I9 I10")
+@defect(ALONE, "I2 I5 I6 I9 I10")
 def transactions_that_cross(change: Change) -> None:
     """What the base demands of a system: an order of all transactions."""
     commit = ModelSystem.commit

@@ -12,7 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import binaries, booleans, decoded, flags, is_binary, is_text, masked, numbers, scalar
+from airflow_ft.sinks.arrow import (
+    BYTES,
+    binaries,
+    booleans,
+    decoded,
+    flags,
+    is_binary,
+    is_text,
+    masked,
+    numbers,
+    scalar,
+)
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.json_columns import decimal_text, plain, unsupported, without_text
 from airflow_ft.sinks.base.key_texts import ambiguous, keys, named_problems, unfit_type, where
@@ -23,7 +34,6 @@ _LONGEST_KEY = 32_767  # bytes: org.apache.hadoop.hbase.HConstants.MAX_ROW_LENGT
 _LARGEST_CELL = 10_000_000  # bytes, below hbase.client.keyvalue.maxsize of 10 MiB
 _LARGEST_ROW = 1_900_000  # bytes in a frame, below hbase.regionserver.thrift.framed.max_frame_size_in_mb of 2
 _LONGEST_NUMBER = 80  # bytes, of the text of any number, date or time: 76 digits, a sign, a point and a zero
-_BYTES = pa.large_binary()
 _THRIFT_BYTES = 32  # of a row, and of a cell, beside its texts: 16 and 23 in the binary protocol
 
 
@@ -149,7 +159,7 @@ def encoded(sink: HBaseSink, chunk: Chunk) -> Cells:
 
 def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
     """Return the key of each row, with the prefix of its bucket."""
-    found = keys(sink.parts, rows).cast(_BYTES).to_pylist()
+    found = keys(sink.parts, rows).cast(BYTES).to_pylist()
     return [_prefix(sink, key) + key for key in found] if sink.salt else found
 
 
@@ -165,14 +175,14 @@ def _prefix(sink: HBaseSink, key: bytes) -> bytes:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    return (column if is_binary(column.type) else plain(column)).cast(_BYTES)
+    return (column if is_binary(column.type) else plain(column)).cast(BYTES)
 
 
 def _big_endian(column: pa.Array) -> pa.Array:
     """Return values as HBase's `Bytes.toBytes` writes them in Java; dates and times as whole numbers."""
     kind, types = column.type, pa.types
     if types.is_boolean(kind):
-        return pc.if_else(column, scalar(b"\xff", _BYTES), scalar(b"\0", _BYTES))
+        return pc.if_else(column, scalar(b"\xff", BYTES), scalar(b"\0", BYTES))
     if types.is_decimal(kind):
         return _decimals(column)
     if types.is_date(kind):
@@ -186,7 +196,7 @@ def _big_endian(column: pa.Array) -> pa.Array:
     values = numbers(column)
     data = pa.py_buffer(values.astype(values.dtype.newbyteorder(">")))
     there = flags(booleans(column.is_valid())).buffers()[1] if column.null_count else None
-    return pa.Array.from_buffers(pa.binary(values.dtype.itemsize), len(column), [there, data]).cast(_BYTES)
+    return pa.Array.from_buffers(pa.binary(values.dtype.itemsize), len(column), [there, data]).cast(BYTES)
 
 
 def _decimals(column: pa.Array) -> pa.Array:

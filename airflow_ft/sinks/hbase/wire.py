@@ -13,10 +13,9 @@ from struct import Struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import binaries, numbers, scalar
+from airflow_ft.sinks.arrow import BYTES, binaries, numbers, scalar
 
 _I32, _I64 = Struct(">i").pack, Struct(">q").pack
-_BYTES = pa.large_binary()
 _END = b"\0"
 """Of a struct, in both protocols."""
 _PACKED_BYTES = 16_000_000
@@ -59,7 +58,7 @@ class Wire:
         for start in range(0, len(keys), step):
             heads = binaries([self._row(key, len(cells)) for key in keys[start : start + step]])
             made = [self._cells(name, values.slice(start, step)) for name, values in cells.items()]
-            packed = pc.binary_join_element_wise(heads, *made, scalar(_END, _BYTES), scalar(b"", _BYTES))
+            packed = pc.binary_join_element_wise(heads, *made, scalar(_END, BYTES), scalar(b"", BYTES))
             found += packed.to_pylist()
         return found
 
@@ -82,9 +81,9 @@ class Wire:
         sizes = numbers(pc.fill_null(pc.binary_length(values), scalar(0, pa.int64()))).tolist()
         known = {size: self.length(size) for size in set(sizes)}
         lengths = binaries([known[size] for size in sizes])
-        head = scalar(b"".join((self.column, self.length(len(name)), name, self.value)), _BYTES)
-        put = pc.binary_join_element_wise(head, lengths, values, scalar(_END, _BYTES), scalar(b"", _BYTES))
-        return pc.fill_null(put, scalar(self.delete(name), _BYTES)) if values.null_count else put
+        head = scalar(b"".join((self.column, self.length(len(name)), name, self.value)), BYTES)
+        put = pc.binary_join_element_wise(head, lengths, values, scalar(_END, BYTES), scalar(b"", BYTES))
+        return pc.fill_null(put, scalar(self.delete(name), BYTES)) if values.null_count else put
 
 
 def _varint(number: int) -> bytes:

@@ -24,15 +24,14 @@ from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
+from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.failures import DUPLICATE_XID, code_of, describe
-from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, still_named, take_lock
+from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, take_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.slices import Slice
-from airflow_ft.sinks.mysql.xa import XaParticipant
-from airflow_ft.sinks.mysql.xid import Xid, lock_of, owner_of, recover
+from airflow_ft.sinks.mysql.xa import XaParticipant, voted
+from airflow_ft.sinks.mysql.xid import Xid, lock_of, recover
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +81,7 @@ class SharedXaParticipant(XaParticipant):
             labels = [part.label for part in slices if part.label not in there]
             if not self._joined(plan, fence, notes, labels, tries):
                 return None
-            voted = {name: note for name, note in notes.items() if name != SESSION}
-            if there:
-                voted["heuristic"] = there
-            return {**voted, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
+            return voted({name: note for name, note in notes.items() if name != SESSION}, fence, slices, there)
 
         return self._persist("preparing", plan, conclude)
 
@@ -111,36 +107,16 @@ class SharedXaParticipant(XaParticipant):
                 return False
             check_owner(head, fence)
             assert head is not None  # check_owner raises
-            nonce = head.session
-            if head.rank != fence.rank or digest_of(nonce) != notes[SESSION]:
+            if head.rank != fence.rank or digest_of(head.session) != notes[SESSION]:
                 return False
-            self._nonce = nonce
-            parts = self._parts(plan, fence, labels)
+            self._nonce = head.session
+            parts = self._parts(plan, fence, [part for part in self._slices(plan) if part.label in labels])
             self._end_sessions(session, ledger, fence, list(parts), tries)
             lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
             if lacking:
                 self._fitting(session, plan, announced, way, judge=True)
-        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking])
-        with closing(self._open()) as session:
-            lost = set(parts) - self._listed(session, ledger, fence).xids
-            still_named(ledger.head(session), fence, nonce)
-        if lost:
-            raise SinkUnavailableError(
-                f"XA RECOVER lacks {len(lost)} of {len(parts)} prepared branches. Someone ended them, or the server"
-                " forgot them.",
-                code="prepared_lost",
-                remedy="Wait for the retry. If it fails too, look for programs that end XA branches on this server.",
-                missing=len(lost),
-            )
+        self._prepare_side_by_side(plan, fence, parts, lacking, way, announced)
         return True
-
-    def _parts(self, plan: Plan, fence: Fence, labels: Collection[str]) -> dict[Xid, Slice]:
-        owner = owner_of(self._ledger(plan.pipeline), fence.installation)
-        return {
-            Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce): part
-            for part in self._slices(plan)
-            if part.label in labels
-        }
 
     def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid], tries: int) -> None:
         """End sessions of other processes that work on these branches, and lost ones of this process."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -75,7 +75,7 @@ class XaParticipant(BranchedParticipant):
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Say how to get on if branches may wait for each other."""
+        """Add to the error what to do if branches may wait for each other."""
         try:
             yield
         except SinkUnavailableError as error:
@@ -115,9 +115,7 @@ class XaParticipant(BranchedParticipant):
         except (AirflowFtError, pymysql.err.MySQLError):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
-        if there:
-            notes = {**notes, "heuristic": there}
-        return {**notes, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
+        return voted(notes, fence, slices, there)
 
     def _there_already(self, plan: Plan, fence: Fence) -> list[str]:
         """Return branches that an XA COMMIT by hand made visible: only delivering the rest makes the number complete
@@ -140,20 +138,36 @@ class XaParticipant(BranchedParticipant):
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
             self._fitting(session, plan, None, way, judge=True)
-        owner = owner_of(ledger, fence.installation)
-        xids = [Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce) for part in slices]
-        pairs = list(zip(xids, slices, strict=True))
-        side_by_side([self._branch(plan, fence, xid, part, way) for xid, part in pairs])
+        parts = self._parts(plan, fence, slices)
+        self._prepare_side_by_side(plan, fence, parts, list(parts), way)
+
+    def _parts(self, plan: Plan, fence: Fence, slices: Iterable[Slice]) -> dict[Xid, Slice]:
+        """Return the branches by their xids, under the nonce that the head names."""
+        owner = owner_of(self._ledger(plan.pipeline), fence.installation)
+        return {Xid(owner, plan.number, fence.epoch, fence.attempt, p.label, self._nonce): p for p in slices}
+
+    def _prepare_side_by_side(
+        self,
+        plan: Plan,
+        fence: Fence,
+        parts: Mapping[Xid, Slice],
+        lacking: Iterable[Xid],
+        way: Way,
+        announced: Vote | None = None,
+    ) -> None:
+        """Prepare the lacking ones of these branches; returns when all are durable and the head still names them."""
+        ledger = self._ledger(plan.pipeline)
+        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking])
         with closing(self._open()) as session:
-            lacking = set(xids) - self._listed(session, ledger, fence).xids
+            lost = set(parts) - self._listed(session, ledger, fence).xids
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
-        if lacking:
+        if lost:
             raise SinkUnavailableError(
-                f"XA RECOVER lacks {len(lacking)} of {len(xids)} prepared branches. Someone ended them, or the server"
+                f"XA RECOVER lacks {len(lost)} of {len(parts)} prepared branches. Someone ended them, or the server"
                 " forgot them.",
                 code="prepared_lost",
                 remedy="Wait for the retry. If it fails too, look for programs that end XA branches on this server.",
-                missing=len(lacking),
+                missing=len(lost),
             )
 
     def _branch(
@@ -382,3 +396,9 @@ class XaParticipant(BranchedParticipant):
                 if holder is None:
                     self._free_since[xid] = time.monotonic()
         return listed
+
+
+def voted(notes: Mapping[str, Any], fence: Fence, slices: Sequence[Slice], there: Sequence[str]) -> Mapping[str, Any]:
+    """Return the notes of a vote; `there` are branches that a person has committed."""
+    early = {"heuristic": there} if there else {}
+    return {**notes, **early, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
