@@ -25,14 +25,18 @@ from airflow_ft import (
     KafkaSource,
     MySqlSink,
     NoRestart,
+    PipelineSpec,
     PostgresSink,
     SqliteSink,
     pipeline_params,
 )
 from airflow_ft.clients.connection_types import CONNECTION_TYPES
 from airflow_ft.clients.s3 import KEYS as _KEYS
+from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.maintenance import maintenance_dag
+from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.savepoint import savepoint_params
+from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.actions.names import ACTIONS
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.flink import KEYS
@@ -328,3 +332,17 @@ def test_what_is_handed_on_of_a_run_has_these_parts() -> None:
         *(each.name for each in fields(Problem)),
         *(name for name, each in vars(Problem).items() if isinstance(each, property)),
     }
+
+
+def test_the_arguments_of_a_pipeline() -> None:
+    rows = re.findall(
+        r"^\| (`[^|]*) \|", TEXT["docs/operators.md"].partition("### Arguments")[2].partition("\n## ")[0], re.M
+    )
+    listed = {name: star == " *" for row in rows for name, star in re.findall(r"`(\w+)`( \*)?", row)}
+    rendered = {
+        name for each in (RecoverOperator, StageOperator, ExternalStageOperator) for name in each.template_fields
+    }
+    of_spec = {field.name for field in fields(PipelineSpec)} - {"configured"}
+    of_group = {"delivery", "from_params", "group_id", "default_args"}
+    assert listed.keys() == of_spec | of_group | {"retries", "pool"}
+    assert {name for name, star in listed.items() if star} == rendered & of_spec

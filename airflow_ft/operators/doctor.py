@@ -58,7 +58,7 @@ class DoctorOperator(CheckpointOperator):
             fail(self.log, error)
 
     def _examine(self) -> list[dict[str, str]]:
-        from airflow_ft.pipeline.doctor import Patient, examine
+        from airflow_ft.pipeline.doctor import Patient, examine, module_of
 
         spec = self.rendered()
         delivery, spark = delivery_context(spec), spark_settings(spec)
@@ -69,6 +69,7 @@ class DoctorOperator(CheckpointOperator):
             spark_master(spark.master),
             delivery.plan(spec.sinks, spec.commit_point),
             spec.sources,
+            job=module_of(spec.job),
             dag_file=self.dag_file,
         )
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())

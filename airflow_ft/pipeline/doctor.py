@@ -6,13 +6,17 @@ ran). Systems are examined side by side; nothing that stays is written anywhere.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, filled
 from airflow_ft.protocol.model import ParticipantPlan
@@ -43,7 +47,8 @@ _NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
 class Patient:
     """Pipeline to examine. Without `participants` the decision log lists them; only a DAG knows `sources`.
 
-    `left_out` are parts of the DAG that cannot be examined, and why. `dag_file` is for remedies; "": unknown.
+    `left_out` are parts of the DAG that cannot be examined, and why. `job` names the module of a job; "": it has none,
+    or only a run knows it. `dag_file` is for remedies; "": unknown.
     """
 
     pipeline: str
@@ -54,6 +59,7 @@ class Patient:
     jars: Sequence[str] = ()
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""
     dag_file: str = ""
 
     @classmethod
@@ -116,6 +122,7 @@ def examine(
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
         lambda: _spark(patient),
+        lambda: _job(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
     ]
@@ -123,6 +130,11 @@ def examine(
     if store is not None:
         store.close()
     return [replace(each, remedy=filled(each.remedy, patient.pipeline, patient.dag_file)) for each in checks]
+
+
+def module_of(job: object) -> str:
+    """Return what a pipeline gives as `job` if it names a module, otherwise "" (a job of the DAG file, Jinja)."""
+    return job if isinstance(job, str) and not is_template(job) else ""
 
 
 def examine_sinks(
@@ -205,6 +217,36 @@ def _spark(patient: Patient) -> list[Check]:
         needs_connector=any(source.needs_connector for source in patient.sources.values()),
         wal_root=patient.wal_root,
     )
+
+
+def _job(patient: Patient) -> list[Check]:
+    """Look for the module of the job without importing it, as Spark's driver would from this machine."""
+    if not patient.job:
+        return []
+    exam, module = Examination("job"), patient.job.partition(":")[0]
+    path = [*sys.path, *([str(Path(patient.dag_file).absolute().parent)] if patient.dag_file else [])]
+    origin = _origin(module, path)
+    if origin:
+        exam.ok("module", f"{module} is {origin}")
+    else:
+        exam.problem(
+            "module",
+            f"the module {module} is not in the DAG's folder, and not on Python's path",
+            "Correct job= in the DAG, or put the module into Airflow's DAG folder or PYTHONPATH.",
+            "module_missing",
+        )
+    return exam.checks
+
+
+def _origin(module: str, path: Sequence[str]) -> str:
+    """Return the file or folder of a module; "": none. Imports no package on the way."""
+    found = None
+    for name in module.split("."):
+        found = PathFinder.find_spec(name, path)
+        if found is None:
+            return ""
+        path = list(found.submodule_search_locations or ())
+    return "" if found is None else found.origin or next(iter(path), "")
 
 
 def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.spec_checks import (
@@ -26,16 +25,19 @@ from airflow_ft.pipeline.spec_checks import (
     check_sinks,
     check_spark,
     check_split,
+    check_targets,
     drains_as_stream,
 )
 from airflow_ft.pipeline.templates import declared, declared_name, no_suffix, plain, rebuild
 from airflow_ft.protocol.arguments import (
+    by_name,
     check_type,
     is_resolved_later,
     is_template,
     refuse_object,
     shown,
     truth,
+    unknown_argument,
     wrong,
 )
 from airflow_ft.protocol.config import OF_STREAMS, CheckpointConfig
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 _OF_A_RUN = ("suffix", "position", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class PipelineSpec:
     """A pipeline as its author declares it.
@@ -200,6 +203,7 @@ class PipelineSpec:
         if self.dead_letters is not None:
             check_dead_letters(self.sinks, self.optional)
         check_connections(self.sinks)
+        check_targets(self.sinks)
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
         check_split(self.job, self.sinks, self.optional)
@@ -391,13 +395,7 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
     left = {name: value for name, value in arguments.items() if name not in SPEC_FIELDS}
     for name in left:
         if name not in others:
-            close = get_close_matches(name, [*SPEC_FIELDS, *others], 1)
-            raise ConfigurationError(
-                f"a pipeline has no argument {name}.",
-                code="argument_unknown",
-                remedy=f"Did you mean {close[0]}?" if close else f"Give some of {', '.join([*SPEC_FIELDS, *others])}.",
-                argument=name,
-            )
+            raise unknown_argument(name, [*SPEC_FIELDS, *others], "a pipeline has")
     rows = () if "position" in known else ("job", "sources")
     for name in ("pipeline", *rows, "sinks"):
         if name not in known:

@@ -30,7 +30,8 @@ from airflow_ft.protocol.arguments import (
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
-from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.protocol.model import CheckpointingMode, Promise
+from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources import KafkaSource, Source
@@ -196,6 +197,28 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
                 argument="conn_id",
             )
         system(sink.kind).require_clients()
+
+
+def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
+    """Refuse two sinks that write by key into one table: which of them has the last word for a key is not defined."""
+    seen: dict[tuple[str, Any], str] = {}
+    for name, sink in sinks.items():
+        place = system(sink.kind).place
+        if sink.promise is not Promise.IDEMPOTENT and place != "key":
+            continue
+        target = getattr(sink, place, None) if place else None
+        if not isinstance(target, str):
+            continue
+        other = seen.setdefault((participant_name(sink), target), name)
+        if other != name:
+            raise ConfigurationError(
+                f"sinks {other!r} and {name!r} write by key into the same {place}, {shown(target)}. A key that comes"
+                " from both would have no defined value.",
+                code="target_duplicated",
+                remedy="Keep one of the sinks, and unite the rows in the job: first.unionByName(second).",
+                sinks=[other, name],
+                target=target,
+            )
 
 
 def check_for_streams(given: Sequence[str], *, streaming: bool) -> None:

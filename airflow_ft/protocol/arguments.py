@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from datetime import datetime
+from difflib import get_close_matches
+from functools import wraps
 from inspect import isclass, isroutine
+from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 
+T = TypeVar("T")
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
@@ -62,6 +67,55 @@ def wrong(
     place = f"{of}: " if of else ""
     text = what or f"{argument} is {value}{why}."
     return ConfigurationError(f"{place}{text}", code=code, remedy=remedy, argument=argument, value=value, of=of)
+
+
+def unknown_argument(name: str, known: Sequence[str], what: str, **more: Any) -> ConfigurationError:
+    """Return the error for an argument that does not exist. `what` begins the message: "a pipeline has"."""
+    words = set(name.split("_"))
+    close = get_close_matches(name, known, 1) or [each for each in known if words & set(each.split("_"))][:1]
+    return ConfigurationError(
+        f"{what} no argument {name}.",
+        code="argument_unknown",
+        remedy=f"Did you mean {close[0]}?" if close else f"Give some of {', '.join(known)}.",
+        argument=name,
+        **more,
+    )
+
+
+def by_name(cls: type[T]) -> type[T]:
+    """Decorate a dataclass: unknown, missing and unnamed arguments raise ConfigurationError instead of TypeError."""
+    created = cls.__init__
+    name = cls.__name__
+    arguments = [each for each in fields(cls) if each.init]  # type: ignore[arg-type]
+    known = [each.name for each in arguments]
+    needed = [each.name for each in arguments if each.default is MISSING and each.default_factory is MISSING]
+
+    @wraps(created)
+    def create(self: T, *unnamed: Any, **named: Any) -> None:
+        if unnamed:
+            first = (needed or known)[0]
+            raise ConfigurationError(
+                f"{name} takes its arguments by name.",
+                code="argument_unnamed",
+                remedy=f"Write {name}({first}=...).",
+                of=name,
+            )
+        for each in named:
+            if each not in known:
+                raise unknown_argument(each, known, f"{name} has", of=name)
+        for each in needed:
+            if each not in named:
+                raise ConfigurationError(
+                    f"{each} of {name} is missing.",
+                    code="argument_missing",
+                    remedy=f"Give {each}=...",
+                    argument=each,
+                    of=name,
+                )
+        created(self, **named)
+
+    cls.__init__ = create  # type: ignore[assignment, method-assign]
+    return cls
 
 
 def is_template(value: object) -> bool:

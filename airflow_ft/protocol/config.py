@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_ft.protocol.arguments import refuse_object, shown
+from airflow_ft.protocol.arguments import by_name, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.flink import settings_of
 from airflow_ft.protocol.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
@@ -32,6 +32,7 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """Settings for a pipeline's checkpoints and their retention (names as in Flink's CheckpointConfig).

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_ft.protocol.arguments import check_type, shown, wrong
+from airflow_ft.protocol.arguments import by_name, check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import DeadLettersError
 from airflow_ft.protocol.numbers import count_text
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
     """The sink of dead letters, and how many a checkpoint may have. Beyond the limit the checkpoint fails before any

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.arguments import by_name, shown, wrong
 from airflow_ft.protocol.decision_log import CountLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -160,6 +160,7 @@ def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError
     return failed.located(**{name: getattr(error, name) for name in where})
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class NoRestart(RestartStrategy):
     """The first failure is the last."""
@@ -173,6 +174,7 @@ class NoRestart(RestartStrategy):
         return None
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class FixedDelay(RestartStrategy):
     """A number of times, with the same wait before each. The number is for good: no success sets it back.
@@ -197,6 +199,7 @@ class FixedDelay(RestartStrategy):
         return self.delay.total_seconds() if self.attempts is None or restarts.count <= self.attempts else None
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class FailureRate(RestartStrategy):
     """For as long as failures are rare enough, with the same wait before each restart.
@@ -228,6 +231,7 @@ class FailureRate(RestartStrategy):
         return self.delay.total_seconds()
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class ExponentialDelay(RestartStrategy):
     """Restart with a wait that grows with each failure, until a run without failures resets it.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import check_known, check_options, check_text, check_type
+from airflow_ft.protocol.arguments import by_name, check_known, check_options, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class CustomSource(PlainSource):
     """Rows of a Python class that implements Spark's data source API.

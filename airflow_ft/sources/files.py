@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_ft.protocol.arguments import bound, check_options, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import bound, by_name, check_options, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.exactness import EXACT, refuse_inexact
 from airflow_ft.sources.names import scheme
@@ -83,6 +83,7 @@ def _check_path(path: str) -> None:
         )
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class FileSource(PlainSource):
     """Files of one format in a folder.

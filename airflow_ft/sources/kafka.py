@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ft.protocol.arguments import (
     bound,
+    by_name,
     check_options,
     check_text,
     check_texts,
@@ -49,6 +50,7 @@ _RESERVED = {
 }
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource:
     """Topics of one Kafka cluster; rows have Spark's columns: key, value, topic, partition, offset, timestamp,

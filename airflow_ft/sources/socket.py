@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.arguments import by_name, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class SocketSource(PlainSource):
     """Lines of UTF-8 that a server sends; rows have the column `value`.

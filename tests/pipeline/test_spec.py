@@ -16,9 +16,12 @@ from airflow_ft import (
     CheckpointConfig,
     CheckpointingMode,
     FileSource,
+    FilesSink,
+    HBaseSink,
     KafkaSink,
     KafkaSource,
     MySqlSink,
+    RedisSink,
     SocketSource,
 )
 from airflow_ft.pipeline.resolved import checkpointing_of, delivery_context, resolve
@@ -457,3 +460,55 @@ def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(m
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "k8s://https://host")
     with raises(ConfigurationError, "log_in_bucket", value="k8s://https://host"):
         resolve(spec(wal_root=None))
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "fields"),
+    [
+        (lambda: FilesSink(path="/data"), "argument_unknown", {"argument": "path", "of": "FilesSink"}),
+        (lambda: FilesSink(), "argument_missing", {"argument": "folder", "of": "FilesSink"}),
+        (lambda: MySqlSink("shop.orders"), "argument_unnamed", {"of": "MySqlSink"}),
+        (lambda: KafkaSource(["orders"]), "argument_unnamed", {"of": "KafkaSource"}),
+        (lambda: CheckpointConfig(time_out=timedelta(1)), "argument_unknown", {"argument": "time_out"}),
+        (lambda: FixedDelay(tries=3), "argument_unknown", {"argument": "tries"}),
+        (lambda: PipelineSpec(name="p"), "argument_unknown", {"argument": "name"}),
+    ],
+)
+def test_arguments_that_no_constructor_takes_are_refused(make: Any, code: str, fields: dict[str, Any]) -> None:
+    with raises(ConfigurationError, code, **fields):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("late", "late_after"), ("on_late", "late_after"), ("sink", "sinks"), ("topics", "")]
+)
+def test_a_wrong_argument_of_a_pipeline_names_the_nearest(given: str, meant: str) -> None:
+    with raises(ConfigurationError, "argument_unknown", argument=given) as caught:
+        take_spec({"pipeline": "p", given: 1}, ())
+    assert caught.error is not None
+    assert f"Did you mean {meant or 'none'}?" in caught.error.remedy or not meant
+
+
+@pytest.mark.parametrize(
+    "sinks",
+    [
+        {name: MySqlSink(table="t", strategy="upsert", key_columns=["id"], version_column="n") for name in "ab"},
+        {"a": HBaseSink(table="t", row_key="{id}", family="f"), "b": HBaseSink(table="t", row_key="{id}", family="f")},
+        {"a": RedisSink(key="t:{id}", strategy="atomic"), "b": RedisSink(key="t:{id}", strategy="atomic")},
+    ],
+)
+def test_two_sinks_that_write_by_key_into_one_place_are_refused(sinks: Any) -> None:
+    with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"]):
+        spec(sinks=sinks)
+
+
+@pytest.mark.parametrize(
+    "sinks",
+    [
+        {"a": MySqlSink(table="t"), "b": MySqlSink(table="t")},  # each row is inserted
+        {"a": RedisSink(key="t:{id}"), "b": RedisSink(key="u:{id}")},
+        {"a": RedisSink(key="t:{id}"), "b": RedisSink(key="t:{id}", conn_id="other")},
+    ],
+)
+def test_other_sinks_of_one_kind_are_not(sinks: Any) -> None:
+    assert set(spec(sinks=sinks).sinks) == {"a", "b"}

@@ -18,7 +18,7 @@ from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
-from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.pipeline.doctor import Patient, examine, module_of
 from airflow_ft.pipeline.resolved import delivery_context, resolve, spark_settings
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.pipeline.templates import rebuild
@@ -84,7 +84,17 @@ def from_dag(pipeline: str, file: str) -> Patient:
     delivery, spark = delivery_context(spec), spark_settings(spec)
     master = spark_master(spark.master, server_connections)
     plan = delivery.plan(sinks, carrier) if sinks else None
-    return Patient.of(spec.pipeline, delivery.wal_root, spark, master, plan, sources, left_out=left_out, dag_file=file)
+    return Patient.of(
+        spec.pipeline,
+        delivery.wal_root,
+        spark,
+        master,
+        plan,
+        sources,
+        left_out=left_out,
+        job=module_of(spec.job),
+        dag_file=file,
+    )
 
 
 def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:

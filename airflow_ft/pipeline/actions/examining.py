@@ -45,6 +45,20 @@ def lines(checks: Sequence[Check]) -> Iterator[str]:
         yield f"  {mark} {check.coded}: {check.text}"
         if check.remedy:
             yield f"          Fix: {check.remedy}"
+    yield _summary(checks)
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    """Return the last line: how many problems and warnings there are, and what to do."""
+    problems, warnings = (
+        sum(check.verdict is verdict for check in checks) for verdict in (Verdict.PROBLEM, Verdict.WARNING)
+    )
+    counts = " and ".join(
+        f"{count} {word}{'s' * (count > 1)}" for count, word in ((problems, "problem"), (warnings, "warning")) if count
+    )
+    if problems:
+        return f"{counts}: a run would fail. Follow the Fix lines, then run this check again."
+    return f"{counts}: a run would not fail." if warnings else f"All {len(checks)} checks passed."
 
 
 def require(checks: Sequence[Check], pipeline: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja
@@ -23,6 +23,7 @@ LONGEST_TTL = 20 * 365 * 86_400  # seconds, as Cassandra has it
 _NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassandraSink(ServerSink):
     """Rows of a pipeline into a Cassandra table, by its primary key. The last row of a key counts (IDEMPOTENT).

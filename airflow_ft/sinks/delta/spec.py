@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.arguments import by_name, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import check_bucket, check_sink, is_late, is_object_store, name_of, settings_of
@@ -22,6 +22,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSink:
     """Rows of a pipeline into one Delta table. No Airflow connection is needed on disk.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import (
@@ -43,6 +43,7 @@ LARGEST = 5 << 30
 _SCHEMES = ("/", "file:///", "hdfs://", "s3://")
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesSink:
     """Rows of a pipeline as files in a folder, which belongs to this pipeline alone. No Airflow connection is needed.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
@@ -25,6 +25,7 @@ MOST_BUCKETS = 1_000
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HBaseSink(ServerSink):
     """Rows of a pipeline into a table of HBase, over its Thrift gateway.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.catalog_sink import CatalogSink
 from airflow_ft.sinks.base.places import check_sink, is_late
@@ -25,6 +25,7 @@ PARTITION = re.compile(
 """A column, or a transform of one."""
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IcebergSink(CatalogSink):
     """Rows of a pipeline into one Iceberg table.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_known, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import shared_setting
@@ -41,6 +41,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ROLES = ("key", "value", "headers", "partition", "timestamp")
 
 
+@by_name
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink:
     """A topic that receives one record a row, exactly once.

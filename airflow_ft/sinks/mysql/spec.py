@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_key, is_template, shown
+from airflow_ft.protocol.arguments import by_name, check_key, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -32,6 +32,7 @@ DEFAULT_BRANCHES = 2
 MAX_BRANCHES = 32
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySqlSink(SqlSink):
     """Rows of a pipeline into one table of a MySQL (8.0 or later) or MariaDB (10.6 or later) server.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.protocol.arguments import check_known, check_text, check_texts, check_type
+from airflow_ft.protocol.arguments import by_name, check_known, check_text, check_texts, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
@@ -26,6 +26,7 @@ _MOST = 10_000
 _NAME = re.compile(r"[^%/\s]+")
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaimonSink:
     """Rows of a pipeline into one Paimon table of a filesystem catalog. No Airflow connection is needed.

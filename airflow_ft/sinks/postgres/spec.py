@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_ft.protocol.arguments import check_text, is_resolved_later, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, is_resolved_later, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -26,6 +26,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresSink(SqlSink):
     """Rows of a pipeline into one table of a PostgreSQL database (12 or later).

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
@@ -25,6 +25,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 _LONGEST_TTL = 10 * 366 * 86_400  # seconds
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSink(ServerSink):
     """Rows of a pipeline into keys of a Redis server: one primary, no cluster.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.arguments import by_name, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
@@ -19,6 +19,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
+@by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteSink:
     """Rows of a pipeline into one table of a SQLite file.
