@@ -25,7 +25,14 @@ from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.pipeline.templates import declared, without_jinja
-from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
+from airflow_ft.protocol.arguments import (
+    check_text,
+    check_type,
+    is_template,
+    raising_at_the_caller,
+    refuse_object,
+    shown,
+)
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name, plan_delivery
 from airflow_ft.sinks.registry import system
@@ -89,6 +96,7 @@ class CheckpointedPipeline(TaskGroup):
     asset: Asset | AssetAlias
     """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 
+    @raising_at_the_caller
     def __init__(
         self,
         spec: PipelineSpec | None = None,

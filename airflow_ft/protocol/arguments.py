@@ -6,17 +6,19 @@ Fields of these errors: `argument`, `value` (as `shown` writes it), and `of`, th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from datetime import datetime
 from difflib import get_close_matches
 from functools import wraps
 from inspect import isclass, isroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
@@ -82,6 +84,19 @@ def unknown_argument(name: str, known: Sequence[str], what: str, **more: Any) ->
     )
 
 
+def raising_at_the_caller(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a constructor: Airflow shows the last two frames of a ConfigurationError, one being the DAG's line."""
+
+    @wraps(function)
+    def call(*unnamed: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*unnamed, **named)
+        except ConfigurationError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return call
+
+
 def by_name(cls: type[T]) -> type[T]:
     """Decorate a dataclass: unknown, missing and unnamed arguments raise ConfigurationError instead of TypeError."""
     created = cls.__init__
@@ -114,7 +129,7 @@ def by_name(cls: type[T]) -> type[T]:
                 )
         created(self, **named)
 
-    cls.__init__ = create  # type: ignore[assignment, method-assign]
+    cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
     return cls
 
 

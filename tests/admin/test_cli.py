@@ -815,8 +815,13 @@ def test_doctor_examines_the_sinks_of_a_pipeline_whose_rows_another_task_compute
     ("text", "code", "begins", "ends"),
     [
         (None, "dag_file_invalid", "", ""),
-        ("import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n", "dag_file_invalid", "ConfigurationError: ", "]"),
-        ("import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n", "dag_file_invalid", "TypeError: ", " (line 3)"),
+        (
+            "import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n",
+            "dag_file_invalid",
+            "ConfigurationError: ",
+            "] (line 3)",
+        ),
+        ("\n1 + '2'\n", "dag_file_invalid", "TypeError: ", " (line 2)"),
         ("x = 1\nwith DAG\n", "dag_file_invalid", "SyntaxError: ", " (line 2)"),
         ("import airflow_ft as ft\n", "pipeline_not_declared", "", ""),
     ],
