@@ -6,7 +6,6 @@ hooks only test; use those providers for queries in other tasks.
 
 from __future__ import annotations
 
-import socket
 from abc import abstractmethod
 from contextlib import closing
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import with_fix
 
 _SECONDS = 10.0  # until a server that does not answer is given up
-_SPARK_PORT = 7077
 
 
 class _TestedHook(BaseHook):
@@ -180,21 +178,9 @@ class SparkMasterHook(_TestedHook):
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.spark_connection import spark_master
-        from airflow_ft.protocol.errors import SinkUnavailableError
+        from airflow_ft.spark.session import standalone
 
         master = spark_master(f"conn:{self.conn_id}", lambda _: connection)
-        if not master.startswith("spark://"):
+        if not standalone.is_standalone(master):
             return f"{master}: it starts executors with the driver, so there is nothing to test now"
-        for address in master.removeprefix("spark://").split(","):
-            host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
-            try:
-                with socket.create_connection((host.strip("[]"), int(port or _SPARK_PORT)), timeout=_SECONDS):
-                    return f"{master}: {address} accepts connections"
-            except (OSError, ValueError) as error:
-                refused = f"{address}: {error}"
-        raise SinkUnavailableError(
-            f"no Spark master answers at {master} ({refused}).",
-            code="server_unreachable",
-            remedy="Start it, or correct host and port of the connection.",
-            master=master,
-        )
+        return f"{master}: {standalone.require_master(master)} accepts connections"
