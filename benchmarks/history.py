@@ -218,7 +218,11 @@ def sqlite_place(path: Path) -> Place:
 
 
 def _postgres(bench: Bench, named: str) -> Place:
-    server, schema = bench.servers.postgres, f"history_{named}"
+    return postgres_place(bench.servers.postgres, f"history_{named}")
+
+
+def postgres_place(server: Any, schema: str) -> Place:
+    """A log in this schema of a server."""
 
     @contextmanager
     def opened() -> Iterator[Execute]:

@@ -21,7 +21,7 @@ from airflow_ft.protocol.overview import Only
 from airflow_ft.protocol.timing import summary
 from airflow_ft.store.sqlite import SqliteStore
 from benchmarks.bench import say
-from benchmarks.history import PIPELINE, RUNS, Log, checkpoint, sqlite_place
+from benchmarks.history import PIPELINE, RUNS, Log, Place, checkpoint, sqlite_place
 
 ROUNDS = 51
 SHOWN = 25
@@ -34,6 +34,12 @@ def write_log(path: Path, pipelines: int, each: int) -> int:
     """A decision log with so many pipelines in this file; the epoch of the first one."""
     place = sqlite_place(path)
     epoch = Log(place, each - 1, RUNS).epoch
+    copy_pipeline(place, pipelines, each)
+    return epoch
+
+
+def copy_pipeline(place: Place, pipelines: int, each: int) -> None:
+    """Add copies of the log's one pipeline, which has `each` checkpoints, until there are `pipelines`."""
     copied = {
         "pipeline": ("name", ""),
         "checkpoint": ("pipeline", ""),
@@ -51,7 +57,6 @@ def write_log(path: Path, pipelines: int, each: int) -> int:
                 f" WHERE t.{of} = ?{more}",
                 PIPELINE,
             )
-    return epoch
 
 
 class Asked:
