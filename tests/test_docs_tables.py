@@ -123,7 +123,7 @@ def test_a_restart_strategy_has_these_settings_and_defaults(strategy: type[Resta
     assert rows.keys() == {each.__name__ for each in RESTARTS}
     call, kind, what = rows[strategy.__name__]
     known = {each.name: each.default for each in fields(strategy)}  # type: ignore[arg-type]
-    assert call == f"`{strategy.__name__}({', '.join(known)})`"
+    assert call == f"`{strategy.__name__}({', '.join(f'{name}=' for name in known)})`"
     assert kind == f"`{strategy.kind}`"
     words = [
         r"(?:once|1)" if each == 1 else re.escape("without end" if each is None else default_text(each))

@@ -36,7 +36,7 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
         raise SinkAccessError(
             f"the Airflow connection has the type {connection.conn_type!r}, which is for {here} and not for {there}.",
             code="connection_invalid",
-            remedy=f"Give a connection of type {wanted} as conn_id, or correct the type of this one.",
+            remedy=f"Name a connection of type {wanted}, or correct the type of this one.",
             participant=connection.conn_id,
             fields=["conn_type"],
             conn_type=connection.conn_type,

@@ -70,6 +70,7 @@ class DoctorOperator(CheckpointOperator):
             delivery.plan(spec.sinks, spec.commit_point),
             spec.sources,
             job=module_of(spec.job),
+            computes=not spec.is_external,
             dag_file=self.dag_file,
         )
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())

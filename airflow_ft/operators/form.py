@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.arguments import is_resolved_later, is_template
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FULL_REFRESH, FromSavepoint
 from airflow_ft.protocol.model import CheckpointingMode
 
@@ -60,6 +62,30 @@ def pipeline_params() -> dict[str, Any]:
     }
 
 
+_ASKED = ("dry_run", "rewind", FULL_REFRESH)
+"""Fields of the form that a run must not pass over."""
+
+
+def check_form(spec: PipelineSpec, params: Mapping[str, Any], *, used: bool) -> None:
+    """Refuse a DAG whose form has the fields of `pipeline_params` that its pipeline does not use, and the reverse."""
+    own = [spec.dry_run is False, spec.rewind is False, spec.from_savepoint is None]
+    if not used and all(own) and all(name in params for name in _ASKED):
+        raise ConfigurationError(
+            "the DAG's form has the fields of pipeline_params, but the pipeline would pass over them: a dry run would"
+            " deliver.",
+            code="form_unused",
+            remedy="Add from_params=True to CheckpointedPipeline, or remove params=pipeline_params() from the DAG.",
+            pipeline=spec.pipeline,
+        )
+    if used and not any(name in params for name in pipeline_params()):
+        raise ConfigurationError(
+            "from_params is True, but the DAG's form has none of the fields of pipeline_params.",
+            code="form_unused",
+            remedy="Add params=pipeline_params() to the DAG, or remove from_params.",
+            pipeline=spec.pipeline,
+        )
+
+
 def by_params(spec: PipelineSpec) -> PipelineSpec:
     """The pipeline with Jinja for the fields of `pipeline_params`, where its author has written none himself.
 
@@ -71,7 +97,7 @@ def by_params(spec: PipelineSpec) -> PipelineSpec:
     for name in ("dry_run", "rewind"):
         if getattr(spec, name) is False:
             changes[name] = f"{{{{ params.get({name!r}, False) }}}}"
-    if spec.from_savepoint is None and not starts_from_scratch:
+    if spec.from_savepoint is None and not starts_from_scratch and not spec.is_external:
         changes["from_savepoint"] = FromSavepoint.from_params()
     return replace(spec, **changes)
 

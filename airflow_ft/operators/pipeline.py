@@ -14,7 +14,7 @@ from airflow_ft.operators.branches import AnnounceOperator, LoadBranchOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.external import ExternalFolderOperator, ExternalStageOperator
-from airflow_ft.operators.form import by_params
+from airflow_ft.operators.form import by_params, check_form
 from airflow_ft.operators.place import is_mapped
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
@@ -24,6 +24,7 @@ from airflow_ft.pipeline.assets import declared_asset
 from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
+from airflow_ft.pipeline.spec_checks import check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
 from airflow_ft.protocol.arguments import (
     check_text,
@@ -107,6 +108,13 @@ class CheckpointedPipeline(TaskGroup):
         default_args: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
+        if alone := [name for name in arguments if name in _OF_ONE_TASK]:
+            raise ConfigurationError(
+                f"{alone[0]} is an argument of a single task, and CheckpointedPipeline has several.",
+                code="argument_unknown",
+                remedy=f"Remove {alone[0]}. Or build the pipeline from single operators (docs/operators.md).",
+                argument=alone[0],
+            )
         if spec is None:
             spec, arguments = take_spec(arguments, (*_OF_THE_GROUP, *_OF_ALL_TASKS))
         check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
@@ -118,6 +126,7 @@ class CheckpointedPipeline(TaskGroup):
                 argument=besides[0],
             )
         check_type("from_params", from_params, bool, "Give True or False.")
+        check_varying_position(spec.position, spec.pipeline)
         if from_params:
             spec = by_params(spec)
         if spec.is_rendered:
@@ -152,6 +161,9 @@ class CheckpointedPipeline(TaskGroup):
         usual = OF_A_STREAM if spec.streaming else USUAL
         self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
         self.spec = spec
+        check_form(spec, self.dag.params, used=from_params)
+        if spec.streaming:
+            _check_time_outs(spec, self.default_args, self.dag)
         with self:
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
@@ -170,6 +182,25 @@ class CheckpointedPipeline(TaskGroup):
         self.commit_order = planned.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
+
+
+def _check_time_outs(spec: PipelineSpec, default_args: Mapping[str, Any], dag: Any) -> None:
+    """Refuse time-outs of Airflow that would end a stream."""
+    found = {
+        "execution_timeout": default_args.get("execution_timeout"),
+        "dagrun_timeout": getattr(dag, "dagrun_timeout", None),
+    }
+    for name, value in found.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} is {value}, which would end the stream: it runs until it is stopped.",
+                code="arguments_conflict",
+                remedy="Pass execution_timeout=None to CheckpointedPipeline."
+                if name == "execution_timeout"
+                else "Remove dagrun_timeout from the DAG.",
+                pipeline=spec.pipeline,
+                argument=name,
+            )
 
 
 def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:

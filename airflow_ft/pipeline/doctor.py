@@ -48,7 +48,8 @@ class Patient:
     """Pipeline to examine. Without `participants` the decision log lists them; only a DAG knows `sources`.
 
     `left_out` are parts of the DAG that cannot be examined, and why. `job` names the module of a job; "": it has none,
-    or only a run knows it. `dag_file` is for remedies; "": unknown.
+    or only a run knows it. `store` is the DAG's decision log; None: the configured one. `computes`: it has a job of
+    Spark. `dag_file` is for remedies; "": unknown.
     """
 
     pipeline: str
@@ -60,6 +61,8 @@ class Patient:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
+    store: str | None = None
+    computes: bool = True
     dag_file: str = ""
 
     @classmethod
@@ -121,7 +124,7 @@ def examine(
             checks.append(_failed("decision log", error))
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
-        lambda: _spark(patient),
+        *([lambda: _spark(patient)] if patient.computes else []),
         lambda: _job(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),

@@ -32,10 +32,11 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
-from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.position import Position, check_bounds
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.sources.modes import check_mode
+from airflow_ft.spark.session.masters import check_conf, check_master
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
@@ -80,13 +81,29 @@ def check_position(position: object, fields: Mapping[str, Any]) -> None:
             remedy=f"Remove position, or remove {', '.join(given)}.",
             arguments=["position", *given],
         )
+    check_bounds(position)
     if not is_late_anywhere(position):
         Position.of(position)
+
+
+def check_varying_position(position: object, pipeline: str) -> None:
+    """Refuse a position of a DAG that is the same in each run: rows of an equal position are delivered once."""
+    if position is None or is_late_anywhere(position):
+        return
+    raise ConfigurationError(
+        f"position is {shown(position)} in each run, so only the first run would deliver rows.",
+        code="position_constant",
+        remedy='Write what names the rows of a run, such as position="{{ ds }}" or "{{ params.snapshot }}".',
+        pipeline=pipeline,
+        argument="position",
+    )
 
 
 def check_split(job: object, sinks: Mapping[str, SinkSpec], optional: Collection[str]) -> None:
     """Check the split of a job of the DAG file, which is known; the driver checks a module after the import."""
     apart = [name for name in sinks if name not in optional]
+    if isinstance(job, InlineJob):
+        job.check_split(apart, optional)
     if isinstance(job, InlineJob) and not job.divides and len(apart) > 1:
         raise ConfigurationError(
             f"the job {job.reference} has no split(batch), but several sinks: {', '.join(apart)}.",
@@ -102,6 +119,8 @@ def check_places(wal_root: str | None, **texts: str | None) -> None:
     """Check the places that a pipeline names: `wal_root`, and other `texts` by their arguments' names."""
     for name, text in {**texts, "wal_root": wal_root}.items():
         check_text(name, text, optional=True)
+    master = texts.get("spark_master")
+    check_master(master if isinstance(master, str) else None)
     if not wal_root or is_template(wal_root):
         return
     if not wal_root.startswith(_ROOTS):
@@ -144,6 +163,7 @@ def check_spark(
         elif not is_resolved_later(value):  # it may be a secret: show only its type
             remedy = f'Give text: {{"{name}": "..."}}.'
             raise wrong(f"spark_conf[{name!r}]", f"a {type(value).__name__}", remedy)
+    check_conf(spark_conf)
     if isinstance(jars, str):
         refuse_object("jars", jars)
     elif jars is not None and not is_resolved_later(jars):
@@ -200,11 +220,15 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
 
 
 def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
-    """Refuse two sinks that write by key into one table: which of them has the last word for a key is not defined."""
+    """Refuse two sinks that write by key into one table, because which has the last word for a key is not defined.
+
+    Also two sinks of a participant that has one table.
+    """
     seen: dict[tuple[str, Any], str] = {}
     for name, sink in sinks.items():
         place = system(sink.kind).place
-        if sink.promise is not Promise.IDEMPOTENT and place != "key":
+        by_key = sink.promise is Promise.IDEMPOTENT or place == "key"
+        if not by_key and sink.conn_id:
             continue
         target = getattr(sink, place, None) if place else None
         if not isinstance(target, str):
@@ -212,8 +236,8 @@ def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
         other = seen.setdefault((participant_name(sink), target), name)
         if other != name:
             raise ConfigurationError(
-                f"sinks {other!r} and {name!r} write by key into the same {place}, {shown(target)}. A key that comes"
-                " from both would have no defined value.",
+                f"sinks {other!r} and {name!r} write into the same {place}, {shown(target)}."
+                + (" A key that comes from both would have no defined value." if by_key else ""),
                 code="target_duplicated",
                 remedy="Keep one of the sinks, and unite the rows in the job: first.unionByName(second).",
                 sinks=[other, name],

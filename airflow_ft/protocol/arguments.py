@@ -20,12 +20,23 @@ from airflow_ft.protocol.inline_job import InlineJob
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+_SYNONYMS: Mapping[str, Sequence[str]] = {
+    "key": ("key_columns", "primary_key", "row_key"),
+    "keys": ("key_columns", "primary_key", "row_key", "key"),
+    "path": ("folder", "table"),
+    "table": ("topic", "key", "folder"),
+    "topic": ("topics", "table"),
+    "schedule": ("interval",),
+}
+"""Names that another sink, source or system has for an argument."""
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
     r"|<airflow\.\S+ object at 0x"
 )
 """The look of Airflow objects that have their values only in a run. The output of a task formats as Jinja."""
+_OF_A_DAG = "unusual_prefix_"
+"""The begin of the name that Airflow gives to the module of a DAG file."""
 _LONGEST = 60
 _LONGEST_BARRIER = 250
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
@@ -71,14 +82,22 @@ def wrong(
     return ConfigurationError(f"{place}{text}", code=code, remedy=remedy, argument=argument, value=value, of=of)
 
 
-def unknown_argument(name: str, known: Sequence[str], what: str, **more: Any) -> ConfigurationError:
-    """Return the error for an argument that does not exist. `what` begins the message: "a pipeline has"."""
+def closest(name: str, known: Sequence[str]) -> list[str]:
+    """Return the known name that is meant, if one is similar, a usual synonym or has a word of it."""
     words = set(name.split("_"))
-    close = get_close_matches(name, known, 1) or [each for each in known if words & set(each.split("_"))][:1]
+    synonyms = [each for each in _SYNONYMS.get(name, ()) if each in known]
+    return (synonyms or get_close_matches(name, known, 1) or [e for e in known if words & set(e.split("_"))])[:1]
+
+
+def unknown_argument(
+    name: str, known: Sequence[str], what: str, *, remedy: str = "", **more: Any
+) -> ConfigurationError:
+    """Return the error for an argument that does not exist. `what` begins the message: "a pipeline has"."""
+    close = closest(name, known)
     return ConfigurationError(
         f"{what} no argument {name}.",
         code="argument_unknown",
-        remedy=f"Did you mean {close[0]}?" if close else f"Give some of {', '.join(known)}.",
+        remedy=remedy or (f"Did you mean {close[0]}?" if close else f"Give some of {', '.join(known)}."),
         argument=name,
         **more,
     )
@@ -98,7 +117,10 @@ def raising_at_the_caller(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def by_name(cls: type[T]) -> type[T]:
-    """Decorate a dataclass: unknown, missing and unnamed arguments raise ConfigurationError instead of TypeError."""
+    """Decorate a dataclass: unknown, missing and unnamed arguments raise ConfigurationError instead of TypeError.
+
+    Its class attribute `meant`, if there is one, holds remedies for arguments that it does not have.
+    """
     created = cls.__init__
     name = cls.__name__
     arguments = [each for each in fields(cls) if each.init]  # type: ignore[arg-type]
@@ -108,16 +130,19 @@ def by_name(cls: type[T]) -> type[T]:
     @wraps(created)
     def create(self: T, *unnamed: Any, **named: Any) -> None:
         if unnamed:
-            first = (needed or known)[0]
+            meant = [*needed, *(each for each in known if each not in needed)][: len(unnamed)]
             raise ConfigurationError(
                 f"{name} takes its arguments by name.",
                 code="argument_unnamed",
-                remedy=f"Write {name}({first}=...).",
+                remedy=f"Write {name}({', '.join(f'{each}=...' for each in meant)}).",
                 of=name,
             )
         for each in named:
             if each not in known:
-                raise unknown_argument(each, known, f"{name} has", of=name)
+                remedy = getattr(cls, "meant", {}).get(each, "")
+                if each == "conn_id" and not remedy:
+                    remedy = f"Remove conn_id: {name} needs no connection."
+                raise unknown_argument(each, known, f"{name} has", remedy=remedy, of=name)
         for each in needed:
             if each not in named:
                 raise ConfigurationError(
@@ -371,7 +396,11 @@ def check_job(job: object) -> None:
     if isinstance(job, InlineJob):
         return
     remedy = 'Give "package.module" or "package.module:Name" as text. Spark\'s driver imports it.'
-    if isclass(job):
+    if hasattr(type(job), "transform"):
+        remedy = f"Give the class: job={type(job).__name__}, without parentheses. Its arguments belong into job_args."
+    elif getattr(job, "__module__", "") == "__main__" or str(getattr(job, "__module__", "")).startswith(_OF_A_DAG):
+        remedy = "Write @airflow_ft.job above it."
+    elif isclass(job):
         remedy = f'Write @airflow_ft.job above it, or name it: "{job.__module__}:{job.__qualname__}".'
     elif isroutine(job):
         remedy = f'Write @airflow_ft.job above it, or name its module: "{job.__module__}", with a function `transform`.'

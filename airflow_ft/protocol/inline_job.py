@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
@@ -114,6 +114,27 @@ class InlineJob:
             missing=missing,
         )
 
+    def check_split(self, required: Collection[str], optional: Collection[str]) -> None:
+        """Raise ConfigurationError if `split` returns names that are not those of the sinks.
+
+        Check nothing unless each `return` in it is a dictionary whose keys are text.
+        """
+        for names in _returned(self.parts[-1].text if self.parts else ""):
+            missing = [name for name in required if name not in names]
+            unknown = sorted(names.difference(required, optional))
+            if not missing and not unknown:
+                continue
+            what = [f"returns nothing for {', '.join(missing)}"] if missing else []
+            what += [f"returns rows for {', '.join(unknown)}, which is not a sink of the pipeline"] if unknown else []
+            raise ConfigurationError(
+                f"split of the job {self.reference} {' and '.join(what)}.",
+                code="split_unfit",
+                remedy=f"Return a DataFrame for each sink: {', '.join([*required, *optional])}.",
+                job=self.reference,
+                missing=missing,
+                unknown=unknown,
+            )
+
     def __str__(self) -> str:
         """Return the text that Airflow shows and uses to detect a new version of a DAG."""
         return f"{self.reference} (sha256 {self.sha256[:16]})"
@@ -136,6 +157,42 @@ def _statements(text: str) -> list[ast.stmt]:
     block = ast.parse(f"if True:\n{text}").body[0]  # it may be inside a `with`
     assert isinstance(block, ast.If)
     return block.body
+
+
+def _returned(text: str) -> list[set[str]]:
+    """Return the keys of each dictionary that `split` of a job returns; none if one of them is not written out."""
+    nodes = [node for node in _statements(text) if isinstance(node, ast.ClassDef)] if text else []
+    splits = [each for node in nodes for each in node.body if getattr(each, "name", "") == "split"]
+    found: list[set[str]] = []
+    for split in splits:
+        if not isinstance(split, ast.FunctionDef) or split.decorator_list:
+            return []
+        for each in _returns(split.body):
+            value = each.value
+            if not isinstance(value, ast.Dict):
+                return []
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
+            if not all(isinstance(key, str) for key in keys):
+                return []
+            found.append({str(key) for key in keys})
+    return found
+
+
+def _returns(body: Sequence[ast.stmt]) -> Iterator[ast.Return]:
+    """Yield the `return` statements of a function, and none of functions and classes inside it."""
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            yield statement
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = [each for each in ast.iter_child_nodes(statement) if not isinstance(each, ast.expr)]
+            yield from _returns([each for child in inner for each in _inside(child)])
+
+
+def _inside(node: ast.AST) -> list[ast.stmt]:
+    """Return a statement, or those of a handler or case that is none itself."""
+    if isinstance(node, ast.stmt):
+        return [node]
+    return [each for child in ast.iter_child_nodes(node) for each in _inside(child)]
 
 
 def _taken_by(

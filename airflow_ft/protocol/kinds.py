@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.arguments import closest, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
 
@@ -25,7 +25,7 @@ class Duration:
 
     @property
     def remedy(self) -> str:
-        least = f" of at least {self.least.total_seconds():g} s" if self.least else ""
+        least = f" of at least {self.least.total_seconds():g} s"
         return f"Give a timedelta{least}" + (", or None for never." if self.never else ".")
 
     def is_good(self, value: object) -> bool:
@@ -161,10 +161,12 @@ def read_settings(owner: type, data: Mapping[str, Any], argument: str) -> dict[s
     """
     kinds = kinds_of(owner)
     if unknown := sorted(str(name) for name in set(data) - set(kinds)):
+        close = closest(unknown[0], list(kinds))
+        meant = f"Did you mean {close[0]}?" if close else f"Remove {', '.join(unknown)}."
         raise ConfigurationError(
             f"{argument} has no setting {', '.join(unknown)}.",
             code="argument_unknown",
-            remedy=f"Remove {', '.join(unknown)}. {argument} has {', '.join(kinds) or 'no settings'}.",
+            remedy=f"{meant} {argument} has {', '.join(kinds) or 'no settings'}.",
             argument=unknown[0],
             of=argument,
         )

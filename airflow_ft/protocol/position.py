@@ -132,6 +132,15 @@ class Position:
         return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
+def check_bounds(given: object) -> None:
+    """Raise ConfigurationError for an interval with one bound, such as {"start", "stop"}. Bounds may be Jinja."""
+    if not isinstance(given, Mapping) or len(there := _BOUNDS & given.keys()) != 1:
+        return
+    [bound] = there
+    [other] = _BOUNDS - there
+    raise wrong("position", shown(given), f"Give {other}, too.", why=f", which has {bound} and no {other}")
+
+
 def _normal(given: object) -> tuple[PositionKind, Any]:
     if isinstance(given, int) and not isinstance(given, bool):
         return PositionKind.NUMBER, given
@@ -141,6 +150,7 @@ def _normal(given: object) -> tuple[PositionKind, Any]:
         return PositionKind.NAME, given
     if isinstance(given, Mapping) and set(given) == _BOUNDS:
         return PositionKind.INTERVAL, _interval(given)
+    check_bounds(given)
     if isinstance(given, list | tuple | Mapping) and given:
         _refuse_vague(given)
         check_plain("position", given)

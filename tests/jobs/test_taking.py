@@ -207,7 +207,7 @@ def test_whatever_can_be_called_with_two_arguments_is_a_job(tmp_path: Path, text
     [
         (PLAIN, True),
         (CLASS, True),
-        (f"{CLASS}    def split(self, batch):\n        return {{}}\n", False),
+        (f"{CLASS}    def split(self, batch):\n        return {{'orders': batch, 'refunds': batch}}\n", False),
         (f"{CLASS}    def __init__(self):\n        self.split = print\n", False),
         (f"class Base:\n    def split(self, batch):\n        pass\n{CLASS.replace('Orders:', 'Orders(Base):')}", False),
     ],
@@ -217,7 +217,8 @@ def test_several_sinks_without_a_split_are_refused_where_they_are_declared(
 ) -> None:
     found = job_of(tmp_path / "orders.py", text, "transform" if text == PLAIN else "Orders")
     several = {**DECLARED, "job": found, "sinks": {name: SqliteSink(table=name) for name in ("orders", "refunds")}}
-    PipelineSpec(**{**DECLARED, "job": found})
+    if is_refused:
+        PipelineSpec(**{**DECLARED, "job": found})
     PipelineSpec(**several, dead_letters="refunds")
     if is_refused:
         with pytest.raises(ConfigurationError) as caught:
@@ -364,3 +365,48 @@ def test_job_args_are_compared_with_what_the_job_takes(
         PipelineSpec(**DECLARED, job=job, job_args=given)
     assert "job_args" in caught.value.remedy and caught.value.pipeline == "orders"
     assert all(name in caught.value.what for name in named)
+
+
+SPLIT = f"{CLASS}    def split(self, batch):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "missing", "unknown"),
+    [
+        ("return {'orders': batch}", ["refunds"], []),
+        ("return {'orders': batch, 'refunds': batch, 'refund': batch}", [], ["refund"]),
+        ("if batch:\n            return {'order': batch}\n        return {}", ["orders", "refunds"], ["order"]),
+        (
+            "try:\n            pass\n        except ValueError:\n            return {}\n        return {}",
+            ["orders", "refunds"],
+            [],
+        ),
+    ],
+)
+def test_names_that_a_split_returns_are_compared_with_the_sinks(
+    tmp_path: Path, body: str, missing: list[str], unknown: list[str]
+) -> None:
+    with raises(ConfigurationError, "split_unfit", missing=missing, unknown=unknown):
+        _declare(tmp_path, f"{SPLIT}{body}\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return {'orders': batch, 'refunds': batch, 'rejected': batch}",
+        "return {'orders': batch, 'refunds': batch}",
+        "found = {'orders': batch}\n        return found",
+        "return {name: batch for name in ('a', 'b')}",
+        "return {**batch, 'a': batch}",
+        "def inner():\n            return {'a': batch}\n        return {'orders': batch, 'refunds': batch}",
+    ],
+)
+def test_other_splits_are_left_to_the_driver(tmp_path: Path, body: str) -> None:
+    _declare(tmp_path, f"{SPLIT}{body}\n")
+
+
+def _declare(folder: Path, text: str) -> None:
+    sinks = {name: SqliteSink(table=name) for name in ("orders", "refunds", "rejected")}
+    PipelineSpec(
+        **{**DECLARED, "job": job_of(folder / "orders.py", text, "Orders"), "sinks": sinks}, dead_letters="rejected"
+    )

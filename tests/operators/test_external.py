@@ -259,3 +259,11 @@ def test_operators_fit_their_pipeline() -> None:
     for make in (ExternalFolderOperator, lambda **given: ExternalStageOperator(folder="/data", **given)):
         with raises(ConfigurationError, "argument_missing", argument="position"):
             make(task_id="stage", spec=spec())
+
+
+def test_a_position_that_is_the_same_in_each_run_is_refused() -> None:
+    given = {"pipeline": "orders", "sinks": {"orders": SqliteSink(table="orders", conn_id="shop")}}
+    with DAG("d", schedule=None):
+        with raises(ConfigurationError, "position_constant", argument="position"):
+            CheckpointedPipeline(**given, position="today")
+        CheckpointedPipeline(**given, position={"day": "{{ ds }}", "table": "orders"})

@@ -20,6 +20,7 @@ from airflow_ft.protocol.model import CheckpointState, RunKey
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context, do
 from tests.protocol.world import PIPELINE, World
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -157,3 +158,23 @@ def test_the_form_takes_what_a_source_takes(value: str | None) -> None:
 def test_the_form_refuses_a_start_that_no_source_takes(value: Any) -> None:
     with pytest.raises(ParamValidationError):
         ft.pipeline_params()["starting_offsets"].resolve(value)
+
+
+def _dag(params: dict[str, Any], *, from_params: bool, **changes: Any) -> None:
+    with DAG("d", schedule=None, params=params):
+        ft.CheckpointedPipeline(spec(sources=SOURCES_WITHOUT_JINJA, **changes), from_params=from_params)
+
+
+SOURCES_WITHOUT_JINJA = {"plain": SOURCES["plain"]}
+
+
+@pytest.mark.parametrize(("params", "used"), [(ft.pipeline_params(), False), ({}, True), ({"mine": 3}, True)])
+def test_a_form_that_the_pipeline_would_pass_over_is_refused(params: dict[str, Any], used: bool) -> None:
+    with raises(ConfigurationError, "form_unused", pipeline="orders"):
+        _dag(params, from_params=used)
+
+
+def test_a_form_whose_fields_the_author_uses_himself_is_not() -> None:
+    _dag(ft.pipeline_params(), from_params=False, dry_run="{{ params.dry_run }}")
+    _dag({}, from_params=False)
+    _dag(ft.dry_run_params(), from_params=True)

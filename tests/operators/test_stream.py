@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -80,3 +81,26 @@ def test_a_stream_goes_on_while_nobody_can_say_whether_its_dag_is_paused(
     assert paused() == ""
     monkeypatch.setattr(stream, "is_paused", lambda _: True)
     assert paused() == "the DAG d is paused"
+
+
+@pytest.mark.parametrize(
+    ("dag", "given", "argument"),
+    [
+        ({}, {"execution_timeout": timedelta(hours=1)}, "execution_timeout"),
+        ({"default_args": {"execution_timeout": timedelta(hours=1)}}, {}, "execution_timeout"),
+        ({"dagrun_timeout": timedelta(hours=1)}, {}, "dagrun_timeout"),
+    ],
+)
+def test_time_outs_of_airflow_that_would_end_a_stream_are_refused(
+    dag: dict[str, Any], given: dict[str, Any], argument: str
+) -> None:
+    with DAG("d", schedule=None, **dag):
+        with raises(ConfigurationError, "arguments_conflict", argument=argument):
+            CheckpointedPipeline(spec(streaming=True), **given)
+        CheckpointedPipeline(spec(pipeline="scheduled"), **given)
+
+
+def test_a_stream_may_be_exempt_from_a_time_out_of_its_dag() -> None:
+    with DAG("d", schedule=None, default_args={"execution_timeout": timedelta(hours=1)}) as dag:
+        CheckpointedPipeline(spec(streaming=True), execution_timeout=None)
+    assert dag.tasks[0].execution_timeout is None

@@ -21,6 +21,7 @@ from airflow_ft import (
     KafkaSink,
     KafkaSource,
     MySqlSink,
+    PaimonSink,
     RedisSink,
     SocketSource,
 )
@@ -243,17 +244,17 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     for name, value in {
         "WAL_ROOT": "/of/all",
         "SPARK_MASTER": "local[3]",
-        "SPARK_CONF": '{"a": "1", "b": "1"}',
+        "SPARK_CONF": '{"spark.a": "1", "spark.b": "1"}',
         "SPARK_JARS": "/jars",
         "KEEP_SESSION": "60",
         "CHECKPOINTING": '{"quarantine_after": "never", "num_retained": 9}',
     }.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
-    found = resolve(spec(spark_conf={"b": "2"}))
+    found = resolve(spec(spark_conf={"spark.b": "2"}))
     assert (found.wal_root, found.spark.master, found.spark.jars) == ("/of/all", "local[3]", ("/jars",))
-    assert (found.spark.conf, found.spark.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
+    assert (found.spark.conf, found.spark.keep_session) == ({"spark.a": "1", "spark.b": "2"}, timedelta(minutes=1))
     assert (found.checkpointing.quarantine_after, found.checkpointing.num_retained) == (None, 9)
-    settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.a")
+    settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.spark.a")
     assert found.stored["configured"] == sorted((*settled, "jars", "keep_session", "spark_master", "wal_root"))
     assert found.stored["jars"] == "/jars" and "configured" not in SPEC_FIELDS
     assert delivery_context(spec()) == found.delivery
@@ -268,7 +269,7 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     assert (found.wal_root, found.spark.master, found.spark.jars) == ("/own", "yarn", ())
     assert found.spark.keep_session == timedelta(0)
     assert (found.checkpointing.quarantine_after, found.checkpointing.num_retained) == (timedelta(1), 9)
-    assert found.stored["configured"] == ["checkpointing.num_retained", "spark_conf.a", "spark_conf.b"]
+    assert found.stored["configured"] == ["checkpointing.num_retained", "spark_conf.spark.a", "spark_conf.spark.b"]
 
 
 @pytest.mark.airflow
@@ -512,3 +513,38 @@ def test_two_sinks_that_write_by_key_into_one_place_are_refused(sinks: Any) -> N
 )
 def test_other_sinks_of_one_kind_are_not(sinks: Any) -> None:
     assert set(spec(sinks=sinks).sinks) == {"a", "b"}
+
+
+@pytest.mark.parametrize("master", ["YARN", "yarn-client", "locall[*]", "local[x]", "mesos://a", "spark:/a:7077"])
+def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
+    with raises(ConfigurationError, "master_invalid", argument="spark_master"):
+        spec(spark_master=master)
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        *("local", "local[2]", "local[*]", "local[4, 2]", "local-cluster[2,1,1024]", "yarn", "spark://a:7077,b:7077"),
+        *("k8s://https://a:443", "conn:spark", "{{ params.master }}"),
+    ],
+)
+def test_a_master_that_spark_knows_is_not(master: str) -> None:
+    assert spec(spark_master=master).spark_master == master
+
+
+@pytest.mark.parametrize("conf", [{"executor.memory": "1g"}, {"spark.submit.deployMode": "cluster"}])
+def test_settings_that_spark_ignores_or_that_move_the_driver_are_refused(conf: dict[str, str]) -> None:
+    with raises(ConfigurationError, "argument_invalid"):
+        spec(spark_conf=conf)
+
+
+@pytest.mark.parametrize("position", [{"start": "{{ a }}", "stop": "{{ b }}"}, {"end": "2026-11-28"}])
+def test_an_interval_with_one_bound_is_refused(position: Any) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument="position"):
+        PipelineSpec(pipeline="orders", position=position, sinks=SINKS)
+
+
+def test_two_sinks_of_one_table_without_a_connection_are_named_as_such() -> None:
+    table = "/warehouse/shop.db/orders"
+    with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"], target=table):
+        spec(sinks={"a": PaimonSink(table=table), "b": PaimonSink(table=table)})

@@ -57,7 +57,7 @@ def doctor(args: Namespace) -> None:
     patient = from_dag(args.pipeline, args.dag) if args.dag else configured(args.pipeline, server_connections)
     checks = examine(
         patient,
-        lambda: open_configured_store(args.store, server_connections),
+        lambda: open_configured_store(args.store or patient.store, server_connections),
         server_connections,
         participants(),
     )
@@ -93,6 +93,8 @@ def from_dag(pipeline: str, file: str) -> Patient:
         sources,
         left_out=left_out,
         job=module_of(spec.job),
+        store=spec.store,
+        computes=not spec.is_external,
         dag_file=file,
     )
 

@@ -22,6 +22,9 @@ class CatalogSink(SinkArguments):
     table: str
     name: str
 
+    meant: ClassVar[Mapping[str, str]] = {
+        "conn_id": 'Write the connection first in the table: table="CONNECTION.SCHEMA.TABLE".'
+    }
     kind: ClassVar[str]
     promise: ClassVar[Promise]
 
