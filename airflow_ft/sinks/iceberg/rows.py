@@ -33,8 +33,8 @@ from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.refused import Refused, accepted, has_rows
 from airflow_ft.wal.filesystem import filesystem, link_file
 
-_AT_ONCE = 64 << 20
-"""Bytes of rows in memory that become a file, or one for each partition."""
+_AT_ONCE = 128 << 20
+"""Bytes of rows in memory that become a file, or one for each partition. Smaller files take more CPU time."""
 _CHUNK = 1 << 20
 
 Kept = MutableMapping[tuple[int, int], list[DataFile]]
