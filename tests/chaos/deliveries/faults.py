@@ -26,8 +26,8 @@ NAMES = {
 _WRITES = (".prepare", ".commit", "producer.init", "producer.flush", "producer.write", "coordinator.end")
 # Where something is written down or made visible.
 _DECISIVE = re.compile(
-    r"COMMIT|XA |LOAD|INSERT|UPDATE|EVAL|BATCH|mutateRowsTs|checkAndPut|commit_table|add_partitions|write (snapshot|document)|"
-    r"producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
+    r"COMMIT|XA |LOAD|INSERT|UPDATE|EVAL|BATCH|mutateRowsTs|checkAndPut|commit_table|add_partitions|"
+    r"write (snapshot|document)|producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
     r"|store\.(take_epoch|trigger|publish|end_stage|plan|begin_attempt|vote|decide|record_proof|finalise|prune)$"
 )
 _COMMITS = {"postgres": b"COMMIT\0", **dict.fromkeys(NEWEST, b"")}

@@ -1,4 +1,4 @@
-"""Redis, HBase, Cassandra, Iceberg, Paimon and Hive from outside: their tables, their readers, and what their sinks remember.
+"""Redis, HBase, Cassandra, Iceberg, Paimon and Hive from outside: tables, readers, and what the sinks remember.
 
 Each has clients of its own, past the proxies; nothing of the package under test is used.
 """
