@@ -117,7 +117,10 @@ class Striker:
         zombie = None if child.has_ended else child
         try:
             return Strike(at, self._look(), True, End("stopped" if zombie else "killed"), zombie)
-        except sqlite3.OperationalError:  # it stopped while it held SQLite's lock against readers, too: it is ended
+        except sqlite3.OperationalError:
+            if zombie is None:
+                raise
+            # It holds SQLite's lock against readers, too, so it is ended: no zombie can be tried here.
             return Strike(at, [], False, End("stopped within SQLite's lock"))
 
     def _rival(
