@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
 from benchmarks.into_folder import IntoFolder
@@ -27,6 +25,7 @@ class IntoIceberg(IntoFolder):
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench, "iceberg")
+        self._appending = bench.servers.worker("benchmarks.iceberg_appending")
 
     @property
     def _extra(self) -> dict[str, str]:
@@ -39,7 +38,9 @@ class IntoIceberg(IntoFolder):
         contenders = [
             self.ours("adopted", IcebergSink(table="lake.shop.orders"), self._made),
             self.ours("written again", IcebergSink(table="lake.shop.orders", create=False), self._with_another_name),
-            self._contender(PLAIN, self._append, prepared=lambda: self._made(self.bench.table.schema)),
+            self._contender(
+                PLAIN, self._append, self._appending.pid, prepared=lambda: self._made(self.bench.table.schema)
+            ),
         ]
         claims = [
             Claim("WAL -> Iceberg, `adopted` against pyiceberg's append", "adopted", (PLAIN,), 3),
@@ -61,10 +62,9 @@ class IntoIceberg(IntoFolder):
         self._made(schema.set(1, schema.field(1).with_name(schema.names[1].upper())))
 
     def _append(self) -> float:
-        began = time.monotonic()
-        with closing(self._catalog()) as catalog:
-            catalog.load_table("shop.orders").append(pq.read_table(self.bench.source))
-        return time.monotonic() - began
+        answer = self._appending.ask("append", source=str(self.bench.source), properties=self._extra)
+        seconds: float = answer["seconds"]
+        return seconds
 
     def _catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog

@@ -12,6 +12,7 @@ installed.
 | `mariadb_database`, `mysql_database`, `any_mysql_database`, `postgres_database` | function | a fresh `Database` |
 | `topic_factory`, `topic` | function | creates Kafka topics under random names; one such name |
 | `versitygw` | session | the same; skipped where it is not built |
+| `hive_s3`, `s3_keys` | session, function | a metastore that reaches `versitygw`, and its keys in the environment |
 | `own_server` | function | `own_server(MariaDb, log_bin="on")`: a server of this test alone, to be killed |
 """
 
@@ -51,6 +52,7 @@ from tools.servers import (
     VersityGw,
 )
 from tools.servers.base import local_folder
+from tools.servers.hive import s3a
 from tools.servers.versitygw import PROGRAM
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -219,6 +221,30 @@ def built_versitygw() -> None:
 def versitygw(built_versitygw: None, servers_folder: Path) -> Iterator[VersityGw]:
     with VersityGw(servers_folder / "versitygw") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def hive_s3(versitygw: VersityGw, servers_folder: Path) -> Iterator[Hive]:
+    with Hive(servers_folder / "hive-s3", options=s3a(versitygw)) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_keys(versitygw: VersityGw, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The keys of the store in the environment, also of processes that a test starts."""
+    from airflow_ft.clients import buckets
+
+    keys = {
+        "AWS_ACCESS_KEY_ID": versitygw.login,
+        "AWS_SECRET_ACCESS_KEY": versitygw.password,
+        "AWS_REGION": versitygw.region,
+        "AWS_ENDPOINT_URL": versitygw.url,
+    }
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    buckets.forget()
+    yield
+    buckets.forget()
 
 
 @pytest.fixture(scope="session")

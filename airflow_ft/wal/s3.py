@@ -52,7 +52,7 @@ class LogBucket(Bucket):
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
         if "NoSuchBucket" in text:
             what, code, number = f"there is no bucket {self.bucket!r}", "bucket_missing", errno.ENODEV
-            remedy = "Create the bucket, or correct wal_root or the endpoint of its connection. The task retries."
+            remedy = "Create the bucket, or correct the folder or the endpoint of its connection. The task retries."
         elif refused or is_refused(text):
             what, code, number = f"the store refuses it ({said(text)})", "access_refused", errno.EACCES
             remedy = "Check the keys of the connection. They must allow to list, get, put and delete objects there."
@@ -65,7 +65,12 @@ class LogBucket(Bucket):
 
 
 class S3FileSystem:
-    """Buckets; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise."""
+    """Buckets; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise.
+
+    `open_files`: how many may be written at once. Each has some parts in memory.
+    """
+
+    open_files = 40
 
     def uri(self, location: str, *names: str) -> str:
         return "/".join((str(BucketPlace.of(location)), *(name for name in names if name)))

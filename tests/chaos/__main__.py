@@ -48,7 +48,7 @@ STREAMING = {
     "at-most-once": AtMostOnce,
     "sources": ChangedSources,
 }
-SYSTEMS = ("redis", "hbase", "cassandra", "iceberg", "paimon")
+SYSTEMS = ("redis", "hbase", "cassandra", "iceberg", "paimon", "hive")
 SHARE = 20  # one of so many faults is a kill of a whole pipeline
 
 

@@ -16,7 +16,7 @@ from airflow_ft.testing.tables import Row
 from airflow_ft.testing.world import World
 from tests.conformance.values import FINITE, NESTED, NOT_FINITE, UTC_MICRO, without
 from tests.sinks.hive.world import Table, read_file
-from tools.servers import Hdfs, Hive
+from tools.servers import Hdfs, Hive, VersityGw
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="Hive")]
 FIRST_DAY, SECOND = -141_427, 1_000_000  # 1582-10-15
@@ -164,6 +164,20 @@ class TestHdfs(ParticipantConformance):
     @pytest.fixture
     def target(self, hdfs: Hdfs, hive: Hive) -> Iterator[Target]:
         table = Changed(hive, location=hdfs.url)
+        yield table
+
+    @pytest.mark.release
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        super().test_memory_does_not_grow_with_rows(world)
+
+
+class TestS3(ParticipantConformance):
+    """Files in a bucket, below a metastore's schema there, in partitions."""
+
+    @pytest.fixture
+    def target(self, versitygw: VersityGw, hive_s3: Hive, s3_keys: None) -> Iterator[Target]:
+        table = Changed(hive_s3, location=f"s3a://{versitygw.bucket}/warehouse", partition_by=("text",))
+        table.refused, table.taken, table.adopts = EMPTY, (1, 3), False
         yield table
 
     @pytest.mark.release

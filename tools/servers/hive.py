@@ -7,15 +7,29 @@ from typing import ClassVar
 
 from tools.servers.base import Options, Server, installed
 from tools.servers.hadoop import java, xml
+from tools.servers.versitygw import VersityGw
 
 _MAIN = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 _OPENED = ("java.lang", "java.net", "java.util")
 
 
+def s3a(server: VersityGw) -> Options:
+    """Return the settings with which Hadoop reaches a store."""
+    return {
+        "fs.s3a.endpoint": server.url,
+        "fs.s3a.endpoint.region": server.region,
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.connection.ssl.enabled": "false",
+        "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "fs.s3a.access.key": server.login,
+        "fs.s3a.secret.key": server.password,
+    }
+
+
 class Hive(Server):
     """A metastore whose tables lie on disk, and whose memory is a Derby; clients speak Thrift at `port`.
 
-    The options are those of metastore-site.xml.
+    The options are those of metastore-site.xml. With settings of S3A its tables may lie in a bucket, too.
     """
 
     name = "hive"
@@ -64,8 +78,12 @@ class Hive(Server):
         self._write(self.folder / "conf" / "metastore-site.xml", xml(settings))
 
     def _command(self, data: Path) -> Sequence[str]:
-        own = installed(self.jars, Path("jars", self.jars)).glob("*.jar")
-        hadoop = installed("hive", Path("jars/hive")).glob("hadoop-client-*.jar")
+        newer = installed("hive", Path("jars/hive"))
+        own = [*installed(self.jars, Path("jars", self.jars)).glob("*.jar")]
+        if any(name.startswith("fs.s3a.") for name in self.options):
+            own += installed("s3a-jars", Path("jars/s3a")).glob("*.jar")
+            own += newer.glob("slf4j-api-*.jar")  # S3A needs a newer one than Hive 3 has; it sorts before that
+        hadoop = newer.glob("hadoop-client-*.jar")
         jars = [*sorted(jar for jar in own if not jar.name.startswith("hadoop-client-")), *sorted(hadoop)]
         classes = ":".join(map(str, [self.folder / "conf", *jars]))
         opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]

@@ -14,7 +14,7 @@ from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from airflow_ft.clients import s3
 from airflow_ft.protocol.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
@@ -131,6 +131,29 @@ def check_sink(sink: Any, place: str, example: str) -> None:
             remedy=f'Give the sink a name: name="{example}".',
             argument="name",
         )
+
+
+def path_of(table: str) -> Path:
+    """Return the folder of an absolute path or of a `file:///` URI."""
+    return Path(table if table.startswith("/") else unquote(urlsplit(table).path))
+
+
+def check_path(sink: Any, remedy: str) -> None:
+    """ConfigurationError if the sink's table is neither an absolute path nor a `file:///` URI."""
+    if not sink.table.startswith(("/", "file:///")):
+        scheme = urlsplit(sink.table).scheme
+        raise unusable(sink, f"is on {scheme}, which is not supported" if scheme else "is a relative path", remedy)
+
+
+def unusable(sink: Any, what: str, remedy: str) -> ConfigurationError:
+    """Return the error for a table's folder that cannot be one."""
+    return ConfigurationError(
+        f"table of {type(sink).__name__} is {sink.table!r}, which {what}.",
+        code="path_invalid",
+        remedy=remedy,
+        argument="table",
+        value=sink.table,
+    )
 
 
 def name_of(kind: str, place: str) -> str:

@@ -14,7 +14,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -27,13 +27,14 @@ import pyarrow.parquet as pq
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers
 from airflow_ft.sinks.delta.columns import FORMAT, Column, too_long
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
-from airflow_ft.sinks.files.writing import Files, large
-from airflow_ft.sinks.refused import Refused, accepted
+from airflow_ft.sinks.files.table_rows import TableRows
+from airflow_ft.sinks.files.writing import Files
+from airflow_ft.sinks.refused import Refused
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -45,7 +46,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_=/.+-]*")
 
 
 @dataclass
-class Rows:
+class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     snapshot: Snapshot
@@ -66,24 +67,15 @@ class Rows:
         self.folders.append(folder)
         out = Files(files, folder, "parquet", "", self.file_bytes, checksums=False)
         by = self.snapshot.partition_by
-        finite: set[str] = set()
+        finite = set.intersection(*map(self._finite, mine))
         places: dict[str, str] = {}
-        try:
-            for reader in mine:
-                finite = self._finite(reader) if reader is mine[0] else finite & self._finite(reader)
-                adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
-                for file in reader.files(self.sink):
-                    if file in adopted:
-                        out.adopt(reader, file, self.sink)
-                    else:
-                        for rows in self.taken(reader, file, dead_letters):
-                            for partition, part in partitions.split(rows, by):
-                                if part.num_rows:
-                                    out.put(places.setdefault(partition, _folder(partition)), part)
-            written = out.close()
-        except BaseException:
-            out.abandon()
-            raise
+
+        def put(rows: pa.RecordBatch) -> None:
+            for partition, part in partitions.split(rows, by):
+                if part.num_rows:
+                    out.put(places.setdefault(partition, _folder(partition)), part)
+
+        written = self._filled(out, mine, dead_letters, put)
         now = time.time()
         for each in written:
             place.renew(place.uri(name, each.path))
@@ -97,22 +89,10 @@ class Rows:
             self.adds.append(_add(f"{name}/{each.path}", each.bytes, of, int(now * 1000), stats))
         return sum(each.rows for each in written)
 
-    def try_out(self, readers: Sequence[SegmentReader]) -> None:
-        """DeclinedError for rows that `write` would refuse; writes nothing."""
-        for reader in readers:
-            if self.sink in reader.sinks() and not self._fits(reader):
-                for file in reader.files(self.sink):
-                    for _ in self.taken(reader, file, None):
-                        pass
-
     def discard(self) -> None:
         """Removes what was written: for rows that no commit names, and none will."""
         for folder in self.folders:
             self.snapshot.place.files.remove_tree(folder)
-
-    def taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, as the table has them, without those that are set aside."""
-        return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.snapshot.columns)
@@ -141,7 +121,6 @@ class Rows:
         return [each for each in self.snapshot.columns if each.characters and each.name.lower() in written]
 
     def _fits(self, reader: SegmentReader) -> bool:
-        """Return whether its files can be the table's as they are: then no row of them is refused either."""
         try:
             same = FORMAT.as_it_is(reader.schema(self.sink), self.snapshot.columns)
         except AirflowFtError as error:

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from airflow_ft.protocol.arguments import by_name, check_text, check_type
-from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.places import check_bucket, check_sink, is_late, is_object_store, name_of, settings_of
+from airflow_ft.sinks.base.places import (
+    check_bucket,
+    check_path,
+    check_sink,
+    is_late,
+    is_object_store,
+    name_of,
+    path_of,
+    settings_of,
+    unusable,
+)
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -68,41 +77,24 @@ class DeltaSink:
             self._check_table()
 
     def _check_table(self) -> None:
-        parts = urlsplit(self.table)
         if is_object_store(self.table):
             check_bucket(self.table, r"[\w.=+-]+")
             return
-        if not self.table.startswith(("/", "file:///")):
-            what = f"on {parts.scheme}, which is not supported" if parts.scheme else "a relative path"
-            raise ConfigurationError(
-                f"table of DeltaSink is {self.table!r}, which is {what}.",
-                code="path_invalid",
-                remedy="Give an absolute path or a file:/// URI of a file system that all tasks have mounted, or"
-                " s3://BUCKET/FOLDER. For HDFS, use FilesSink, which delivers Parquet there.",
-                argument="table",
-                value=self.table,
-            )
+        remedy = (
+            "Give an absolute path or a file:/// URI of a file system that all tasks have mounted, or"
+            " s3://BUCKET/FOLDER. For HDFS, use FilesSink, which delivers Parquet there."
+        )
+        check_path(self, remedy)
         if unquote(str(self.path)) != str(self.path):
-            raise ConfigurationError(
-                f"table of DeltaSink is {str(self.path)!r}: delta-rs decodes the '%' and the two digits after it.",
-                code="path_invalid",
-                remedy="Choose a folder without such a '%'.",
-                argument="table",
-                value=self.table,
-            )
+            what = "has a '%' that delta-rs decodes, with the two digits after it"
+            raise unusable(self, what, "Choose a folder without such a '%'.")
         if self.path == Path("/"):
-            raise ConfigurationError(
-                f"table of DeltaSink is {self.table!r}, the root of a file system.",
-                code="path_invalid",
-                remedy="Give a folder below it.",
-                argument="table",
-                value=self.table,
-            )
+            raise unusable(self, "is the root of a file system", "Give a folder below it.")
 
     @property
     def path(self) -> Path:
         """The table's folder, on disk."""
-        return Path(self.table if self.table.startswith("/") else unquote(urlsplit(self.table).path))
+        return path_of(self.table)
 
     @property
     def participant(self) -> str:

@@ -26,6 +26,7 @@ from airflow_ft.sinks.arrow import finite, is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
+from airflow_ft.wal.s3 import S3FileSystem
 from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES, bounded_columns
 
 BUFFERED = 128 << 20
@@ -67,7 +68,7 @@ class Files:
         self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
         self._written: list[WalFile] = []
         self._count = 0
-        self._open_files = files.open_files if isinstance(files, Objects) else OPEN_FILES
+        self._open_files = files.open_files if isinstance(files, Objects | S3FileSystem) else OPEN_FILES
 
     def place(self, folder: str = "") -> tuple[str, str]:
         """The next file of a partition folder: its name below the root, and its URI."""

@@ -34,6 +34,8 @@ class Connected:
     connection: ConnectionInfo
     identifier: tuple[str, str]
     seconds: float = _ANSWER_SECONDS
+    aws_conn_id: str = ""
+    """The Airflow connection that reaches tables in a bucket; "": the keys of the environment."""
     seen: dict[str, int] = field(default_factory=dict)
     """The newest memory of each participant that was seen here, by its name."""
     _client: TClient | None = field(default=None, repr=False)

@@ -40,7 +40,8 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     """The participant of a plan: one table. ConfigurationError when it has several."""
     name, settings = only_sink(plan, "table")
     sink = HiveSink.from_settings(plan.name, settings)
-    return HiveParticipant(plan.name, name, sink, Connected(connection, sink.identifier), wal)
+    place = Connected(connection, sink.identifier, aws_conn_id=sink.aws_conn_id)
+    return HiveParticipant(plan.name, name, sink, place, wal)
 
 
 @dataclass

@@ -28,8 +28,9 @@ class Checks(TableChecks[Version]):
     def looked(
         self, sink: HiveSink, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
     ) -> Iterator[tuple[Connected, Version | None]]:
-        limits = (ASK_SECONDS,) if quickly else ()
-        place = Connected(connection, sink.identifier, *limits)
+        place = Connected(connection, sink.identifier, aws_conn_id=sink.aws_conn_id)
+        if quickly:
+            place.seconds = ASK_SECONDS
         with closing(place), place.translated_errors(**where):
             yield place, Version.newest(place)
 

@@ -9,7 +9,7 @@ otherwise the rows are written again. If the process dies before the request, a 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -17,20 +17,21 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.files import partitions
-from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.files.table_rows import TableRows
+from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.hive import formats
 from airflow_ft.sinks.hive.columns import FORMAT
 from airflow_ft.sinks.hive.table import Part, Version
-from airflow_ft.sinks.refused import Refused, accepted, has_rows
+from airflow_ft.sinks.refused import Refused, has_rows
 
 _LONGEST = 500
 """Bytes of the name of a partition, without the sink's own value: metastores have room for 767."""
 
 
 @dataclass
-class Rows:
+class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     version: Version
@@ -54,21 +55,13 @@ class Rows:
         folder = version.uri(*self.group.split("/"), name)
         self._folders.append(folder)
         out = Files(files, folder, version.format, "", self.file_bytes, checksums=False)
-        try:
-            for reader in mine:
-                adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
-                for file in reader.files(self.sink):
-                    if file in adopted:
-                        out.adopt(reader, file, self.sink)
-                        continue
-                    for rows in self._taken(reader, file, dead_letters):
-                        for partition, part in partitions.split(rows, keys):
-                            if part.num_rows:
-                                out.put(partition, part)
-            written = out.close()
-        except BaseException:
-            out.abandon()
-            raise
+
+        def put(rows: pa.RecordBatch) -> None:
+            for partition, part in partitions.split(rows, keys):
+                if part.num_rows:
+                    out.put(partition, part)
+
+        written = self._filled(out, mine, dead_letters, put)
         if written:
             files.sync_tree(folder, version.root, {})
         for place in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
@@ -76,22 +69,10 @@ class Rows:
             self.parts.append(Part(_values(place, keys), below))
         return sum(each.rows for each in written)
 
-    def try_out(self, readers: Sequence[SegmentReader]) -> None:
-        """DeclinedError for rows that `write` would refuse; writes nothing."""
-        for reader in readers:
-            if has_rows(reader, self.sink) and not self._fits(reader):
-                for file in reader.files(self.sink):
-                    for _ in self._taken(reader, file, None):
-                        pass
-
     def discard(self) -> None:
         """Removes what was written: for rows that no partition names, and none will."""
         for folder in self._folders:
             self.version.files.remove_tree(folder)
-
-    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, as the table has them, without those that are set aside."""
-        return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)
@@ -99,7 +80,6 @@ class Rows:
         return rows, {**partitions.refused(rows, keys, _LONGEST), **formats.refused(self.version.format, rows, keys)}
 
     def _fits(self, reader: SegmentReader) -> bool:
-        """Return whether its files can be the table's as they are: then no row of them is refused either."""
         try:
             same = FORMAT.as_it_is(reader.schema(self.sink), self.version.columns)
         except AirflowFtError as error:

@@ -42,6 +42,7 @@ class HiveSink(CatalogSink):
         file_bytes: files of the log under an eighth of it are put together.
         create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+        aws_conn_id: the Airflow connection of type `aws` that reaches a table in a bucket. "": keys of the environment.
         strategy: "partitions", the only one.
         name: of the participant; tasks are named by it. "": made of the table. To be given where that contains Jinja.
 
@@ -55,6 +56,7 @@ class HiveSink(CatalogSink):
     file_bytes: int = 128 << 20
     create: bool = True
     shared: bool = False
+    aws_conn_id: str = ""
     strategy: str = "partitions"
     name: str = ""
 
@@ -63,7 +65,7 @@ class HiveSink(CatalogSink):
     promise: ClassVar[Promise] = STRATEGIES["partitions"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name", "strategy", "format"):
+        for name in ("table", "name", "strategy", "format", "aws_conn_id"):
             check_text(name, getattr(self, name), of="HiveSink")
         for name in ("create", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="HiveSink")
@@ -76,6 +78,8 @@ class HiveSink(CatalogSink):
             raise self._invalid(
                 "table", self.table, 'Give connection, schema and table: table="metastore.shop.orders".'
             )
+        if not re.fullmatch(r"[\w.-]*", self.aws_conn_id):
+            raise self._invalid("aws_conn_id", self.aws_conn_id, 'Give the id of a connection: aws_conn_id="lake".')
         for one in self.partition_by:
             if not is_template(one) and (not re.fullmatch(r"[A-Za-z0-9_]+", one) or one.lower() == KEY):
                 raise self._invalid("partition_by", one, f"Give a column of the rows other than {KEY}, which is added.")

@@ -15,6 +15,8 @@ from typing import Any, Self
 import pyarrow as pa
 from thriftpy2.thrift import TException
 
+from airflow_ft.clients.buckets import is_bucket
+from airflow_ft.clients.s3 import SCHEME
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column
@@ -31,6 +33,8 @@ from airflow_ft.wal.local import LocalFileSystem
 OURS = "_airflow_ft"
 """The folder in the table's own that holds all files of deliveries. Readers and MSCK REPAIR pass such names."""
 _COLUMNS = "airflow_ft.columns"
+_S3A = "s3a"
+"""Hadoop's scheme for buckets. Others have no client here that metastore, Hive and Spark have, too."""
 _RETENTION = "partition.retention.period"
 _FILLED = 32
 """Documents that are kept. A process that reads one has not slept for so many replacements."""
@@ -77,7 +81,7 @@ class Version:
             sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
         )  # fmt: skip
         storage.location = f"{_schema_of(place).locationUri}/{name}"
-        _make_folder(storage.location)
+        _make_folder(storage.location, place.aws_conn_id)
         try:
             _create(place, table)
         except API.MetaException:  # Hive 4 refuses an external table in the place of managed ones
@@ -106,7 +110,7 @@ class Version:
     @property
     def root(self) -> str:
         """The table's folder. A path on disk is without a scheme: Hadoop takes percent signs literally."""
-        return path_of(self.table.sd.location)
+        return path_of(self.table.sd.location, self.place.aws_conn_id)
 
     @property
     def files(self) -> FileSystem:
@@ -135,7 +139,7 @@ class Version:
         if storage.numBuckets is not None and storage.numBuckets > 0:
             yield _unsupported("the table has buckets", "clustered by")
         scheme = (storage.location or "").partition(":/")[0] if ":/" in (storage.location or "") else "file"
-        if scheme not in ("file", "hdfs"):
+        if scheme not in ("file", "hdfs", _S3A):
             yield _unsupported(f"the table is at {storage.location}", "location")
 
     def evolve(self, schema: pa.Schema, by: Sequence[str], group: str) -> bool:
@@ -245,7 +249,7 @@ def _schema_of(place: Connected) -> Any:
     name, _ = place.identifier
     with suppress(API.NoSuchObjectException):
         return place.client.get_database(name)
-    _make_folder(f"{place.client.get_database('default').locationUri}/{name}.db")
+    _make_folder(f"{place.client.get_database('default').locationUri}/{name}.db", place.aws_conn_id)
     try:
         place.client.create_database(API.Database(name=name, parameters={}))
     except (API.AlreadyExistsException, API.MetaException) as error:
@@ -264,17 +268,17 @@ def _create(place: Connected, table: Any) -> None:
         raise OvertakenError from error
 
 
-def _make_folder(location: str) -> None:
+def _make_folder(location: str, aws_conn_id: str) -> None:
     """Make the folder of a schema or a table where the metastore would make it. Give it the mode of the folder above.
 
     Of several requests that create the same one, the metastore fails all but one. Each that has made the folder then
     removes it with all that it holds, also rows of the one that was faster. A folder that exists is left alone.
     """
-    folder = path_of(location)
+    folder = path_of(location, aws_conn_id)
     above = folder.rpartition("/")[0]
     with suppress(OSError, AirflowFtError):  # then the metastore makes it
         files = filesystem(folder)
-        if files.exists(above):
+        if is_bucket(folder) or files.exists(above):
             files.make_folder(folder)
             if isinstance(files, LocalFileSystem):
                 there = Path(above).stat()
@@ -282,8 +286,11 @@ def _make_folder(location: str) -> None:
                 os.chown(folder, there.st_uid, there.st_gid)  # only root may
 
 
-def path_of(location: str) -> str:
+def path_of(location: str, aws_conn_id: str = "") -> str:
     """Return a location as the package's file systems take it."""
+    if location.startswith(f"{_S3A}://"):
+        authority = f"{aws_conn_id}@" if aws_conn_id else ""
+        return location.replace(f"{_S3A}://", f"{SCHEME}://{authority}", 1)
     return f"/{location.removeprefix('file:').lstrip('/')}" if location.startswith("file:") else location
 
 

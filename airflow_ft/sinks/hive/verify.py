@@ -47,7 +47,7 @@ def rows_of(place: Connected, version: Version, names: Sequence[str]) -> Iterato
         if is_memory(part.values[own]):
             continue
         values = dict(zip((key.name for key in keys), part.values, strict=True))
-        folder = path_of(part.sd.location)
+        folder = path_of(part.sd.location, place.aws_conn_id)
         files = filesystem(folder)
         for name in sorted(files.tree(folder)):
             if name.rpartition("/")[2].startswith(("_", ".")):

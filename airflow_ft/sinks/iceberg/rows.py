@@ -25,16 +25,17 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, WalCorr
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond, numbers
+from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import large
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
 from airflow_ft.sinks.iceberg.table import Version
-from airflow_ft.sinks.refused import Refused, accepted, has_rows
+from airflow_ft.sinks.refused import Refused, has_rows
 from airflow_ft.wal.filesystem import filesystem, link_file
 
-_AT_ONCE = 64 << 20
-"""Bytes of rows in memory that become a file, or one for each partition."""
+_AT_ONCE = 128 << 20
+"""Bytes of rows in memory that become a file, or one for each partition. Smaller files take more CPU time."""
 _CHUNK = 1 << 20
 
 Kept = MutableMapping[tuple[int, int], list[DataFile]]
@@ -42,7 +43,7 @@ Kept = MutableMapping[tuple[int, int], list[DataFile]]
 
 
 @dataclass
-class Rows:
+class Rows(TableRows):
     """Files that one step adds to a version of the table. `kept` has those of the step's tries before."""
 
     version: Version
@@ -196,10 +197,6 @@ class Rows:
             )
 
     # --- rows --------------------------------------------------------------------------------------------------------
-
-    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, as the table has them, without those that are set aside."""
-        return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)

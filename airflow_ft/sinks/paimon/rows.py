@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers, scalar
-from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.files.table_rows import TableRows
+from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
 from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import FORMAT
@@ -33,12 +34,12 @@ from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
 from airflow_ft.sinks.paimon.partitions import Partitions, unfit
 from airflow_ft.sinks.paimon.table import Version
-from airflow_ft.sinks.refused import Refused, accepted, has_rows
+from airflow_ft.sinks.refused import Refused, has_rows
 from airflow_ft.wal.local import local_path
 
 
 @dataclass
-class Rows:
+class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     version: Version
@@ -55,19 +56,7 @@ class Rows:
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
-        try:
-            for reader in mine:
-                adopted = large(reader.files(self.sink), len(mine), self.file_bytes) if self._fits(reader) else []
-                for file in reader.files(self.sink):
-                    if file in adopted:
-                        out.adopt(reader, file, self.sink)
-                        continue
-                    for rows in self._taken(reader, file, dead_letters):
-                        out.divide(rows)
-            written = out.close()
-        except BaseException:
-            out.abandon()
-            raise
+        written = self._filled(out, mine, dead_letters, out.divide)
         self._sync([each.path for each in written])
         following = self.version.following() if self.version.buckets.count else {}
         for each in sorted(written, key=lambda each: out.order(each.path)):
@@ -87,24 +76,15 @@ class Rows:
             place.files.sync_folders(place.uri(*folder.split("/")), place.root)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
-        """DeclinedError for rows that `write` would refuse; writes nothing."""
         if self.version.buckets.count:
             self.version.following()
-        for reader in readers:
-            if has_rows(reader, self.sink) and not self._fits(reader):
-                for file in reader.files(self.sink):
-                    for _ in self._taken(reader, file, None):
-                        pass
+        super().try_out(readers)
 
     def discard(self) -> None:
         """Remove what was written: no snapshot names it, and none will."""
         for uri in self._made:
             self.version.place.files.remove(uri)
         self._made.clear()
-
-    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, as the table has them, without those that are set aside."""
-        return accepted(reader, self.sink, file, dead_letters, self._judged)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns or ())
@@ -133,7 +113,6 @@ class Rows:
         return found
 
     def _fits(self, reader: SegmentReader) -> bool:
-        """Return whether its files can be the table's as they are: then no row of them is refused either."""
         columns = self.version.columns or ()
         try:
             same = FORMAT.as_it_is(reader.schema(self.sink), columns)

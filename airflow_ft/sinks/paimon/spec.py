@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 from airflow_ft.protocol.arguments import by_name, check_known, check_text, check_texts, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.places import check_sink, is_late, name_of, settings_of
+from airflow_ft.sinks.base.places import check_path, check_sink, is_late, name_of, path_of, settings_of, unusable
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -131,32 +130,18 @@ class PaimonSink:
             )
 
     def _check_table(self) -> None:
-        parts = urlsplit(self.table)
-        if not self.table.startswith(("/", "file:///")):
-            what = f"on {parts.scheme}, which is not supported" if parts.scheme else "a relative path"
-            raise self._invalid(
-                what, "Give an absolute path or a file:/// URI of a file system that all tasks have mounted."
-            )
+        check_path(self, "Give an absolute path or a file:/// URI of a file system that all tasks have mounted.")
         database, table = self.path.parent.name, self.path.name
         if not database.endswith(_DATABASE) or database == _DATABASE:
             remedy = "Give WAREHOUSE/DATABASE.db/TABLE, the folder in which a catalog looks for DATABASE.TABLE."
-            raise self._invalid("not in the folder of a database", remedy)
+            raise unusable(self, "is not in the folder of a database", remedy)
         if not (_NAME.fullmatch(database) and _NAME.fullmatch(table)):
-            raise self._invalid("a name with '%' or a blank", "Use letters, digits and '_' in DATABASE and TABLE.")
-
-    def _invalid(self, what: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"table of PaimonSink is {self.table!r}, which is {what}.",
-            code="path_invalid",
-            remedy=remedy,
-            argument="table",
-            value=self.table,
-        )
+            raise unusable(self, "has a name with '%' or a blank", "Use letters, digits and '_' in DATABASE and TABLE.")
 
     @property
     def path(self) -> Path:
         """The table's folder."""
-        return Path(self.table if self.table.startswith("/") else unquote(urlsplit(self.table).path))
+        return path_of(self.table)
 
     @property
     def participant(self) -> str:

@@ -1,4 +1,4 @@
-"""Redis, HBase, Cassandra, Iceberg and Paimon within a process: sinks, rows, and points around their requests."""
+"""Redis, HBase, Cassandra, Iceberg, Paimon and Hive within a process: sinks, rows, and points around their requests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.hbase import participant as _hbase  # noqa: F401
 from airflow_ft.sinks.hbase.server import Client
 from airflow_ft.sinks.hbase.spec import HBaseSink
+from airflow_ft.sinks.hive import participant as _hive  # noqa: F401
+from airflow_ft.sinks.hive.spec import HiveSink
 from airflow_ft.sinks.iceberg import participant as _iceberg  # noqa: F401
 from airflow_ft.sinks.iceberg import sql_catalog as _sql_catalog  # noqa: F401
 from airflow_ft.sinks.iceberg.spec import IcebergSink
@@ -50,6 +52,11 @@ SINKS: Mapping[str, Callable[[str, str, str, str], SinkSpec]] = {
     "paimon": lambda pipeline, conn_id, strategy, place: PaimonSink(
         table=f"{place}/{pipeline.replace('-', '_')}", name=conn_id
     ),
+    "hive": lambda pipeline, conn_id, strategy, place: HiveSink(
+        table=f"metastore.chaos.{pipeline.replace('-', '_')}",
+        partition_by=["part"] if strategy == "divided" else [],
+        name=conn_id,
+    ),
     **dict.fromkeys(
         ICEBERG,
         lambda pipeline, conn_id, strategy, place: IcebergSink(
@@ -65,7 +72,12 @@ def opened(plan: ParticipantPlan, connection: Mapping[str, Any]) -> Participant:
 
 
 def rows_for(server: str, rows: pa.Table, chunk: int) -> pa.Table:
-    """The rows of a chunk; by key also changes of the keys that change, half of them before the others."""
+    """The rows of a chunk; by key also changes of the keys that change, half of them before the others.
+
+    Those for Hive say to which of three partitions they belong.
+    """
+    if server == "hive":
+        return rows.append_column("part", pa.array([id % 3 for id in rows["id"].to_pylist()], pa.int32()))
     if server not in NEWEST or server in APPENDING:
         return rows
     changes = hot_keys.changes(chunk)
@@ -96,8 +108,9 @@ def instrument(points: Points, sinks: Mapping[str, tuple[str, str]]) -> None:
     if "redis" in names:
         points.instrument(Redis, "execute_command", lambda _, command, *more: f"{names['redis']}: {command}")
         points.instrument(Pipeline, "execute", lambda *_: f"{names['redis']}: EVALSHA")
+    for server in {"hbase", "hive"} & set(names):
+        points.instrument(TClient, "_req", lambda _, call, *more, name=names[server]: f"{name}: {call}")
     if "hbase" in names:
-        points.instrument(TClient, "_req", lambda _, call, *more: f"{names['hbase']}: {call}")
         points.instrument(Client, "mutate_rows", lambda *_: f"{names['hbase']}: mutateRowsTs")
     if "cassandra" in names:
         points.instrument(Session, "execute_async", query)

@@ -20,13 +20,14 @@ NAMES = {
     "hbase": "HBase",
     "cassandra": "Cassandra",
     "iceberg": "Iceberg's catalog",
+    "hive": "Hive's metastore",
 }
 # Calls that send Kafka a request which changes something: what is lost of the others is just asked again.
 _WRITES = (".prepare", ".commit", "producer.init", "producer.flush", "producer.write", "coordinator.end")
 # Where something is written down or made visible.
 _DECISIVE = re.compile(
-    r"COMMIT|XA |LOAD|INSERT|UPDATE|EVAL|BATCH|mutateRowsTs|checkAndPut|commit_table|write (snapshot|document)|"
-    r"producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
+    r"COMMIT|XA |LOAD|INSERT|UPDATE|EVAL|BATCH|mutateRowsTs|checkAndPut|commit_table|add_partitions|"
+    r"write (snapshot|document)|producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
     r"|store\.(take_epoch|trigger|publish|end_stage|plan|begin_attempt|vote|decide|record_proof|finalise|prune)$"
 )
 _COMMITS = {"postgres": b"COMMIT\0", **dict.fromkeys(NEWEST, b"")}
@@ -183,10 +184,10 @@ def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice
     fitting = [p for p in points if p.is_inside == inside] or points
     if source.random() < 2 / 3:
         fitting = [p for p in fitting if _DECISIVE.search(p.name)] or fitting
-    # What is recovered may be little, a call may make few requests, and the quiet run may have met a busy machine:
-    # later tries strike earlier, over two orders of magnitude.
+    # What is recovered may be little, a call may make few requests, and the machine may be busier or less busy than in
+    # the quiet run: later tries strike earlier, over two orders of magnitude, and later, in turn.
     share = source.random()
-    fraction = 0.05 + 0.95 * share if repeat < 3 else 0.01**share
+    fraction = 0.05 + 0.95 * share if repeat < 3 else 1 + 3 * share if repeat % 2 else 0.01**share
     drawn = source.choice(fitting) if fitting else None
     point = None if draw.fault.at_random else drawn
     sizes = [source.choice((7, 12, 40, 3000)) for _ in range(source.choice((1, 1, 2)))]

@@ -14,11 +14,11 @@ from typing import Any, Self
 import pymysql
 
 from airflow_ft.testing.relay import Fate, Proxy
-from tests.chaos.deliveries.systems import OfCassandra, OfHBase, OfPaimon, OfRedis, System, of_file, of_rest
+from tests.chaos.deliveries.systems import OfCassandra, OfHBase, OfHive, OfPaimon, OfRedis, System, of_file, of_rest
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, NEWEST, Target
 from tests.disks import Disk
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
-from tools.servers import Cassandra, HBase, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
+from tools.servers import Cassandra, HBase, Hive, IcebergRest, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.mysql_family import MySqlFamily
 from tools.servers.processes import free_port
 
@@ -78,6 +78,7 @@ class Servers:
             "hbase": HBase(self.folder / "hbase"),
             "cassandra": Cassandra(self.folder / "cassandra"),
             "iceberg": IcebergRest(self.folder / "iceberg"),
+            "hive": Hive(self.folder / "hive"),
         }
         self.proxies: dict[str, Proxy | KafkaProxy] = {}
         for name, server in self.all.items():
@@ -124,6 +125,7 @@ class Servers:
             "iceberg": lambda: of_rest(newest["iceberg"]),
             "sqlcatalog": lambda: of_file(self.folder / "sqlcatalog"),
             "paimon": lambda: OfPaimon(self.folder / "paimon"),
+            "hive": lambda: OfHive(newest["hive"]),
         }
         self.systems: dict[str, System] = {name: made() for name, made in make.items() if name in self._of}
         for system in self.systems.values():

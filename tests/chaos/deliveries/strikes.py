@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -111,9 +112,16 @@ class Striker:
         struck = message is None and (child.has_ended or child.is_stopped)
         if message is None and not struck:
             return Strike(at, self._look(), True, End(f"it did nothing for {PATIENCE:.0f} s"))
-        zombie = child if struck and not child.has_ended else None
-        end = End("stopped" if zombie else "killed") if struck else End.of(message)
-        return Strike(at, self._look() if struck else [], struck, end, zombie)
+        if not struck:
+            return Strike(at, [], False, End.of(message))
+        zombie = None if child.has_ended else child
+        try:
+            return Strike(at, self._look(), True, End("stopped" if zombie else "killed"), zombie)
+        except sqlite3.OperationalError:
+            if zombie is None:
+                raise
+            # It holds SQLite's lock against readers, too, so it is ended: no zombie can be tried here.
+            return Strike(at, [], False, End("stopped within SQLite's lock"))
 
     def _rival(
         self, child: Child, order: Mapping[str, Any], point: Mapping[str, Any] | None, rival: Callable[[], Child]

@@ -1,20 +1,24 @@
-"""Redis, HBase, Cassandra, Iceberg and Paimon from outside: their tables, their readers, and what their sinks remember.
+"""Redis, HBase, Cassandra, Iceberg, Paimon and Hive from outside: tables, readers, and what the sinks remember.
 
 Each has clients of its own, past the proxies; nothing of the package under test is used.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import happybase
+import pyarrow.parquet as pq
 import redis
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
@@ -24,15 +28,31 @@ from cassandra.query import SimpleStatement
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from thriftpy2.parser import load_fp
+from thriftpy2.rpc import client_context
 
 from tests.chaos.deliveries.hot_keys import CHUNK, FIRST, IDS, after
 from tools.paimon import Paimon
-from tools.servers import Cassandra, HBase, IcebergRest, Redis
+from tools.servers import Cassandra, HBase, Hive, IcebergRest, Redis
 
 SPACE = "chaos"
 ROWS = "rows"
 
 Row = tuple[int, int]
+
+_METASTORE: Any = load_fp(
+    StringIO("""
+struct Storage { 2: string location }
+struct Partition { 1: list<string> values, 6: Storage storage, 7: map<string, string> parameters }
+exception MetaException { 1: string message }
+exception NoSuchObjectException { 1: string message }
+service Metastore {
+  list<Partition> get_partitions(1: string db_name, 2: string tbl_name, 3: i16 max_parts)
+    throws (1: NoSuchObjectException o1, 2: MetaException o2)
+}
+"""),
+    "chaos_metastore_thrift",
+)
 
 
 class System(ABC):
@@ -276,6 +296,58 @@ class OfPaimon(System):
 
     def close(self) -> None:
         self._paimon.close()
+
+
+class OfHive(System):
+    """A table for each pipeline, into which rows are appended, and whose partitions the metastore names."""
+
+    appends = True
+    connection: Mapping[str, Any] = {"conn_type": "hive_metastore"}
+
+    def __init__(self, server: Hive) -> None:
+        self._server = server
+
+    def set_up(self) -> None:
+        """The sink makes its tables."""
+
+    def _partitions(self, pipeline: str) -> list[Any]:
+        """All partitions, by one request."""
+        service, where = _METASTORE.Metastore, (self._server.host, self._server.port)
+        with client_context(service, *where, socket_timeout=60_000, connect_timeout=60_000) as client:
+            try:
+                found: list[Any] = client.get_partitions(SPACE, pipeline.replace("-", "_"), -1)
+                return found
+            except _METASTORE.NoSuchObjectException:
+                return []
+
+    def rows(self, pipeline: str) -> list[Row]:
+        found: list[Row] = []
+        for partition in self._partitions(pipeline):
+            for file in Path(partition.storage.location.removeprefix("file:")).iterdir():
+                if not file.name.startswith(("_", ".")):
+                    read = pq.ParquetFile(file).read(["id", "draw"])
+                    found += zip(read["id"].to_pylist(), read["draw"].to_pylist(), strict=True)
+        return found
+
+    def watched(self, pipeline: str) -> Mapping[Hashable, object]:
+        """How many rows each chunk has."""
+        return dict(Counter(id // CHUNK for id, _ in self.rows(pipeline)))
+
+    def document(self, pipeline: str, participant: str) -> str | bytes | None:
+        """In the parameters of the newest partition that holds one."""
+        found = {}
+        for partition in self._partitions(pipeline):
+            group, _, name = partition.values[-1].rpartition("/")
+            if group == f"{pipeline}/{participant}" and name.startswith("memory-"):
+                found[int(name.removeprefix("memory-"))] = partition.parameters
+        if not found:
+            return None
+        named = "airflow_ft.memory."
+        newest = {int(key.removeprefix(named)): v for key, v in found[max(found)].items() if key.startswith(named)}
+        return zlib.decompress(base64.b64decode("".join(newest[part] for part in sorted(newest))))
+
+    def wholes(self, chunks: Sequence[int], begun: int) -> list[object]:
+        return [dict(enumerate(chunks[:count])) for count in range(begun, len(chunks) + 1)]
 
 
 def of_rest(server: IcebergRest) -> OfIceberg:

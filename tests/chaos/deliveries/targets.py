@@ -9,8 +9,10 @@ MYSQL_FAMILY = ("mariadb", "mysql")
 STORES = ("sqlite", "postgres")
 ICEBERG = ("iceberg", "sqlcatalog")
 """Iceberg's REST catalog; a SQL catalog in a file, which is no server."""
-APPENDING = (*ICEBERG, "paimon")
+APPENDING = (*ICEBERG, "paimon", "hive")
 """Systems whose rows have no keys. Paimon is a folder, and no server."""
+HIVE = ("adopted", "divided")
+"""Tables without other partition columns, whose files are those of the log; tables that divide each checkpoint."""
 NEWEST = ("redis", "hbase", "cassandra", *APPENDING)
 """These come only when they are named: the servers of all systems at once take too much memory."""
 
@@ -76,7 +78,8 @@ _NAMED = [
     _single("redis", "atomic"),
     _single("hbase", "upsert"),
     _single("cassandra", "upsert"),
-    *(_single(server, "commit") for server in APPENDING),
+    *(_single(server, "commit") for server in (*ICEBERG, "paimon")),
+    *(_single("hive", how) for how in HIVE),
 ]
 TARGETS: Mapping[str, Target] = {target.name: target for target in [*_ALONE, *_MIXES, *_NAMED]}
 BY_DEFAULT = [target for target in TARGETS.values() if not target.is_newest]

@@ -40,7 +40,7 @@ def chaos(servers_folder: Path) -> Iterator[Deliveries]:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("system", ["redis", "hbase", "cassandra", "iceberg", "paimon"])
+@pytest.mark.parametrize("system", ["redis", "hbase", "cassandra", "iceberg", "paimon", "hive"])
 def test_a_slice_of_faults_in_each_of_the_newest_systems(servers_folder: Path, system: str) -> None:
     options = Options(servers_folder / f"chaos-{system}", KILLS, SEED, targets=targets_of(system))
     with closing(Deliveries(options, Console())) as deliveries:

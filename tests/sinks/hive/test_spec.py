@@ -31,6 +31,7 @@ MICROS = pa.timestamp("us", "UTC")
         {"partition_by": ["day(at)"]},
         {"strategy": "upsert"},
         {"format": "avro"},
+        {"aws_conn_id": "a key@b"},
     ],
     ids=str,
 )
@@ -41,7 +42,13 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
 
 def test_a_plan_keeps_its_settings() -> None:
     sink = HiveSink(
-        table="metastore.Shop.Orders", partition_by=["dt"], format="orc", create=False, shared=True, name="orders"
+        table="metastore.Shop.Orders",
+        partition_by=["dt"],
+        format="orc",
+        create=False,
+        shared=True,
+        aws_conn_id="lake",
+        name="orders",
     )
     assert HiveSink.from_settings("orders", sink.settings()) == sink
     assert (sink.metastore, sink.identifier) == ("metastore", ("shop", "orders"))
@@ -151,3 +158,5 @@ def test_partitions_without_rows_are_known_by_their_value() -> None:
 def test_locations_are_taken_literally() -> None:
     assert path_of("file:/data/a%20b") == path_of("file:///data/a%20b") == "/data/a%20b"
     assert path_of("hdfs://nn:8020/a") == "hdfs://nn:8020/a"
+    assert path_of("s3a://bucket/a/b") == "s3://bucket/a/b"
+    assert path_of("s3a://bucket/a/b", "lake") == "s3://lake@bucket/a/b"

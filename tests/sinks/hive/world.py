@@ -87,7 +87,8 @@ class Table(Target):
     @contextmanager
     def opened(self, name: str = "") -> Iterator[Connected]:
         schema, table = self.sink.identifier
-        with closing(Connected(self.connection, (schema, name or table))) as place:
+        place = Connected(self.connection, (schema, name or table), aws_conn_id=self.sink.aws_conn_id)
+        with closing(place):
             yield place
 
     def make(
@@ -117,7 +118,8 @@ class Table(Target):
             for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
                 values = dict(zip(keys, part.values, strict=True))
                 if is_memory(values[KEY]) == memory:
-                    found.append({**values, "folder": path_of(part.sd.location), "parameters": part.parameters})
+                    folder = path_of(part.sd.location, self.sink.aws_conn_id)
+                    found.append({**values, "folder": folder, "parameters": part.parameters})
             return found
 
     def files(self, name: str = "") -> list[str]:

@@ -12,7 +12,15 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.errors import FencedError, SinkAccessError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.clients import buckets
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    FencedError,
+    SinkAccessError,
+    StorageUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
 from airflow_ft.sinks.hive import memory, table
 from airflow_ft.sinks.hive.columns import lacks_columns
 from airflow_ft.sinks.hive.metastore import Connected
@@ -21,7 +29,8 @@ from airflow_ft.testing.world import World
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
 from tests.sinks.hive.world import Table
-from tools.servers import Hive
+from tests.wal.s3.conftest import connection_of
+from tools.servers import Hive, VersityGw
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="Hive")]
 OURS = {"airflow_ft": "string"}
@@ -121,7 +130,7 @@ def test_a_table_that_lost_its_memory_halts_the_pipeline(world: World) -> None:
         ({"airflow_ft": "bigint"}, {}),
         (OURS, {"numBuckets": 4, "bucketCols": ["id"]}),
         (OURS, {"parameters": {"partition.retention.period": "30d"}}),
-        (OURS, {"location": "s3a://bucket/orders"}),
+        (OURS, {"location": "abfs://bucket@account/orders"}),
         (OURS, {"inputFormat": "org.apache.hadoop.mapred.TextInputFormat"}),
     ],
     ids=str,
@@ -196,6 +205,33 @@ def test_requests_that_fail_have_no_folder_to_remove(server: Hive) -> None:
         table.Version.made(place, pa.schema([("id", pa.int64())]), (), "orc")
     assert there["create_database"] == [f"{target.space}.db"]
     assert there["create_table"] == [f"{target.space}.db", "orders"]
+
+
+@pytest.mark.release
+def test_a_bucket_without_keys_is_told(versitygw: VersityGw, hive_s3: Hive, s3_keys: None, tmp_path: Path) -> None:
+    target = Table(hive_s3, f"s3a://{versitygw.bucket}/keys")
+    with closing(World(target, tmp_path)) as world:
+        world.deliver(world.plan())
+        world.shows(world.ids_of(1))
+        buckets.resolve_with(lambda conn_id: replace(connection_of(versitygw, conn_id), login=""))
+        target.sink = replace(target.sink, aws_conn_id="lake")
+        with raises(ConfigurationError, "connection_invalid"):
+            world.deliver(world.plan())
+
+
+@pytest.mark.release
+def test_a_bucket_that_refuses_the_keys_is_told(
+    versitygw: VersityGw, hive_s3: Hive, s3_keys: None, tmp_path: Path
+) -> None:
+    target = Table(hive_s3, f"s3a://{versitygw.bucket}/refused", aws_conn_id="lake")
+    with closing(World(target, tmp_path)) as world:
+        buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
+        world.deliver(world.plan())
+        buckets.resolve_with(lambda conn_id: replace(connection_of(versitygw, conn_id), password="wrong"))
+        with raises(StorageUnavailableError, "access_refused"):
+            world.deliver(world.plan())
+        buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
+        world.shows(world.ids_of(1))
 
 
 def test_another_server_is_told(server: Hive) -> None:

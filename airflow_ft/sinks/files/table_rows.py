@@ -1,0 +1,64 @@
+"""Files that one step adds to a table of a table format: what such sinks have in common.
+
+Files of the log become files of the table by a second name if their columns fit; otherwise the rows are written again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.files.writing import Files, large
+from airflow_ft.sinks.refused import Refused, accepted, has_rows
+
+
+class TableRows(ABC):
+    """A system says which files fit, and how rows become the table's."""
+
+    sink: str
+    file_bytes: int
+
+    @abstractmethod
+    def _fits(self, reader: SegmentReader) -> bool:
+        """Return whether its files can be the table's as they are: then no row of them is refused either."""
+
+    @abstractmethod
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
+        """Rows as the table has them, and which of them it refuses: by position, and why."""
+
+    def try_out(self, readers: Sequence[SegmentReader]) -> None:
+        """DeclinedError for rows that `write` would refuse; writes nothing."""
+        for reader in readers:
+            if has_rows(reader, self.sink) and not self._fits(reader):
+                for file in reader.files(self.sink):
+                    for _ in self._taken(reader, file, None):
+                        pass
+
+    def _taken(self, reader: SegmentReader, file: WalFile, dead_letters: Refused | None) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, as the table has them, without those that are set aside."""
+        return accepted(reader, self.sink, file, dead_letters, self._judged)
+
+    def _filled(
+        self,
+        out: Files,
+        readers: Sequence[SegmentReader],
+        dead_letters: Refused | None,
+        put: Callable[[pa.RecordBatch], None],
+    ) -> list[WalFile]:
+        """Write all rows; returns the files. `put` adds rows to those that are open. An error leaves no file open."""
+        try:
+            for reader in readers:
+                adopted = large(reader.files(self.sink), len(readers), self.file_bytes) if self._fits(reader) else []
+                for file in reader.files(self.sink):
+                    if file in adopted:
+                        out.adopt(reader, file, self.sink)
+                        continue
+                    for rows in self._taken(reader, file, dead_letters):
+                        put(rows)
+            return out.close()
+        except BaseException:
+            out.abandon()
+            raise
