@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 SECRET = "s3cr3t-Passw0rd"
@@ -51,7 +51,7 @@ class Standbys(World):
 
     def until_ready(self, count: int = 1) -> int:
         """So many standbys have been ready; the process of the newest one."""
-        self.until(lambda: self.log().count(_READY) >= count)
+        self.until(lambda: self.log().count(_READY) >= count, 480)
         return self.standbys()[-1]
 
 

@@ -11,7 +11,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME, _SINK = "warm-up", "rows"
-_CHECKPOINTS, _ROWS = 3, 100
+_CHECKPOINTS, _ROWS = 10, 100
 _LOOK_SECONDS = 0.05
 
 log = logging.getLogger("airflow_ft.spark")
 
 
 class Counts:
-    """The job: it reads JSON, keeps state, and divides its rows."""
+    """The job: it parses JSON, keeps state, and divides its rows."""
 
     output_mode = "update"
 
@@ -45,7 +45,10 @@ class Counts:
         from pyspark.sql import functions as F
 
         frame: DataFrame = sources["rows"]
-        return frame.groupBy((F.col("n") % 10).alias("k")).agg(F.count(F.lit(1)).alias("count"))
+        record = F.from_json("value", "n bigint, at double, name string").alias("r")
+        rows = frame.select(record).select("r.n", F.timestamp_seconds("r.at").alias("at"), "r.name")
+        counts = rows.where("n >= 0").groupBy((F.col("n") % 10).alias("k"), F.upper("name").alias("name"))
+        return counts.agg(F.count(F.lit(1)).alias("count"), F.max("at").alias("at"))
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         """All rows."""
@@ -61,12 +64,14 @@ def warm_up(spark: SparkSession, folder: Path, is_over: Callable[[], bool]) -> N
     source = place / "input"
     source.mkdir(parents=True)
     for number in range(_CHECKPOINTS):
-        rows = (json.dumps({"n": n}) for n in range(number, number + _ROWS))
+        rows = (json.dumps({"n": n, "at": 1.5 * n, "name": str(n % 7)}) for n in range(number, number + _ROWS))
         (source / f"{number}.json").write_text("\n".join(rows))
     logging.disable(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")
     try:
         _run(spark, place, source, is_over)
+        if not is_over():
+            _load_kafka(spark)
     finally:
         _forget(spark)
         spark.sparkContext.setLogLevel(spark.conf.get("spark.log.level", "WARN") or "WARN")
@@ -88,17 +93,19 @@ def _run(spark: SparkSession, place: Path, source: Path, is_over: Callable[[], b
                 wal_root=str(place / "wal"),
                 job=f"{__name__}:{Counts.__name__}",
                 sinks=(_SINK,),
-                sources={"rows": FileSource(path=str(source), schema="n bigint", max_files_per_trigger=1).to_json()},
+                sources={"rows": FileSource(path=str(source), format="text", max_files_per_trigger=1).to_json()},
                 checkpointing=CheckpointConfig(interval=timedelta(milliseconds=50), max_concurrent=2 * _CHECKPOINTS),
                 streaming=True,
             )
             done = threading.Event()
 
             def end() -> None:
-                while not done.wait(_LOOK_SECONDS):
-                    if is_over() or store.pipeline(_NAME).last_published >= _CHECKPOINTS:
-                        (place / END).touch()
-                        return
+                try:
+                    while not done.wait(_LOOK_SECONDS) and not is_over():
+                        if store.pipeline(_NAME).last_published >= _CHECKPOINTS:
+                            return
+                finally:
+                    (place / END).touch()
 
             watch = threading.Thread(target=end, name=_NAME, daemon=True)
             watch.start()
@@ -118,6 +125,19 @@ class _Own(Attempt):
 
     def _session(self) -> SparkSession:
         return self._own
+
+
+def _load_kafka(spark: SparkSession) -> None:
+    """Make clients and close them, if this JVM has Kafka's jars. They connect to nothing before they are used."""
+    jvm: Any = spark._jvm
+    nowhere = "127.0.0.1:9"
+    with suppress(Exception):
+        options = {"kafka.bootstrap.servers": nowhere, "subscribe": _NAME}
+        spark.readStream.format("kafka").options(**options).load()
+        given = jvm.java.util.HashMap({"bootstrap.servers": nowhere})
+        reads = jvm.org.apache.kafka.common.serialization.ByteArrayDeserializer
+        jvm.org.apache.kafka.clients.consumer.KafkaConsumer(given, reads(), reads()).close()
+        jvm.org.apache.kafka.clients.admin.Admin.create(given).close(jvm.java.time.Duration.ZERO)
 
 
 def _forget(spark: SparkSession) -> None:

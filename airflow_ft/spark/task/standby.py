@@ -13,6 +13,7 @@ What if the task dies: the standby dies with it (`spark.process`).
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.private import private_folder
-from airflow_ft.spark.process import Driver
+from airflow_ft.spark.process import Driver, signal_group
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.session_leases import start_key
 from airflow_ft.spark.session.submit import (
@@ -58,12 +59,17 @@ class _Waiting:
 
 def hand_over(driver: Driver, folder: Path, request: StageRequest) -> None:
     """Give the request to the driver that waits in the folder. A driver that does not take it is killed."""
-    write_request(folder, request)
+    try:
+        write_request(folder, request)
+    except BaseException:
+        driver.kill(0)
+        driver.wait(_say, folder / RESULT)
+        raise
 
     def end() -> None:
         if (folder / REQUEST).exists():
             log.warning("the standby driver did not take over within %.0f s", TAKEN_SECONDS)
-            driver.kill(0)
+            signal_group(driver.pid, signal.SIGKILL)
 
     timer = threading.Timer(TAKEN_SECONDS, end)
     timer.daemon = True
@@ -99,9 +105,9 @@ class Standby:
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(private_folder())
-                command = prepare_standby(folder, request)
+                command, key = prepare_standby(folder, request), start_key(request)
                 driver = Driver(command, environment(request), end=end_driver(folder))
-                self._waiting = _Waiting(driver, folder, start_key(request), stack.pop_all())
+                self._waiting = _Waiting(driver, folder, key, stack.pop_all())
             except (AirflowFtError, OSError) as error:
                 log.warning("no standby driver: %s", error)
                 return
@@ -110,11 +116,10 @@ class Standby:
     @contextmanager
     def place(self, request: StageRequest) -> Iterator[tuple[Path, Driver | None]]:
         """The private folder for a request, and the driver that waits there for it (None: none does)."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and (why := self._unfit(waiting, request)):
+        if self._waiting is not None and (why := self._unfit(self._waiting, request)):
             log.info("the standby driver is not used: %s", why)
-            waiting.end()
-            waiting = None
+            self.end()
+        waiting, self._waiting = self._waiting, None
         if waiting is None:
             with private_folder() as folder:
                 yield folder, None
