@@ -35,6 +35,7 @@ AS_ONE_BATCH = 0.9
 AFTER_AN_EXCEPTION, AFTER_A_KILL = 1.0, 10.0  # seconds
 WITH_A_STANDBY = 2.5
 _PATIENCE = 300.0
+_AFTER_A_KILL = "from kill -9 of the driver to the next confirmed checkpoint"
 
 
 def streams(bench: Bench) -> Iterator[Comparison]:
@@ -310,9 +311,7 @@ def _flink_drains(bench: Bench, cluster: Worker) -> float:
 def _recovery(bench: Bench) -> Iterator[Comparison]:
     title = "from a job's exception to its next micro-batch"
     yield _within("exception", title, lambda: _after_an_exception(bench), AFTER_AN_EXCEPTION)
-    title = "from kill -9 of the driver to the next confirmed checkpoint"
-    yield _within("kill", title, lambda: _after_a_kill(bench), AFTER_A_KILL)
-    yield _with_a_standby(bench, title)
+    yield _within("kill", _AFTER_A_KILL, lambda: _after_a_kill(bench), AFTER_A_KILL)
 
 
 def _within(name: str, title: str, ours: Callable[[], float], limit: float) -> Comparison:
@@ -321,16 +320,17 @@ def _within(name: str, title: str, ours: Callable[[], float], limit: float) -> C
     return Comparison(f"streams/{name}", f"A stream with a checkpoint a second, {title}", contenders, claims)
 
 
-def _with_a_standby(bench: Bench, title: str) -> Comparison:
-    """Of a job with state, in the same run with and without."""
-    standby, without = "ours, a standby driver", "ours"
+def standby(bench: Bench) -> Iterator[Comparison]:
+    """Recovery of a stream with state after kill -9 of its driver: with and without a standby driver."""
+    ours, without = "ours, a standby driver", "ours"
 
     def run(standby: bool) -> Callable[[], float]:
         return lambda: _after_a_kill(bench, job="job:Distinct", standby=standby)
 
-    contenders = [Contender(standby, run(True), warm_up=0), Contender(without, run(False), warm_up=0)]
-    claims = [Claim(f"{title}, with a standby driver, against without", standby, (without,), WITH_A_STANDBY)]
-    return Comparison("streams/standby", f"A stream with state and a checkpoint a second, {title}", contenders, claims)
+    contenders = [Contender(ours, run(True), warm_up=0), Contender(without, run(False), warm_up=0)]
+    claims = [Claim(f"{_AFTER_A_KILL}, with a standby driver, against without", ours, (without,), WITH_A_STANDBY)]
+    title = f"A stream with state and a checkpoint a second, {_AFTER_A_KILL}"
+    yield Comparison("standby", title, contenders, claims)
 
 
 @contextmanager
