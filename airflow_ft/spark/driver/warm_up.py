@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME, _SINK = "warm-up", "rows"
-_CHECKPOINTS, _ROWS = 10, 100
+_CHECKPOINTS, _ROWS = 4, 100
 _LOOK_SECONDS = 0.05
 
 log = logging.getLogger("airflow_ft.spark")
@@ -146,3 +146,4 @@ def _forget(spark: SparkSession) -> None:
     files.setWriteChecksum(True)  # the log of the pipeline may lie elsewhere (`local_files`)
     jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # it would look after this one's for a minute
     spark.catalog.clearCache()
+    jvm.System.gc()  # it waits for long with the heap that it leaves here
