@@ -91,6 +91,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "flink": flink,
     "latency": latency.latency,
     "streams": streams.streams,
+    "standby": streams.standby,
     "savepoints": savepoints.savepoints,
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
@@ -114,6 +115,7 @@ LONG = frozenset(
         "job-mysql",
         "job-kafka",
         "job-both",
+        "standby",
         "state",
         "tasks",
     }

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer
 
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.session.submit import READY
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from benchmarks.bench import Bench, say
@@ -32,7 +33,9 @@ KEEP = 900.0  # seconds
 SLICES = 1.0  # seconds that a slice takes, by the speed of one batch
 AS_ONE_BATCH = 0.9
 AFTER_AN_EXCEPTION, AFTER_A_KILL = 1.0, 10.0  # seconds
+WITH_A_STANDBY = 2.5
 _PATIENCE = 300.0
+_AFTER_A_KILL = "from kill -9 of the driver to the next confirmed checkpoint"
 
 
 def streams(bench: Bench) -> Iterator[Comparison]:
@@ -308,14 +311,26 @@ def _flink_drains(bench: Bench, cluster: Worker) -> float:
 def _recovery(bench: Bench) -> Iterator[Comparison]:
     title = "from a job's exception to its next micro-batch"
     yield _within("exception", title, lambda: _after_an_exception(bench), AFTER_AN_EXCEPTION)
-    title = "from kill -9 of the driver to the next confirmed checkpoint"
-    yield _within("kill", title, lambda: _after_a_kill(bench), AFTER_A_KILL)
+    yield _within("kill", _AFTER_A_KILL, lambda: _after_a_kill(bench), AFTER_A_KILL)
 
 
 def _within(name: str, title: str, ours: Callable[[], float], limit: float) -> Comparison:
     contenders = [Contender("ours", ours, warm_up=0), Contender("the limit", lambda: limit, warm_up=0)]
     claims = [Claim(f"{title}, ours: {limit:g} s, against", "ours", ("the limit",), 1.0)]
     return Comparison(f"streams/{name}", f"A stream with a checkpoint a second, {title}", contenders, claims)
+
+
+def standby(bench: Bench) -> Iterator[Comparison]:
+    """Recovery of a stream with state after kill -9 of its driver: with and without a standby driver."""
+    ours, without = "ours, a standby driver", "ours"
+
+    def run(standby: bool) -> Callable[[], float]:
+        return lambda: _after_a_kill(bench, job="job:Distinct", standby=standby)
+
+    contenders = [Contender(ours, run(True), warm_up=0), Contender(without, run(False), warm_up=0)]
+    claims = [Claim(f"{_AFTER_A_KILL}, with a standby driver, against without", ours, (without,), WITH_A_STANDBY)]
+    title = f"A stream with state and a checkpoint a second, {_AFTER_A_KILL}"
+    yield Comparison("standby", title, contenders, claims)
 
 
 @contextmanager
@@ -366,10 +381,12 @@ def _after_an_exception(bench: Bench) -> float:
         return again - raised
 
 
-def _after_a_kill(bench: Bench) -> float:
+def _after_a_kill(bench: Bench, **settings: Any) -> float:
     restart: Mapping[str, Any] = {"type": "fixed-delay", "attempts": 100, "delay": 0}
-    with _fed(bench, restart=restart) as found:
-        found.until_confirmed(1)
+    with _fed(bench, restart=restart, **settings) as found:
+        if settings.get("standby"):
+            found.until(lambda: READY in found.log.read_text())
+        found.until_confirmed(5)
         at, before = found.store.now(), found.driver()
         os.kill(before, signal.SIGKILL)
 

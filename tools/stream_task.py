@@ -85,6 +85,7 @@ class Stream:
     conf: Mapping[str, str] = field(default_factory=dict)
     jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
+    standby: bool = False
     retained_batches: int = 100
     lease_seconds: float = 2.0
 
@@ -164,6 +165,7 @@ class Stream:
             retained_batches=self.retained_batches,
             restart=self.restart,
             keep_session=self.keep_session,
+            standby=self.standby,
         )
 
     def to_json(self) -> str:

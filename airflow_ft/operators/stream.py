@@ -36,7 +36,8 @@ class StreamingPipelineOperator(StageOperator):
 
     It first settles checkpoints of earlier runs. After an exception of the job, a dead driver or unavailable servers
     it restarts in this task, by the pipeline's `restart`. When that is exhausted, the task fails for good. Airflow's
-    `retries` are for workers that die, and a longer outage of the decision log.
+    `retries` are for workers that die, and a longer outage of the decision log. With `standby=True` a second driver
+    waits, and takes over from a dead one.
 
     On a request (`airflow ft stop`), or when a user pauses its DAG, it stops after the current checkpoint, delivers
     staged rows and succeeds. When the task is marked or cleared, it ends at once, and unpublished rows are computed

@@ -258,6 +258,7 @@ class _Attempt:
             retained_batches=retained,
             # Too many dead letters would hide all other rows, so a check reports them.
             dead_letters=dead.without_bounds if (dead := request.dead_letters) else None,
+            standby=False,
             keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
         )
 

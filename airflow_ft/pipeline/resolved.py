@@ -56,6 +56,7 @@ class SparkSettings:
     jars: tuple[str, ...]
     packages: tuple[str, ...]
     keep_session: timedelta
+    standby: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ def wal_root_of(spec: PipelineSpec) -> str:
 def spark_settings(spec: PipelineSpec) -> SparkSettings:
     """Return how Spark is started for it."""
     conf = settings.spark_conf()
-    keep_session = spec.keep_session
+    keep_session = timedelta(0) if spec.standby else spec.keep_session  # whatever the configuration says
     return SparkSettings(
         master=spec.spark_master or settings.spark_master(),
         conf={**conf, **spec.spark_conf},
@@ -164,6 +165,7 @@ def spark_settings(spec: PipelineSpec) -> SparkSettings:
         jars=listed(settings.spark_jars() if spec.jars is None else spec.jars),
         packages=tuple(spec.packages),
         keep_session=timedelta(seconds=settings.keep_session()) if keep_session is None else keep_session,
+        standby=spec.standby,
     )
 
 

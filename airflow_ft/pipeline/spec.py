@@ -50,6 +50,7 @@ from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.sink_spec import HoldingSinkSpec
+from airflow_ft.spark.request import check_standby
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
@@ -101,6 +102,8 @@ class PipelineSpec:
         keep_session: for how long Spark waits for the next run of this pipeline on the same machine. That run starts no
             JVM, so a small run takes a fraction of the time. Meanwhile Spark holds the driver's memory. Zero: Spark
             ends with its run. None: `[airflow_ft] keep_session`.
+        standby: a stream keeps a second driver of Spark that has started and waits, and takes over if the working one
+            dies (docs/restarts.md). It needs the memory of a second driver, and a local Spark master.
         overlap: deliver staged checkpoints during the stage, in its process; the tasks behind it deliver the rest. A
             run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
@@ -143,6 +146,7 @@ class PipelineSpec:
     packages: Sequence[str] = ()
     job_args: Mapping[str, Any] = field(default_factory=dict, repr=False)
     keep_session: timedelta | None = None
+    standby: bool = False
     overlap: bool = False
     streaming: bool = False
     dry_run: bool | str = False
@@ -194,8 +198,17 @@ class PipelineSpec:
             keep_session=self.keep_session,
         )
         check_late_after(self.late_after)
-        for name in ("overlap", "streaming", "emit_asset"):
+        for name in ("overlap", "streaming", "standby", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
+        if self.standby:
+            check_standby(self._known_master, streaming=self.streaming, keep_session=self.keep_session)
+
+    @property
+    def _known_master(self) -> str:
+        """The Spark master; "" while it is Jinja, in a connection or in the configuration."""
+        found = self.spark_master or self.spark_conf.get("spark.master")
+        is_known = isinstance(found, str) and not is_template(found) and not found.startswith("conn:")
+        return str(found) if is_known else ""
 
     def _check_sinks(self) -> None:
         check_sinks(self.sinks, self.optional_sinks)

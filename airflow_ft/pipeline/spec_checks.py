@@ -46,7 +46,7 @@ _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
 _SOURCE = ("conn_id", "to_json", "read")
 _OF_JOBS = (
     *("job", "sources", "job_args", "dead_letters", "optional_sinks", "spark_master", "spark_conf", "jars", "packages"),
-    *("keep_session", "overlap", "streaming", "from_savepoint"),
+    *("keep_session", "standby", "overlap", "streaming", "from_savepoint"),
 )
 _ROOTS = ("/", "file:/", "hdfs://", "s3://")
 

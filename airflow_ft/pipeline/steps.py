@@ -320,6 +320,7 @@ def request(
         jars=spark.jars,
         python_path=_python_path(),
         keep_session=spark.keep_session.total_seconds(),
+        standby=spark.standby,
         buckets=[each.to_json() for each in _buckets(pipeline.wal_root, before.base)],
     )
 

@@ -87,6 +87,7 @@ class Driver:
         """
         reader, writer = os.pipe()
         self._output = os.fdopen(reader, "rb", buffering=0)
+        self._rest = b""  # of a line that is not whole yet
         self._quiet = 0.5 if share is None else 0.05  # seconds without output, after which it may have ended
         try:
             if share is not None:
@@ -116,6 +117,14 @@ class Driver:
             time.sleep(0.05)
         signal_group(self.pid, signal.SIGKILL)
 
+    def read(self, log: Callable[[str], None]) -> bool:
+        """Hand what it has said so far to `log`, without waiting. Returns whether it is alive."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            while selector.select(0) and (data := os.read(self._output.fileno(), _LINE_BYTES)):
+                self._hand_on(data, log)
+        return self._process.poll() is None
+
     def wait(self, log: Callable[[str], None], result: Path) -> int:
         """Hands each line of output to `log` and returns the exit code (negative: the signal).
 
@@ -132,21 +141,24 @@ class Driver:
             self._output.close()
         return code
 
+    def _hand_on(self, data: bytes, log: Callable[[str], None]) -> None:
+        """Hand whole lines to `log`, and keep the rest."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LINE_BYTES or (self._rest and not data):
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            log(line.decode(errors="replace").rstrip("\r"))
+
     def _pump(self, log: Callable[[str], None], result: Path) -> None:
         descriptor = self._output.fileno()
         reported: float | None = None
         ended: float | None = None
-        rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while True:
                 if selector.select(self._quiet):
                     data = os.read(descriptor, _LINE_BYTES)
-                    *lines, rest = (rest + data).split(b"\n")
-                    if len(rest) > _LINE_BYTES or (rest and not data):
-                        lines, rest = [*lines, rest], b""
-                    for line in lines:
-                        log(line.decode(errors="replace").rstrip("\r"))
+                    self._hand_on(data, log)
                     if not data:
                         return
                 elif self._process.poll() is not None:

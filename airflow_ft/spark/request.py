@@ -108,6 +108,7 @@ class StageRequest:
         packages: further Maven coordinates.
         python_path: folders to import the job from, besides those of the running interpreter.
         keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one.
+        standby: a stream keeps a second driver that takes over if this one dies (`spark.task.standby`).
         session_name: pipelines with one name share sessions; "": only this pipeline.
         buckets: settings of the connections to buckets of the log (`BucketSettings`, plain data with secrets).
         ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
@@ -142,6 +143,7 @@ class StageRequest:
     packages: tuple[str, ...] = ()
     python_path: tuple[str, ...] = ()
     keep_session: float = 0.0
+    standby: bool = False
     session_name: str = ""
     retained_batches: int = RETAINED_BATCHES
     ask_sinks: bool = False
@@ -178,6 +180,8 @@ class StageRequest:
                     setting=name,
                     value=value,
                 )
+        if self.standby:
+            check_standby(self.master or self.conf.get("spark.master", ""), streaming=self.streaming)
         refuse_for_buckets(self.wal_root, keep_session=self.keep_session)
         check_bucket_spark(self.wal_root, self.master, self.conf)
         for source in self.sources.values():
@@ -271,6 +275,33 @@ class StageResult:
         """The inverse of `to_json`."""
         position = SparkPosition(**data["position"]) if data["position"] else None
         return cls(**{**data, "numbers": tuple(data["numbers"]), "position": position})
+
+
+def check_standby(master: str, *, streaming: bool, keep_session: object = None) -> None:
+    """Raise ConfigurationError for what does not go together with a standby driver; `master`: "" if it is unknown."""
+    if not streaming:
+        raise ConfigurationError(
+            "standby is for streams, but this pipeline is scheduled.",
+            code="needs_streaming",
+            remedy="Add streaming=True, or leave standby out. For a quick start of scheduled runs, give keep_session.",
+            argument="standby",
+        )
+    if keep_session:
+        raise ConfigurationError(
+            "standby and keep_session exclude each other: the standby starts with a JVM of its own.",
+            code="arguments_conflict",
+            remedy="Leave one of them out.",
+            arguments=["standby", "keep_session"],
+        )
+    if master and not is_local(master):
+        raise ConfigurationError(
+            f"standby works with a local Spark master, and not with {master!r}, where a second driver would hold"
+            " executors all the time.",
+            code="arguments_conflict",
+            remedy='Leave standby out, or give spark_master="local[*]".',
+            arguments=["standby", "spark_master"],
+            value=master,
+        )
 
 
 def listed(given: str | Sequence[str]) -> tuple[str, ...]:

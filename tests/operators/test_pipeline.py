@@ -270,6 +270,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"late_after": 60}, "late_after is 60", ""),
         ({"late_after": timedelta(0)}, "late_after is ", ""),
         ({"overlap": "yes"}, "overlap is 'yes'", "True or False"),
+        ({"standby": 1}, "standby is 1", "True or False"),
         ({"emit_asset": 1}, "emit_asset is 1", ""),
         ({"group_id": 7}, "group_id is 7", ""),
         ({"default_args": [1]}, "default_args is a list", ""),

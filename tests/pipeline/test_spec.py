@@ -412,6 +412,37 @@ def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
         spec(sources={"a": read(), "b": other})
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "fields"),
+    [
+        ({}, "needs_streaming", {"argument": "standby"}),
+        (
+            {"streaming": True, "keep_session": timedelta(1)},
+            "arguments_conflict",
+            {"arguments": ["standby", "keep_session"]},
+        ),
+        ({"streaming": True, "spark_master": "yarn"}, "arguments_conflict", {"value": "yarn"}),
+        ({"streaming": True, "spark_conf": {"spark.master": "yarn"}}, "arguments_conflict", {"value": "yarn"}),
+    ],
+)
+def test_what_a_standby_does_not_go_together_with_is_refused_at_parse(
+    given: dict[str, Any], code: str, fields: dict[str, Any]
+) -> None:
+    with raises(ConfigurationError, code, **fields):
+        spec(standby=True, **given)
+    spec(**given)
+
+
+def test_a_standby_goes_before_the_configurations_kept_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__KEEP_SESSION", "60")
+    found = resolve(spec(standby=True, streaming=True, spark_master="local[2]", keep_session=timedelta(0)))
+    assert (found.spark.standby, found.spark.keep_session) == (True, timedelta(0))
+    found = resolve(spec(standby=True, streaming=True, spark_master="conn:spark"))
+    assert (found.spark.standby, found.spark.keep_session) == (True, timedelta(0))
+    found = resolve(spec(streaming=True))
+    assert (found.spark.standby, found.spark.keep_session) == (False, timedelta(minutes=1))
+
+
 BUCKET = "s3://lake@wal/log"
 
 

@@ -188,6 +188,7 @@ class Spark:
         on_start: Callable[[Any], None],
         judge: Any = None,
         on_publish: Callable[[], None],
+        standby: object = None,
     ) -> StageResult:
         """See `airflow_ft.spark.task.launcher.run_stage`."""
         driver = Driver(self._world, request)

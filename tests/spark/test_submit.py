@@ -59,6 +59,13 @@ def _request(**more: object) -> StageRequest:
     return StageRequest(**{**values, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("more", [{"master": "yarn"}, {"conf": {"spark.master": "spark://host:7077"}}])
+def test_a_standby_on_a_cluster_is_refused(more: dict[str, object]) -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["standby", "spark_master"]):
+        _request(streaming=True, standby=True, **more)
+    _request(streaming=True, standby=True, master="local[2]")
+
+
 KAFKA = {
     "sources": {"orders": KafkaSource(topics=["orders"]).to_json()},
     "connections": {

@@ -83,7 +83,7 @@ def borrow(request: StageRequest) -> SessionLease | None:
 
     Ends idle ones that this pipeline started with other settings, which may never be used again.
     """
-    variables = {n: v for n, v in environment(request).items() if not n.startswith(_OF_A_RUN) and n not in _SHELL}
+    variables = _variables(request)
     key = _key(request, variables)
     for found in kept():
         if found.key == key:
@@ -209,6 +209,15 @@ def kept() -> list[Kept]:
 def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
     """Nothing of one pipeline, but what it has set itself."""
     return {**settings(request, folder), "spark.app.name": request.conf.get("spark.app.name", "airflow-ft")}
+
+
+def _variables(request: StageRequest) -> dict[str, str]:
+    return {n: v for n, v in environment(request).items() if not n.startswith(_OF_A_RUN) and n not in _SHELL}
+
+
+def start_key(request: StageRequest) -> str:
+    """Return a digest of everything that the JVM of a request is started with: settings, environment, jars."""
+    return _key(request, _variables(request))
 
 
 def _key(request: StageRequest, variables: Mapping[str, str]) -> str:

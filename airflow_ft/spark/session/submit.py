@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 END = "end"  # a stream is to end after the checkpoint under way; with this in it, with one of what is open
 DRAIN = "drain"
+READY = "ready to take over"  # a line that a standby driver says
 
 # Airflow's own settings, connections and variables are not for a user's job; the others would
 # make the driver think that it was started from inside another one.
@@ -47,8 +49,24 @@ def prepare(folder: Path, request: StageRequest) -> list[str]:
     return submit(folder, str(folder / MAIN))
 
 
+def prepare_standby(folder: Path, request: StageRequest) -> list[str]:
+    """Write what a driver needs that waits for its request; returns the command, which has no secret."""
+    conf = settings(request, folder)
+    arguments = f"{json.dumps(str(folder))}, {json.dumps(conf['spark.master'])}"
+    write(folder / MAIN, f"from airflow_ft.spark.driver.standby import main\n\nraise SystemExit(main({arguments}))\n")
+    write(folder / PROPERTIES, properties(conf))
+    return submit(folder, str(folder / MAIN))
+
+
 def write_main(folder: Path, request: StageRequest, session: int | None = None) -> None:
     """Writes the request, and the Python program that runs it; `session`: the open file that leads to its JVM."""
+    write_request(folder, request)
+    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
+    write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
+
+
+def write_request(folder: Path, request: StageRequest) -> None:
+    """Write the request, which holds credentials; the driver deletes it when it has read it."""
     try:
         write(folder / REQUEST, json.dumps(request.to_json()))
     except TypeError as error:
@@ -59,8 +77,16 @@ def write_main(folder: Path, request: StageRequest, session: int | None = None) 
             remedy="Give text, numbers, lists and dictionaries only.",
             argument="job_args",
         ) from error
-    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
-    write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
+
+
+def end_driver(folder: Path) -> Callable[[bool], None]:
+    """Return what asks the stream of the driver in `folder` to end: after a drain, or at its next checkpoint."""
+
+    def end(drain: bool) -> None:
+        with suppress(OSError):  # the driver may have ended, and its folder gone
+            write(folder / END, DRAIN if drain else "")
+
+    return end
 
 
 def submit(folder: Path, program: str) -> list[str]:

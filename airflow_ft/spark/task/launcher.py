@@ -25,24 +25,23 @@ from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.meter import MOST_EVENTS
 from airflow_ft.protocol.reasons import FAILURE, AbortReason, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
-from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import kubernetes, standalone, yarn
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
-    DRAIN,
-    END,
     MAIN,
     RESULT,
     driver_environment,
+    end_driver,
     environment,
     prepare,
     spark_home,
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
+from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
 
@@ -69,6 +68,7 @@ def run_stage(
     on_start: Callable[[Driver], None] = lambda _: None,
     judge: Judge | None = None,
     on_publish: Callable[[], None] = lambda: None,
+    standby: Standby | None = None,
 ) -> StageResult:
     """Run the job in a Spark driver until all input is read and published, a stream until it is stopped.
 
@@ -76,7 +76,8 @@ def run_stage(
     `airflow_ft.spark` receives the rest at level DEBUG. `on_start` receives the process, for `on_kill`. `judge`
     receives the columns of each sink before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
     for each published checkpoint. When this returns or raises, the driver has ended. When this process is killed, the
-    driver dies with it.
+    driver dies with it. If a driver waits in `standby`, it gets the request. From the first published checkpoint on
+    `standby` keeps the next one.
 
     In every case published checkpoints stay published, and the store knows them.
 
@@ -95,11 +96,11 @@ def run_stage(
     hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
     with (
-        private_folder() as folder,
+        (standby or Standby()).place(request) as (folder, waiting),
         _jvm(request) as session_lease,
         Answers(folder, judge) if judge else nullcontext() as answers,
     ):
-        driver = _start(folder, request, session_lease)
+        driver = _start(folder, request, session_lease, waiting)
         try:
             on_start(driver)
         except BaseException:
@@ -112,6 +113,8 @@ def run_stage(
             match = _PUBLISHED.match(line)
             if match:
                 on_publish()
+                if standby is not None:
+                    standby.keep(request)
             if failure := FAILURE.match(line):
                 store.meter.failed(request.pipeline, AbortReason(failure["reason"]))
                 _trace(store, request.pipeline, int(failure["number"]))
@@ -191,11 +194,12 @@ def _jvm(request: StageRequest) -> Iterator[SessionLease | None]:
             session_lease.end(keep=False)
 
 
-def _start(folder: Path, request: StageRequest, session_lease: SessionLease | None) -> Driver:
-    def end(drain: bool) -> None:
-        with suppress(OSError):  # the driver may have ended, and its folder gone
-            write(folder / END, DRAIN if drain else "")
-
+def _start(folder: Path, request: StageRequest, session_lease: SessionLease | None, waiting: Driver | None) -> Driver:
+    """Start a driver, or give the request to the one that is `waiting` in the folder."""
+    if waiting is not None:
+        hand_over(waiting, folder, request)
+        return waiting
+    end = end_driver(folder)
     if session_lease is None:
         return Driver(prepare(folder, request), environment(request), end=end)
     write_main(folder, request, session_lease.fileno())

@@ -49,6 +49,7 @@ from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
+from airflow_ft.spark.task.standby import Standby
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -104,6 +105,7 @@ def stream_step(
     restarts, tolerable = strategy.begin(time.monotonic()), overlap[1].tolerable_failures
     epoch = 0
     looked = False
+    standby = Standby()
 
     def make(row: Pipeline, taken: int, attempt: int) -> StageRequest:
         nonlocal epoch
@@ -129,6 +131,7 @@ def stream_step(
                     streaming=True,
                     look=stopping.look,
                     resume_drained=resume_drained,
+                    standby=standby,
                 )
                 return True
             except (FencedError, TurnHeldError):
@@ -153,8 +156,11 @@ def stream_step(
             if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
                 # Its own run may have given up, and this one is refused: no other process would deliver it (I7).
                 _deliver(context, overlap)
-            if compute():
-                return epoch
+            try:
+                if compute():
+                    return epoch
+            finally:
+                standby.end()
         except AirflowFtError as error:
             if last_try or isinstance(error, TerminalError):
                 _end_failed(context, overlap, epoch)
