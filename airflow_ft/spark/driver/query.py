@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.sources import KafkaSource, Source
+from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.durable import Durable
@@ -41,7 +42,7 @@ from airflow_ft.spark.driver.stopper import Stopper
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
-from airflow_ft.spark.state.files import has_state, upload
+from airflow_ft.spark.state.files import has_state, upload, upload_own
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.status import record_ids, recorded_ids
@@ -182,7 +183,10 @@ class Query:
         """Leave the location quick to load, after the query has ended and has read everything."""
         if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
-        upload(self._frame.sparkSession)
+        if current():  # other streams use the JVM's state stores
+            upload_own(self._frame.sparkSession, filesystem(self._location.uri).hadoop_path(self._location.uri))
+        else:
+            upload(self._frame.sparkSession)
         self._durable()
         self._state.report(self.publisher.last_batch, self.publisher.last_number)
 
@@ -217,7 +221,7 @@ class Query:
         self._queries += 1
         self._ending, self._stopper.query = False, None
         query = (
-            self._frame.writeStream.foreachBatch(partial(on_batch, self._queries))
+            self._frame.writeStream.foreachBatch(bound(partial(on_batch, self._queries)))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
             .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))

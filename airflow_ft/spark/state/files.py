@@ -81,6 +81,33 @@ def upload(spark: SparkSession) -> None:
         log.warning("Spark's state stores wrote no full snapshot: %s", error)
 
 
+def upload_own(spark: SparkSession, location: str) -> None:
+    """As `upload`, for the stores of one location (a path of Hadoop) in a JVM whose other stores are in use.
+
+    Also unloads them: otherwise Spark's maintenance would write to this location for another minute, beside the next
+    run.
+    """
+    jvm: Any = spark._jvm
+    try:
+        stores = jvm.java.lang.Class.forName(f"{_STORES}$")
+        module = stores.getField("MODULE$").get(None)
+        loaded = stores.getDeclaredField("loadedProviders")
+        loaded.setAccessible(True)
+        known = loaded.get(module).keys().toList()
+        while not known.isEmpty():
+            root = str(known.head().storeId().checkpointRootLocation())
+            if _plain(root).startswith(f"{_plain(location)}/"):
+                module.doMaintenanceAndUnload(known.head())
+            known = known.tail()
+    except Exception as error:  # the changes are all there
+        log.warning("Spark's state stores wrote no full snapshot: %s", error)
+
+
+def _plain(path: str) -> str:
+    """A path of Hadoop, which names local ones in several ways."""
+    return re.sub("^file:/+", "/", path).rstrip("/")
+
+
 def drop_unnamed(location: str) -> None:
     """Remove files of RocksDB from a cut-back copy that no snapshot in it names.
 

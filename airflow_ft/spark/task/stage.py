@@ -32,6 +32,7 @@ from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse
 from airflow_ft.spark.task.launcher import Driver, run_stage
+from airflow_ft.spark.task.shared import SharedDriver
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -140,10 +141,12 @@ def stage(
     streaming: bool = False,
     look: Callable[[Driver | None], None] = lambda _: None,
     resume_drained: bool = False,
+    shared: SharedDriver | None = None,
 ) -> StageResult:
     """Take an epoch and stage, as `stage_step`, for a run that has the turn; a stream until it is stopped.
 
-    `look` is called every second with the driver, if it has started. An exception of `look` ends the driver.
+    `shared`: the driver that computes it beside other streams; None: one of its own. `look` is called every second
+    with the driver, if it has started. An exception of `look` ends the driver.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
@@ -172,6 +175,7 @@ def stage(
                     on_start=started,
                     judge=judge,
                     on_publish=beside.wake if beside else lambda: None,
+                    **({} if shared is None else {"shared": shared}),
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed

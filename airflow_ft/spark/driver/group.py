@@ -1,0 +1,220 @@
+"""The driver of a group of streams: one JVM and one Python process, in which each stream has a thread of its own.
+
+The task asks for a stream by a file in the driver's private folder, which names the stream's own folder. There is all
+that a driver of one stream has: its request, its result, and the requests to end. Streams share Spark's context. Each
+has a Spark session of its own, so settings, views, functions and queries are apart, and a pool of Spark's fair
+scheduler.
+
+What if ...
+- the process dies: each stream restarts, as after the death of a driver of its own.
+- the process is stopped and continues beside its successor: each stream has an epoch of its own, and is fenced (I5).
+- a job hangs in its own Python code: no thread can be ended, so the process ends (`Stopper`). The other streams restart
+  without counting it (`airflow_ft.spark.task.shared`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StageError
+from airflow_ft.spark.attribution import MarkedOutput, inherited, working_for
+from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.runner import Attempt, log_result
+from airflow_ft.spark.driver.session import leave_session, start_session
+from airflow_ft.spark.driver.stopper import STOP_SECONDS
+from airflow_ft.spark.private import PROPERTIES, write
+from airflow_ft.spark.process import die_with_parent
+from airflow_ft.spark.reports import describe_error
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.submit import END, ENDED, KILL, REQUEST, RESULT, SESSION, START
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 0.2
+POOL = "spark.scheduler.pool"
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def main(folder: str, master: str) -> int:
+    """Run the streams that the task asks for in `folder`, until it asks to end; the exit code of the process."""
+    die_with_parent()
+    sys.stdout = sys.stderr = MarkedOutput(sys.stdout.fileno())
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    private = Path(folder)
+    with inherited():
+        try:
+            spark = start_session(master, None)
+            _start_callbacks(spark)
+        except Exception as error:
+            found = error if isinstance(error, AirflowFtError) else as_error(error, "", "", None)
+            write(private / RESULT, json.dumps({"error": describe_error(found)}))
+            return 1
+        finally:
+            (private / PROPERTIES).unlink(missing_ok=True)  # it may hold credentials, and was read
+        _serve(private, spark)
+        leave_session(spark, None, failed=False)
+    write(private / RESULT, json.dumps({}))
+    return 0
+
+
+def _start_callbacks(spark: SparkSession) -> None:
+    """Once and here: two streams that do it at the same time would start two servers."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+
+
+def _serve(private: Path, spark: SparkSession) -> None:
+    members: list[_Member] = []
+    buckets: dict[str, str] = {}
+    while True:
+        for order in sorted(private.glob(f"*.{START}")):
+            members.append(_Member(Path(order.read_text()), spark, buckets))
+            order.unlink()
+        for member in members:
+            member.look()
+        members = [member for member in members if member.is_alive]
+        if not members and (private / END).exists():
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+class _Member:
+    """One stream, from its request to its result."""
+
+    def __init__(self, folder: Path, root: SparkSession, buckets: dict[str, str]) -> None:
+        """`buckets`: the connection by which each bucket is read, for all streams of this process."""
+        self._folder, self._root, self._buckets = folder, root, buckets
+        self._attempt: Attempt | None = None
+        self._spark: SparkSession | None = None
+        self._killed = False
+        self._thread = threading.Thread(target=self._run, name=f"stream-{folder.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread has not ended."""
+        return self._thread.is_alive()
+
+    def look(self) -> None:
+        """End the stream at once if the task asks for that, or has gone from it."""
+        if self._killed or not ((self._folder / KILL).exists() or not self._folder.exists()):
+            return
+        self._killed = True
+        threading.Thread(target=self._kill, name="kill", daemon=True).start()
+
+    def _kill(self) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        error = StageError(
+            "the stream was ended at once.",
+            code="driver_ended",
+            remedy="Nothing to do: the next attempt computes the unpublished rows again.",
+        )
+        while self.is_alive and time.monotonic() < deadline:
+            if self._attempt is not None:
+                self._attempt.failed(error)
+            if self._spark is not None:
+                for query in self._spark.streams.active:
+                    with suppress(Exception):  # it ends meanwhile
+                        query.stop()
+            self._thread.join(_LOOK_SECONDS)
+        if self.is_alive:  # the job hangs in its own code
+            with suppress(Exception):
+                if self._attempt is not None:
+                    self._attempt.report(error)
+            os._exit(1)
+
+    def _run(self) -> None:
+        name = ""
+        try:
+            request = StageRequest.from_json(json.loads((self._folder / REQUEST).read_text()))
+            conf = json.loads((self._folder / SESSION).read_text())
+            for private in (REQUEST, SESSION):  # they hold credentials, and have been read
+                (self._folder / private).unlink(missing_ok=True)
+            name = request.pipeline
+            with working_for(name):
+                self._stage(request, conf)
+        except Exception:  # the folder has gone: the task was killed, or has given the stream up
+            logging.getLogger(__name__).warning("a stream ended without a report", exc_info=True)
+        finally:
+            with working_for(name or "?"):
+                sys.stdout.write(f"{ENDED}{self._folder.name}\n")
+
+    def _stage(self, request: StageRequest, conf: Mapping[str, str]) -> None:
+        attempt = self._attempt = Attempt(
+            request, self._folder / RESULT, None, start=partial(self._session, request, conf)
+        )
+        try:
+            result = attempt.run()
+        except BaseException as error:
+            attempt.report(error)
+        else:
+            log_result(result)
+            write(self._folder / RESULT, json.dumps({"result": result.to_json()}))
+        finally:
+            if self._spark is not None:
+                with suppress(Exception):  # the JVM may have gone
+                    for query in self._spark.streams.active:
+                        query.stop()
+
+    def _session(self, request: StageRequest, conf: Mapping[str, str]) -> SparkSession:
+        """A session of its own in the JVM of all."""
+        self._learn(request)
+        root: Any = self._root
+        spark: Any = root.newSession()
+        root._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+        root.sparkContext.setLocalProperty(POOL, request.pipeline)  # its queries inherit it from this thread
+        for name, value in conf.items():
+            if spark.conf.isModifiable(name):
+                spark.conf.set(name, value)
+            elif name in request.conf and spark.conf.get(name, None) != value:
+                raise unequal_setting(name, [request.pipeline])
+        self._spark = spark
+        return self._spark
+
+    def _learn(self, request: StageRequest) -> None:
+        """Settings of buckets hold for the whole process and its JVM."""
+        for each in request.buckets:
+            learn(BucketSettings(**each))
+        places = [request.wal_root, request.base.location if request.base is not None else ""]
+        for place in (BucketPlace.of(uri) for uri in places if is_bucket(uri)):
+            if self._buckets.setdefault(place.bucket, place.conn_id) != place.conn_id:
+                raise two_connections(place.bucket, [request.pipeline])
+
+
+def unequal_setting(name: str, pipelines: list[str]) -> ConfigurationError:
+    """The error for a setting of Spark that one JVM has once."""
+    return ConfigurationError(
+        f"the streams of a group share one JVM, but {' and '.join(pipelines)} set {name} to another value than others.",
+        code="group_unequal",
+        remedy=f"Set {name} to the same value for all streams of the group. Or run the stream in a task of its own.",
+        setting=name,
+        pipelines=pipelines,
+    )
+
+
+def two_connections(bucket: str, pipelines: list[str]) -> ConfigurationError:
+    """The error for a bucket that streams of one JVM would read with different credentials."""
+    return ConfigurationError(
+        f"the streams of a group share one JVM, but {' and '.join(pipelines)} reach the bucket {bucket} with another"
+        " connection than others.",
+        code="group_unequal",
+        remedy="Name the same connection in wal_root of all streams of the group. Or run the stream in a task of its"
+        " own.",
+        setting="wal_root",
+        pipelines=pipelines,
+    )
