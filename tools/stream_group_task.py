@@ -42,7 +42,7 @@ def run_group(streams: Sequence[Stream]) -> int:
             say(f"[{stream.pipeline}] {line}")
 
         try:
-            keep_trying(lambda: stream.task(shared=shared, on_line=said), 3, 0.5, lambda: None)
+            keep_trying(lambda _: stream.task(shared=shared, on_line=said), 3, 0.5, lambda: None)
         except AirflowFtError as error:
             context = stream.context()
             with closing(context.store) as store:

@@ -91,7 +91,7 @@ def marked(stream: str, line: str) -> str:
 def unmarked(line: str) -> Iterator[tuple[str, str]]:
     """Yield (stream, text) of a line of the output; "" for text of no stream.
 
-    The JVM writes into the same pipe, so its text may stand before a mark.
+    The JVM writes into the same pipe, so a line may begin with its text.
     """
     before, _, rest = line.partition(_MARK)
     stream, mark, text = rest.partition(_MARK)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StageError
+from airflow_ft.protocol.errors import AirflowFtError, StageError
 from airflow_ft.spark.attribution import MarkedOutput, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
@@ -37,6 +37,7 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.groups import two_connections, unequal_setting
 from airflow_ft.spark.session.submit import END, ENDED, KILL, REQUEST, RESULT, SESSION, START
 
 if TYPE_CHECKING:
@@ -194,27 +195,3 @@ class _Member:
         for place in (BucketPlace.of(uri) for uri in places if is_bucket(uri)):
             if self._buckets.setdefault(place.bucket, place.conn_id) != place.conn_id:
                 raise two_connections(place.bucket, [request.pipeline])
-
-
-def unequal_setting(name: str, pipelines: list[str]) -> ConfigurationError:
-    """The error for a setting of Spark that one JVM has once."""
-    return ConfigurationError(
-        f"the streams of a group share one JVM, but {' and '.join(pipelines)} set {name} to another value than others.",
-        code="group_unequal",
-        remedy=f"Set {name} to the same value for all streams of the group. Or run the stream in a task of its own.",
-        setting=name,
-        pipelines=pipelines,
-    )
-
-
-def two_connections(bucket: str, pipelines: list[str]) -> ConfigurationError:
-    """The error for a bucket that streams of one JVM would read with different credentials."""
-    return ConfigurationError(
-        f"the streams of a group share one JVM, but {' and '.join(pipelines)} reach the bucket {bucket} with another"
-        " connection than others.",
-        code="group_unequal",
-        remedy="Name the same connection in wal_root of all streams of the group. Or run the stream in a task of its"
-        " own.",
-        setting="wal_root",
-        pipelines=pipelines,
-    )

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _GROUP_LOOK_SECONDS = 0.1, 0.5
 _IDLE_SECONDS = 1.0
 _UNKNOWN_SECONDS = 30.0  # longest wait of gates for a stream that may not have read all of a folder
 
@@ -372,7 +372,7 @@ class Query:
 
 def _has_ended(query: StreamingQuery) -> bool:
     """Waits for a moment; raises what the query has failed by."""
-    if not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type]
+    if not query.awaitTermination(_GROUP_LOOK_SECONDS if current() else _LOOK_SECONDS):  # type: ignore[arg-type]
         return False
     query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name
     return True

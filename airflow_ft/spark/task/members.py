@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Ends(Generic[T]):
-    """How streams have ended, by name."""
+    """Results of streams that ended well, and errors of the others, by name."""
 
     def __init__(self) -> None:
         self.results: dict[str, T] = {}
@@ -73,16 +73,17 @@ def run_together(work: Mapping[str, Callable[[], T]], stop: Callable[[], None]) 
     return ends
 
 
-def keep_trying(step: Callable[[], T], retries: int, delay: float, check: Callable[[], object]) -> T:
+def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Callable[[], object]) -> T:
     """Repeat a stream's step as Airflow would repeat its task, while the other streams of the group continue.
 
+    `step` receives whether this is the last try.
     Waits without a count while another run or process works on the pipeline. `check` raises if the task ends. An older
     owner is not repeated: it reads once more, and takes no epoch (R10).
     """
     tries = 0
     while True:
         try:
-            return step()
+            return step(tries >= retries)
         except FencedError:
             raise
         except (TurnHeldError, LeaseHeldError) as error:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.clients.buckets import is_bucket
-from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.attribution import unmarked
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
 from airflow_ft.spark.process import TERM_SECONDS, Driver
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
 from airflow_ft.spark.session.submit import (
     DRAIN,
     END,
@@ -46,37 +47,6 @@ ENDED_BY_OTHER = "driver_ended_by_other"
 """Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
 KILL_SECONDS = 30.0
 """How long a stream may take to end at once. Then the whole driver is killed."""
-DEFAULTS = {
-    # A large micro-batch of one stream leaves cores for the others.
-    "spark.scheduler.mode": "FAIR",
-    # RocksDB's memory is limited for all state stores together, not for each.
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
-}
-_SQL = "spark.sql."
-JVM_WIDE = (
-    "spark.sql.extensions",
-    "spark.sql.warehouse.dir",
-    "spark.sql.catalogImplementation",
-    "spark.sql.cache.serializer",
-    "spark.sql.globalTempDatabase",
-    "spark.sql.hive.",
-    "spark.sql.queryExecutionListeners",
-    "spark.sql.sources.schemaStringLengthThreshold",
-    "spark.sql.streaming.streamingQueryListeners",
-    "spark.sql.streaming.stateStore.maintenanceInterval",
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage",
-    "spark.sql.streaming.stateStore.rocksdb.highPriorityPoolRatio",
-    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB",
-    "spark.sql.streaming.stateStore.rocksdb.writeBufferCacheRatio",
-    "spark.sql.streaming.ui.",
-    "spark.sql.ui.",
-)
-"""Settings of Spark SQL that a JVM has once; all others belong to a session."""
-
-
-def is_of_session(name: str) -> bool:
-    """Return whether streams of one JVM can have their own values of this setting."""
-    return name.startswith(_SQL) and not name.startswith(JVM_WIDE)
 
 
 class SharedStream(Driver):
@@ -182,7 +152,7 @@ class SharedDriver:
             self._require_equal(request, conf)
             self._hide[request.pipeline] = request.redactor()
             write_main(folder, request)
-            write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(_SQL)}))
+            write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(SQL)}))
             stream = SharedStream(self, self._process, folder, request.pipeline)
             self._streams.append(stream)
             self._orders += 1
@@ -313,9 +283,7 @@ class SharedDriver:
     def _require_equal(self, request: StageRequest, conf: Mapping[str, str]) -> None:
         """Streams are compared when the DAG is parsed; connections and the configuration may say more."""
         for name in sorted(request.conf):
-            if not is_of_session(name) and conf.get(name) != self._conf.get(name) and name not in _OWN:
-                from airflow_ft.spark.driver.group import unequal_setting
-
+            if not is_of_session(name) and conf.get(name) != self._conf.get(name) and name not in OWN:
                 raise unequal_setting(name, [request.pipeline])
 
 
@@ -324,8 +292,3 @@ def _has_failed(folder: Path) -> bool:
     with suppress(OSError, ValueError):
         return "error" in json.loads((folder / RESULT).read_text())
     return False
-
-
-_OWN = ("spark.app.name", "spark.jars", "spark.jars.packages")
-
-__all__ = ["ENDED_BY_OTHER", "ConfigurationError", "SharedDriver", "SharedStream"]
