@@ -256,9 +256,6 @@ class _Member:
         context, name = self._context, self._stream.pipeline
         run, since = run_of(context), plain_utc(context["dag_run"].start_date)
         with closing(open_configured_store(self._stream.store)) as store:
-            if was_stopped(store, name, run, since):
-                self._stream.log.info("the stream was stopped in this run: a new run starts it again")
-                return None
             if (failure := given_up(store, name, run, self._group.task_id, since)) is not None:
                 raise NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",
@@ -266,6 +263,9 @@ class _Member:
                     remedy=failure.remedy,
                     pipeline=name,
                 )
+            if was_stopped(store, name, run, since):
+                self._stream.log.info("the stream was stopped in this run: a new run starts it again")
+                return None
         delay: Any = self._group.retry_delay
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
         try:

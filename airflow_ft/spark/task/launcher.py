@@ -97,6 +97,8 @@ def run_stage(
     _require_cluster(request)
     hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
+    if shared is not None:
+        request = replace(request, keep_session=0.0)
     with (
         private_folder() as folder,
         _jvm(request) as session_lease,

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import StageError
-from airflow_ft.spark.attribution import unmarked
+from airflow_ft.spark.attribution import unmarked, working_for
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
 from airflow_ft.spark.process import TERM_SECONDS, Driver
 from airflow_ft.spark.request import StageRequest
@@ -83,8 +83,6 @@ class SharedStream(Driver):
         except BaseException:
             self.kill(0)
             raise
-        finally:
-            self._host.forget(self)
 
     def over(self, code: int) -> None:
         """The stream has ended, or its driver."""
@@ -139,7 +137,6 @@ class SharedDriver:
         Raises:
             ConfigurationError: the stream has a setting that the JVM has with another value.
         """
-        request = replace(request, keep_session=0.0)
         conf = {**DEFAULTS, **settings(request, folder)}
         with self._lock:
             if self._closed:
@@ -182,11 +179,6 @@ class SharedDriver:
         with self._lock:
             self._blamed.setdefault(stream.process.pid, []).append(stream.pipeline)
 
-    def forget(self, stream: SharedStream) -> None:
-        """Nothing reads this stream's lines any more."""
-        with self._lock, suppress(ValueError):
-            self._streams.remove(stream)
-
     def kill(self) -> None:
         """End the driver and start no other one. For a task's `on_kill`; any thread."""
         with self._lock:
@@ -222,7 +214,7 @@ class SharedDriver:
         self._process, self._folder = begun
 
     def _run(self, request: StageRequest, ready: queue.SimpleQueue[tuple[Driver, Path] | BaseException]) -> None:
-        with ExitStack() as stack:
+        with working_for(""), ExitStack() as stack:
             try:
                 folder = stack.enter_context(private_folder())
                 self._conf = settings(request, folder)
@@ -257,15 +249,16 @@ class SharedDriver:
 
     def _hand_over(self, pipeline: str, text: str) -> None:
         with self._lock:
-            streams = list(self._streams)
+            streams = [each for each in self._streams if each.pipeline == pipeline]
+            if text.startswith(ENDED):
+                ended = [each for each in streams if each.folder.name == text.removeprefix(ENDED)]
+                self._streams = [each for each in self._streams if each not in ended]
         if text.startswith(ENDED):
-            for each in streams:
-                if each.folder.name == text.removeprefix(ENDED):
-                    each.over(0)
+            for each in ended:
+                each.over(0)
             return
         for each in streams:
-            if each.pipeline == pipeline:
-                each.lines.put(text)
+            each.lines.put(text)
 
     def _ended(self, process: Driver, folder: Path, code: int) -> None:
         with self._lock:
@@ -275,6 +268,7 @@ class SharedDriver:
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
             self._blamed.setdefault(process.pid, []).extend(failed)
+            self._streams = [each for each in self._streams if each not in streams]
             if self._process is process:
                 self._process = None
         for each in streams:
