@@ -251,7 +251,7 @@ class SharedDriver:
         with self._lock:
             streams = [each for each in self._streams if each.pipeline == pipeline]
             if text.startswith(ENDED):
-                ended = [each for each in streams if each.folder.name == text.removeprefix(ENDED)]
+                ended = [each for each in self._streams if each.folder.name == text.removeprefix(ENDED)]
                 self._streams = [each for each in self._streams if each not in ended]
         if text.startswith(ENDED):
             for each in ended:
