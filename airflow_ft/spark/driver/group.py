@@ -32,7 +32,7 @@ from airflow_ft.spark.attribution import MarkedOutput, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import leave_session, start_session
-from airflow_ft.spark.driver.stopper import STOP_SECONDS
+from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.reports import describe_error
@@ -119,7 +119,7 @@ class _Member:
         threading.Thread(target=self._kill, name="kill", daemon=True).start()
 
     def _kill(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + GROUP_STOP_SECONDS
         error = StageError(
             "the stream was ended at once.",
             code="driver_ended",

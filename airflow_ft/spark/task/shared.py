@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 ENDED_BY_OTHER = "driver_ended_by_other"
 """Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
-KILL_SECONDS = 30.0
+KILL_SECONDS = 45.0
 """How long a stream may take to end at once. Then the whole driver is killed."""
 
 
