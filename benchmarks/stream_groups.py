@@ -86,6 +86,7 @@ def run(folder: Path, count: int, seconds: float) -> str:
             for number in range(RECORDS):
                 producer.produce(stream.pipeline, b"%d" % number)
         producer.flush(60)
+        del producer  # it would miss Kafka at the end
         log = folder / "log"
         process = start_group(made, log)
         try:
