@@ -118,6 +118,13 @@ class StreamGroupOperator(BaseOperator):
             dag = self.get_dag()
             fail(self.log, error.filled("", "" if dag is None else str(dag.fileloc or "")))
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the inputs and outputs of all streams for OpenLineage; its provider calls this."""
+        from airflow_ft.operators.openlineage import lineage, together
+
+        streams: list[Any] = [view.rendered_view() for view in self._views()]
+        return together([lineage(stream, task_instance, writes=True) for stream in streams])
+
     def on_kill(self) -> None:
         """End Spark, and restart nothing."""
         self._killed = True
@@ -251,27 +258,14 @@ class _Member:
 
     def run(self) -> Confirmation | None:
         """Run the stream until it ends; None: it had been stopped before in this run."""
-        from airflow_ft.spark.task.members import given_up, keep_trying, was_stopped
+        from airflow_ft.spark.task.members import keep_trying
 
-        context, name = self._context, self._stream.pipeline
-        run, since = run_of(context), plain_utc(context["dag_run"].start_date)
-        with closing(open_configured_store(self._stream.store)) as store:
-            if (failure := given_up(store, name, run, self._group.task_id, since)) is not None:
-                raise NotDeliveredError(
-                    f"the stream failed before in this run: {failure.message}",
-                    code=failure.code or "group_failed",
-                    remedy=failure.remedy,
-                    pipeline=name,
-                )
-            if was_stopped(store, name, run, since):
-                self._stream.log.info("the stream was stopped in this run: a new run starts it again")
-                return None
         delay: Any = self._group.retry_delay
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
         try:
             return keep_trying(self._try, self._group.retries or 0, seconds, self._why_stop)
         except AirflowFtError as error:
-            error.filled(name)
+            error.filled(self._stream.pipeline)
             for line in error.log_lines:
                 self._stream.log.error("%s", line)
             self._note(error)
@@ -317,13 +311,25 @@ class _Member:
                 is_own_stage=own_stage(self._group, self._group.role, task),
             )
 
-    def _try(self, last_try: bool) -> Confirmation:
+    def _try(self, last_try: bool) -> Confirmation | None:
         """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""
+        from airflow_ft.spark.task.members import given_up, was_stopped
         from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 
         with self._opened() as run:
             pipeline, spec = self._pipeline, self._stream.spec
             assert pipeline.restart is not None  # it is a stream
+            since = plain_utc(self._context["dag_run"].start_date)
+            if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, since)) is not None:
+                raise NotDeliveredError(
+                    f"the stream failed before in this run: {failure.message}",
+                    code=failure.code or "group_failed",
+                    remedy=failure.remedy,
+                    pipeline=run.pipeline,
+                )
+            if was_stopped(run.store, run.pipeline, run.run, since):
+                self._stream.log.info("the stream was stopped in this run: a new run starts it again")
+                return None
             if spec.is_rewind:
                 pipeline_steps.rewind(run, rewinding(self._stream, self._context), again=True)
             pipeline_steps.recover(run, again=True)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, JobError, LeaseHeldError, StoreUnavailableError, TransientError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.noting import note_failure
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.attribution import current
 from airflow_ft.spark.task import members
-from airflow_ft.spark.task.members import keep_trying, run_together
+from airflow_ft.spark.task.members import given_up, keep_trying, run_together, was_stopped
+from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 
 
 def test_an_error_ends_one_and_the_others_go_on() -> None:
@@ -82,3 +91,46 @@ def test_a_stream_that_waits_ends_with_its_task() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         keep_trying(step, 5, 60.0, check)
+
+
+RUN = RunKey("small", "run-1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
+    with open_store(f"sqlite:///{tmp_path / 'ft.db'}") as found:
+        found.register("orders")
+        yield found
+
+
+def _staged(store: DecisionLog) -> None:
+    """A stream of the run that has staged its last checkpoint, and has the turn."""
+    store.enter_turn("orders", RUN, None)
+    lease = Worker("small/run-1/streams").lease()
+    epoch = store.take_epoch("orders", 0, {}, lease, "a test")
+    store.begin_stage("orders", epoch, RUN, "small/run-1/streams", {"streaming": True})
+    store.end_stage("orders", epoch, RUN, None, complete=False)
+
+
+def test_a_retry_does_not_start_what_was_stopped_and_a_cleared_run_does(store: DecisionLog) -> None:
+    began = store.now()
+    assert not was_stopped(store, "orders", RUN, began), "it has not begun"
+    _staged(store)
+    assert not was_stopped(store, "orders", RUN, began), "it has the turn, and may have something to deliver"
+    store.leave_turn("orders", RUN)
+    assert was_stopped(store, "orders", RUN, began)
+    assert not was_stopped(store, "orders", RUN, store.now() + timedelta(seconds=1)), "the run was cleared since"
+    assert not was_stopped(store, "orders", RunKey("small", "run-2"), began)
+    store.ask("orders", RequestKind.STOP, {}, "a test")
+    assert not was_stopped(store, "orders", RUN, began), "a request waits for its answer"
+
+
+def test_a_retry_does_not_start_what_has_failed_and_a_cleared_run_does(store: DecisionLog) -> None:
+    began = store.now()
+    assert given_up(store, "unknown", RUN, "streams", began) is None
+    assert given_up(store, "orders", RUN, "streams", began) is None
+    note_failure(store, "orders", RUN, JobError("it is bad."), task_id="streams", try_number=1)
+    found = given_up(store, "orders", RUN, "streams", began)
+    assert found is not None and found.code == JobError.code
+    assert given_up(store, "orders", RUN, "streams", store.now() + timedelta(seconds=1)) is None
+    assert given_up(store, "orders", RunKey("small", "run-2"), "streams", began) is None

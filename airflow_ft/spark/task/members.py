@@ -18,6 +18,7 @@ from airflow_ft.protocol.errors import FencedError, LeaseHeldError, TransientErr
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.attribution import inherited, named_records, working_for
+from airflow_ft.spark.task.stream import stops
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
@@ -107,7 +108,8 @@ def was_stopped(store: DecisionLog, pipeline: str, run: RunKey, since: datetime 
         row = store.run(pipeline, run)
         is_over = row is not None and row.staged and store.pipeline(pipeline).turn != run
         if is_over and row is not None and since is not None and row.stage_began is not None:
-            return row.stage_began > since and not store.unsettled(pipeline)
+            is_of_run = row.stage_began > since
+            return is_of_run and not store.unsettled(pipeline) and not stops(store, pipeline)  # one may be unanswered
     return False
 
 
