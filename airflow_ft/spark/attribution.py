@@ -72,7 +72,7 @@ def named_records() -> Iterator[None]:
 
     def named(*arguments: Any, **keywords: Any) -> logging.LogRecord:
         record = make(*arguments, **keywords)
-        if (stream := current()) and record.name.startswith("airflow_ft"):
+        if (stream := current()) and (record.name or "").startswith("airflow_ft"):  # "": a copy of a record
             record.msg = f"[{stream}] {record.msg}"  # a name of a pipeline has no %
         return record
 

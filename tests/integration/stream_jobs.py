@@ -63,6 +63,20 @@ class FailsAt(Copy):
         return super().split(batch)
 
 
+class Hangs(Copy):
+    """Hangs in its own code at a number, and leaves a file when it does."""
+
+    def __init__(self, at: int, marker: str) -> None:
+        self.at, self.marker = at, marker
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if batch.filter(F.col("n") == self.at).count():
+            Path(self.marker).touch()
+            while True:
+                time.sleep(0.05)
+        return super().split(batch)
+
+
 class Explodes(Plain):
     """One number becomes many rows."""
 

@@ -21,7 +21,6 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Producer
 
-from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.sources import KafkaSource
@@ -245,15 +244,15 @@ def test_a_stream_that_is_stopped_at_once_ends_alone(group: Group) -> None:
 
 def test_a_job_that_hangs_ends_the_driver_and_the_others_restart_without_counting_it(group: Group) -> None:
     """They are not restarted at all by their own strategies."""
-    waits = {"job": "FailsAt", "job_args": {"bad": 15, "after": str(group.folder / "never")}}
-    with group.task(a=waits, b={"restart": NO_RESTART}, c={"restart": NO_RESTART}) as process:
+    hung = group.folder / "hung"
+    hangs = {"job": "Hangs", "job_args": {"at": 15, "marker": str(hung)}}
+    with group.task(a=hangs, b={"restart": NO_RESTART}, c={"restart": NO_RESTART}) as process:
         group.deliver(*NAMES)
         group.send("a")
-        pipeline = group.pipelines["a"]
-        group.until(lambda: any(c.state is CheckpointState.TRIGGERED for c in group.store.checkpoints(pipeline, 5)))
+        group.until(hung.exists)
         asked, before = group.ask("a", at_once=True), group.driver()
         group.until(lambda: group.driver() != before)
-        group.until(lambda: group.store.request(pipeline, asked).outcome)
+        group.until(lambda: group.store.request(group.pipelines["a"], asked).outcome)
         group.deliver("b", "c")
         group.stop("b", "c")
         assert process.wait(120) == 0

@@ -68,6 +68,7 @@ def test_records_of_this_package_begin_with_the_stream(caplog: pytest.LogCapture
     with named_records(), working_for("orders"):
         logging.getLogger("airflow_ft.spark").warning("%d rows", 3)
         logging.getLogger("elsewhere").warning("as it is")
+        assert logging.makeLogRecord({"msg": "a copy"}).msg == "a copy"
     logging.getLogger("airflow_ft.spark").warning("behind")
     assert caplog.messages == ["[orders] 3 rows", "as it is", "behind"]
 
