@@ -10,7 +10,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -123,8 +123,17 @@ class MarkedOutput(io.TextIOBase):
             if len(rest) > _REST_CHARACTERS:
                 lines, rest = [*lines, rest], ""
             self._rests[stream] = rest
-            whole = "".join(f"{marked(stream, line) if stream else line}\n" for line in lines)
-            data = whole.encode(errors="backslashreplace")
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            self._write(stream, lines)
         return len(text)
+
+    def say(self, stream: str, line: str) -> None:
+        """Write a line of its own for a stream, below a line that the stream has not finished."""
+        with self._lock:
+            rest = self._rests.pop(stream, "")
+            self._write(stream, [rest, line] if rest else [line])
+
+    def _write(self, stream: str, lines: Sequence[str]) -> None:
+        whole = "".join(f"{marked(stream, line) if stream else line}\n" for line in lines)
+        data = whole.encode(errors="backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]

@@ -64,6 +64,19 @@ def test_an_output_keeps_the_parts_of_a_line_together_by_stream() -> None:
     assert lines == [("b", "other"), ("a", "first half"), ("a", "second"), ("", "nobody's")]
 
 
+def test_a_line_of_its_own_is_written_below_an_unfinished_one() -> None:
+    reader, writer = os.pipe()
+    output = MarkedOutput(writer)
+    with working_for("a"):
+        output.write("...")
+    output.say("a", "ended")
+    output.say("a", "again")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        lines = [pair for line in file.read().decode().split("\n")[:-1] for pair in unmarked(line)]
+    assert lines == [("a", "..."), ("a", "ended"), ("a", "again")]
+
+
 def test_records_of_this_package_begin_with_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     with named_records(), working_for("orders"):
         logging.getLogger("airflow_ft.spark").warning("%d rows", 3)

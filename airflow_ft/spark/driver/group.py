@@ -52,7 +52,8 @@ log = logging.getLogger("airflow_ft.spark")
 def main(folder: str, master: str) -> int:
     """Run the streams that the task asks for in `folder`, until it asks to end; the exit code of the process."""
     die_with_parent()
-    sys.stdout = sys.stderr = MarkedOutput(sys.stdout.fileno())
+    output = MarkedOutput(sys.stdout.fileno())
+    sys.stdout = sys.stderr = output
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     private = Path(folder)
@@ -66,7 +67,7 @@ def main(folder: str, master: str) -> int:
             return 1
         finally:
             (private / PROPERTIES).unlink(missing_ok=True)  # it may hold credentials, and was read
-        _serve(private, spark)
+        _serve(private, spark, output)
         leave_session(spark, None, failed=False)
     write(private / RESULT, json.dumps({}))
     return 0
@@ -79,12 +80,12 @@ def _start_callbacks(spark: SparkSession) -> None:
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
 
 
-def _serve(private: Path, spark: SparkSession) -> None:
+def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
     members: list[_Member] = []
     buckets: dict[str, str] = {}
     while True:
         for order in sorted(private.glob(f"*.{START}")):
-            members.append(_Member(Path(order.read_text()), spark, buckets))
+            members.append(_Member(Path(order.read_text()), spark, buckets, output))
             order.unlink()
         for member in members:
             member.look()
@@ -97,9 +98,9 @@ def _serve(private: Path, spark: SparkSession) -> None:
 class _Member:
     """One stream, from its request to its result."""
 
-    def __init__(self, folder: Path, root: SparkSession, buckets: dict[str, str]) -> None:
+    def __init__(self, folder: Path, root: SparkSession, buckets: dict[str, str], output: MarkedOutput) -> None:
         """`buckets`: the connection by which each bucket is read, for all streams of this process."""
-        self._folder, self._root, self._buckets = folder, root, buckets
+        self._folder, self._root, self._buckets, self._output = folder, root, buckets, output
         self._attempt: Attempt | None = None
         self._spark: SparkSession | None = None
         self._killed = False
@@ -152,8 +153,7 @@ class _Member:
         except Exception:  # the folder has gone: the task was killed, or has given the stream up
             logging.getLogger(__name__).warning("a stream ended without a report", exc_info=True)
         finally:
-            with working_for(name or "?"):
-                sys.stdout.write(f"{ENDED}{self._folder.name}\n")
+            self._output.say(name or "?", f"{ENDED}{self._folder.name}")  # not `sys.stdout`: a job may redirect it
 
     def _stage(self, request: StageRequest, conf: Mapping[str, str]) -> None:
         attempt = self._attempt = Attempt(
