@@ -108,6 +108,40 @@ class Counting:
         return source.load().select(F.col("value").alias("n"))
 
 
+class StopsSpark(Counting):
+    """Stops Spark in a micro-batch when a file is there, which it removes."""
+
+    def __init__(self, rows: int, once: str) -> None:
+        super().__init__(rows)
+        self.once = once
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if Path(self.once).exists():
+            Path(self.once).unlink()
+            batch.sparkSession.stop()
+        return {"numbers": batch}
+
+
+class Nothing(Counting):
+    """Prints a line without its end, and returns nothing."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        print("...", end="")
+        return cast(DataFrame, None)
+
+
+class Setting(Counting):
+    """Requires a setting of its session."""
+
+    def __init__(self, name: str, value: str) -> None:
+        super().__init__(2)
+        self.name, self.value = name, value
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        assert spark.conf.get(self.name) == self.value
+        return super().transform(spark, sources)
+
+
 class Totals:
     """Numbers of Kafka, each with its place among those of its key, and a random number."""
 

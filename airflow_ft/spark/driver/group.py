@@ -6,6 +6,7 @@ has a Spark session of its own, so settings, views, functions and queries are ap
 scheduler.
 
 What if ...
+- Spark stops in the process: the process ends, so that the streams restart with another one.
 - the process dies: each stream restarts, as after the death of a driver of its own.
 - the process is stopped and continues beside its successor: each stream has an epoch of its own, and is fenced (I5).
 - a job hangs in its own Python code: no thread can be ended, so the process ends (`Stopper`). The other streams restart
@@ -31,7 +32,7 @@ from airflow_ft.protocol.errors import AirflowFtError, StageError
 from airflow_ft.spark.attribution import MarkedOutput, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
-from airflow_ft.spark.driver.session import leave_session, start_session
+from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
 from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_SECONDS = 0.2
+_ALIVE_SECONDS = 2.0
 POOL = "spark.scheduler.pool"
 
 log = logging.getLogger("airflow_ft.spark")
@@ -67,9 +69,13 @@ def main(folder: str, master: str) -> int:
             return 1
         finally:
             (private / PROPERTIES).unlink(missing_ok=True)  # it may hold credentials, and was read
-        _serve(private, spark, output)
+        try:
+            _serve(private, spark, output)
+        except StageError as error:
+            write(private / RESULT, json.dumps({"error": describe_error(error)}))
+            return 1
+        write(private / RESULT, json.dumps({}))
         leave_session(spark, None, failed=False)
-    write(private / RESULT, json.dumps({}))
     return 0
 
 
@@ -83,7 +89,11 @@ def _start_callbacks(spark: SparkSession) -> None:
 def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
     members: list[_Member] = []
     buckets: dict[str, str] = {}
+    looked = time.monotonic()
     while True:
+        if time.monotonic() - looked > _ALIVE_SECONDS:
+            _require_alive(spark)
+            looked = time.monotonic()
         for order in sorted(private.glob(f"*.{START}")):
             members.append(_Member(Path(order.read_text()), spark, buckets, output))
             order.unlink()
@@ -93,6 +103,16 @@ def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
         if not members and (private / END).exists():
             return
         time.sleep(_LOOK_SECONDS)
+
+
+def _require_alive(spark: SparkSession) -> None:
+    """Raise StageError when Spark has stopped in this process, such as by a job: no stream could use it again."""
+    if not is_alive(spark):
+        raise StageError(
+            "Spark has stopped in the driver of the group: by spark.stop() in a job, or by an error of its own.",
+            code="driver_ended",
+            remedy="Look for the cause in the task's log, and remove spark.stop() from the jobs. All streams restart.",
+        )
 
 
 class _Member:
@@ -174,6 +194,8 @@ class _Member:
 
     def _session(self, request: StageRequest, conf: Mapping[str, str]) -> SparkSession:
         """A session of its own in the JVM of all."""
+        from pyspark.errors import AnalysisException
+
         self._learn(request)
         root: Any = self._root
         spark: Any = root.newSession()
@@ -183,7 +205,10 @@ class _Member:
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, value)
             elif name in request.conf and spark.conf.get(name, None) != value:
-                raise unequal_setting(name, [request.pipeline])
+                try:
+                    spark.conf.set(name, value)  # Spark does not know it, such as the name of a catalog
+                except AnalysisException as error:  # the JVM has it once
+                    raise unequal_setting(name, [request.pipeline]) from error
         self._spark = spark
         return self._spark
 
