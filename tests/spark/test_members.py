@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.protocol.errors import FencedError, JobError, LeaseHeldError, StoreUnavailableError, TransientError
+from airflow_ft.protocol.errors import FencedError, JobError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.noting import note_failure
@@ -52,7 +52,7 @@ def test_the_end_of_the_task_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> N
     assert stop.is_set()
 
 
-def _tried(*errors: TransientError, retries: int = 2) -> list[bool]:
+def _tried(*errors: Exception, retries: int = 2) -> list[bool]:
     """With these errors one after the other; whether each try was the last one."""
     tries: list[bool] = []
 
@@ -70,6 +70,12 @@ def test_a_stream_is_tried_again_while_others_run() -> None:
     assert _tried(away, away) == [False, False, True]
     with pytest.raises(StoreUnavailableError):
         _tried(away, away, away)
+
+
+def test_an_error_of_others_is_tried_again_and_a_final_one_is_not() -> None:
+    assert _tried(RuntimeError("the API server restarts.")) == [False, False]
+    with pytest.raises(JobError):
+        _tried(JobError("it is bad."))
 
 
 def test_waiting_for_another_run_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

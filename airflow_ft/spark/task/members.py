@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_ft.protocol.errors import FencedError, LeaseHeldError, TransientError, TurnHeldError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, LeaseHeldError, TransientError, TurnHeldError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.attribution import inherited, named_records, working_for
@@ -77,7 +77,8 @@ def run_together(work: Mapping[str, Callable[[], T]], stop: Callable[[], None]) 
 def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Callable[[], object]) -> T:
     """Repeat a stream's step as Airflow would repeat its task, while the other streams of the group continue.
 
-    `step` receives whether this is the last try.
+    `step` receives whether this is the last try. An error of another kind than ours, such as one of Airflow while its
+    API server restarts, is repeated as well: no other process would take up the stream.
     Waits without a count while another run or process works on the pipeline. `check` raises if the task ends. An older
     owner is not repeated: it reads once more, and takes no epoch (R10).
     """
@@ -90,11 +91,13 @@ def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Ca
         except (TurnHeldError, LeaseHeldError) as error:
             log.info("%s", error)
             wait = _POLL_SECONDS
-        except TransientError as error:
-            if tries >= retries:
+        except Exception as error:
+            is_final = isinstance(error, AirflowFtError) and not isinstance(error, TransientError)
+            if is_final or tries >= retries:
                 raise
+            check()  # perhaps it is the end of the task
             tries, wait = tries + 1, delay
-            log.warning("%s", error)
+            log.warning("%s", error, exc_info=None if isinstance(error, AirflowFtError) else error)
             log.warning("the stream is tried again in %.0f s (%d of %d)", wait, tries, retries)
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
