@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -201,6 +201,17 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
     )
 
 
+def _retried_since(context: Context, retries: int) -> datetime | None:
+    """Return when the run began, if this is a retry; None: the first try of the run, or after the task was cleared.
+
+    Airflow moves the start of a run when a task is cleared, but not while another task of the run continues. It raises
+    `max_tries` of a cleared task in both cases (`airflow.models.taskinstance.clear_task_instances`).
+    """
+    task = context["ti"]
+    is_retry = task.try_number > task.max_tries - retries + 1
+    return plain_utc(context["dag_run"].start_date) if is_retry else None
+
+
 class _Stream:
     """One stream of a group, with what functions for an operator of one pipeline ask of it."""
 
@@ -289,9 +300,14 @@ class _Member:
         """Show it as FAILED at once, and let another run take it up."""
         if isinstance(error, FencedError):  # a newer owner has it
             return
-        with closing(open_configured_store(self._stream.store)) as store:
-            note_failed_task(self._stream.log, self._context, error, self._stream.pipeline, self._stream.store, store)
-            store.leave_turn(self._stream.pipeline, run_of(self._context))
+        try:
+            with closing(open_configured_store(self._stream.store)) as store:
+                note_failed_task(
+                    self._stream.log, self._context, error, self._stream.pipeline, self._stream.store, store
+                )
+                store.leave_turn(self._stream.pipeline, run_of(self._context))
+        except AirflowFtError as problem:  # the stream's own error counts
+            self._stream.log.warning("the failure could not be stored: %s", problem)
 
     @contextmanager
     def _opened(self) -> Iterator[steps.Context[DecisionLog]]:
@@ -319,7 +335,7 @@ class _Member:
         with self._opened() as run:
             pipeline, spec = self._pipeline, self._stream.spec
             assert pipeline.restart is not None  # it is a stream
-            since = plain_utc(self._context["dag_run"].start_date)
+            since = _retried_since(self._context, self._group.retries or 0)
             if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, since)) is not None:
                 raise NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
 from airflow_ft import CheckpointedPipeline, SocketSource, StreamGroupOperator
-from airflow_ft.operators.stream_group import _raise_failures
+from airflow_ft.operators.stream_group import _raise_failures, _retried_since
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, JobError, NotDeliveredError, StageError
 from tests.operators.declared import spec
 from tests.raising import raises
@@ -88,6 +89,20 @@ def test_the_task_fails_for_good_unless_a_retry_starts_what_has_failed() -> None
         _raise_failures({"a": JobError("it is bad.")})
     with raises(StageError, "group_failed", pipelines=["a", "b"]):
         _raise_failures({"a": JobError("it is bad."), "b": FencedError("another process took epoch 2.")})
+
+
+@pytest.mark.parametrize(
+    ("try_number", "max_tries", "is_retry"),
+    [(1, 1000, False), (2, 1000, True), (5, 1004, False), (6, 1004, True), (1, 0, False)],
+    ids=["first", "retry", "cleared at try 4", "retry after that", "without retries"],
+)
+def test_a_cleared_task_is_no_retry_though_its_run_has_not_ended(
+    try_number: int, max_tries: int, is_retry: bool
+) -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    task = SimpleNamespace(try_number=try_number, max_tries=max_tries)
+    context: Any = {"ti": task, "dag_run": SimpleNamespace(start_date=began)}
+    assert _retried_since(context, min(max_tries, 1000)) == (began if is_retry else None)
 
 
 def test_commands_find_each_stream() -> None:
