@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2
 _ALIVE_SECONDS = 2.0
 POOL = "spark.scheduler.pool"
+_STOP_OTHER = "spark.sql.streaming.stopActiveRunOnRestart"
+"""Whether Spark stops a query of any session that has the same id, such as one from which a savepoint was copied."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -209,6 +211,7 @@ class _Member:
                     spark.conf.set(name, value)  # Spark does not know it, such as the name of a catalog
                 except AnalysisException as error:  # the JVM has it once
                     raise unequal_setting(name, [request.pipeline]) from error
+        spark.conf.set(_STOP_OTHER, "false")
         self._spark = spark
         return self._spark
 
