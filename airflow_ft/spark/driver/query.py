@@ -111,6 +111,7 @@ class Query:
         self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
         self._ending = self._has_more = self._looked_at_state = False
+        self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
         self._knew = time.monotonic()  # when it was known last that nothing of before is left
@@ -184,7 +185,8 @@ class Query:
         if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
         if current():  # other streams use the JVM's state stores
-            upload_own(self._frame.sparkSession, filesystem(self._location.uri).hadoop_path(self._location.uri))
+            path = filesystem(self._location.uri).hadoop_path(self._location.uri)
+            self._is_left = upload_own(self._frame.sparkSession, path)
         else:
             upload(self._frame.sparkSession)
         self._durable()
@@ -212,7 +214,7 @@ class Query:
         """Return what came of it, when the query has ended."""
         publisher, location = self.publisher, self._location
         last = location.batch if publisher.last_batch is None else publisher.last_batch
-        clean = complete or location.ends_at(last)
+        clean = self._is_left and (complete or location.ends_at(last))
         position = location.position(last) if last >= 0 and clean else None
         return publisher.counts.result(position, complete=complete)
 
