@@ -131,15 +131,18 @@ class Nothing(Counting):
 
 
 class Setting(Counting):
-    """Requires a setting of its session."""
+    """Requires a setting of its session, also where pyspark chooses the session."""
 
     def __init__(self, name: str, value: str) -> None:
         super().__init__(2)
         self.name, self.value = name, value
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
-        assert spark.conf.get(self.name) == self.value
-        return super().transform(spark, sources)
+        spark.newSession()  # as another stream may at any time
+        frame = spark.sparkContext.parallelize([(1,)]).toDF("n int")
+        for session in (spark, frame.sparkSession, SparkSession.active()):
+            assert session.conf.get(self.name, None) == self.value
+        return super().transform(spark, sources).dropDuplicates(["n"])
 
 
 class Totals:

@@ -123,10 +123,11 @@ def test_a_stream_ends_though_its_job_has_printed_an_unfinished_line(group: Grou
     assert group.stop("b") != 0, "one has failed"
 
 
-def test_streams_have_settings_that_spark_does_not_know(group: Group) -> None:
-    """Such as catalogs: each stream has its own."""
+def test_each_stream_has_its_settings_also_those_that_spark_does_not_know(group: Group) -> None:
+    """Such as catalogs. And its state stores, which it unloads at its end."""
     name = "spark.sql.catalog.own"
     for_each = {"job": "stream_jobs:Setting", "restart": NO_RESTART}
     group.start(**{of: {**for_each, "job_args": {"name": name, "value": of}, "conf": {name: of}} for of in ("a", "b")})
     group.more("a", "b")
     assert group.stop("a", "b") == 0
+    assert "no full snapshot" not in group.log()

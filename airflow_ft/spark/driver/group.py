@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn
 from airflow_ft.protocol.errors import AirflowFtError, StageError
-from airflow_ft.spark.attribution import MarkedOutput, inherited, working_for
+from airflow_ft.spark.attribution import MarkedOutput, current, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
@@ -50,6 +50,9 @@ POOL = "spark.scheduler.pool"
 _STOP_OTHER = "spark.sql.streaming.stopActiveRunOnRestart"
 """Whether Spark stops a query of any session that has the same id, such as one from which a savepoint was copied."""
 
+_sessions: dict[str, Any] = {}
+"""The Spark session of each stream."""
+
 log = logging.getLogger("airflow_ft.spark")
 
 
@@ -65,6 +68,7 @@ def main(folder: str, master: str) -> int:
         try:
             spark = start_session(master, None)
             _start_callbacks(spark)
+            _separate_sessions(spark)
         except Exception as error:
             found = error if isinstance(error, AirflowFtError) else as_error(error, "", "", None)
             write(private / RESULT, json.dumps({"error": describe_error(found)}))
@@ -86,6 +90,27 @@ def _start_callbacks(spark: SparkSession) -> None:
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+
+
+def _separate_sessions(root: SparkSession) -> None:
+    """Let pyspark use the calling stream's session where it has one for the process: the newest, of any stream.
+
+    `root`: for a thread of no stream.
+    """
+    from pyspark import RDD
+    from pyspark.sql import SparkSession, session
+
+    def own(_: Any = None) -> Any:
+        return _sessions.get(current(), root)
+
+    def to_df(rdd: Any, schema: Any = None, sampleRatio: Any = None) -> Any:
+        return own().createDataFrame(rdd, schema, sampleRatio)
+
+    rdds: Any = RDD
+    sessions: Any = SparkSession
+    module: Any = session
+    sessions.getActiveSession = classmethod(own)
+    rdds.toDF, module._monkey_patch_RDD = to_df, lambda _: None
 
 
 def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
@@ -212,7 +237,7 @@ class _Member:
                 except AnalysisException as error:  # the JVM has it once
                     raise unequal_setting(name, [request.pipeline]) from error
         spark.conf.set(_STOP_OTHER, "false")
-        self._spark = spark
+        self._spark = _sessions[request.pipeline] = spark
         return self._spark
 
     def _learn(self, request: StageRequest) -> None:
