@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import TriggerSavepointOperator as TriggerSavepointOperator
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
+    from airflow_ft.operators.stream_group import StreamGroupOperator as StreamGroupOperator
     from airflow_ft.pipeline.assets import pipeline_asset as pipeline_asset
     from airflow_ft.pipeline.deliver import deliver as deliver
     from airflow_ft.pipeline.dry_run import dry_run as dry_run
@@ -102,6 +103,7 @@ _WHERE = {
     "RestoreSavepointOperator": "airflow_ft.operators.savepoint",
     "SocketSource": "airflow_ft.sources.socket",
     "StopStreamOperator": "airflow_ft.operators.savepoint",
+    "StreamGroupOperator": "airflow_ft.operators.stream_group",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
     "deliver": "airflow_ft.pipeline.deliver",
@@ -152,6 +154,7 @@ __all__ = [
     "SocketSource",
     "SqliteSink",
     "StopStreamOperator",
+    "StreamGroupOperator",
     "StreamingPipelineOperator",
     "TriggerSavepointOperator",
     "__version__",

@@ -112,3 +112,27 @@ class FailingOnce(Passing):
             raised.write_text(str(time.time()))
             raise ValueError("as it was told")
         return {"copies": batch}
+
+
+class Keys:
+    """Numbers of a topic, each with a key."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """Every record of the source."""
+        from pyspark.sql import functions as F
+
+        number = F.col("value").cast("string").cast("bigint")
+        frame: DataFrame = sources["rows"].select((number % 10).alias("k"), number.alias("n"))
+        return frame
+
+
+class CountsByKey(Keys):
+    """How many there are of each key, in Spark's state."""
+
+    output_mode = "update"
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        """What has changed."""
+        from pyspark.sql import functions as F
+
+        return super().transform(spark, sources).groupBy("k").agg(F.count(F.lit(1)).alias("n"))

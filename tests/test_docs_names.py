@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 
 import airflow_ft
 from airflow_ft import notifications, operators, sensors, triggers
-from airflow_ft.operators.base import _A_TEST
+from airflow_ft.operators.base import A_TEST
 from airflow_ft.pipeline.metrics import METRICS, PREFIX
 from airflow_ft.pipeline.runs import asked_by
 from airflow_ft.protocol import errors
@@ -155,7 +155,7 @@ ACTION = {
 }
 BY_ADA: Any = {"dag_run": SimpleNamespace(triggering_user_name="ada"), "ti": SimpleNamespace(**ACTION)}
 SHOWN = {
-    _A_TEST.partition(". ")[0] % "airflow dags test" + ".": "backfill",
+    A_TEST.partition(". ")[0] % "airflow dags test" + ".": "backfill",
     f"state     {StateSizes(51200, 8388608, 42)}": "checkpoints",
     failure_text("flights", 7, AbortReason.EXPIRED, "not staged within 600 s")[:102]: "failures",
     str(Taken("orders", 7, "shop", "orders", 3_400_000, 10_000_000, 60_000.0)): "ui",

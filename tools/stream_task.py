@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.task.launcher import Driver
+from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
@@ -176,8 +177,14 @@ class Stream:
         """The process of this try, which writes into `log`."""
         return start_module("tools.stream_task", self.to_json(), log)
 
-    def task(self, on_start: Any = lambda _: None) -> None:
-        """What the operator does, without Airflow."""
+    def task(
+        self,
+        on_start: Any = lambda _: None,
+        *,
+        shared: SharedDriver | None = None,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        """What the operator does, without Airflow. `shared`: the driver of its group."""
         config = CheckpointConfig.from_json(self.checkpointing)
         with closing((context := self.context()).store):
             recover_step(context, again=True)
@@ -188,9 +195,10 @@ class Stream:
                 context,
                 self.request,
                 strategy=RestartStrategy.from_json(self.restart),
-                on_line=say,
+                on_line=on_line or say,
                 on_start=on_start,
                 overlap=overlap,
+                shared=shared,
             )
             _, outcome = finish_step(context, overlap, epoch)
             answer_stops(context, outcome)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
-_A_TEST = (
+A_TEST = (
     "`%s` would act on the checkpoints of other runs. So this is a dry run: it delivers nothing and does not change the"
     " decision log. For a real run, trigger a DAG run. If decision log, write-ahead log and sinks are only for tests,"
     " set [%s] allow_test_runs = True."
@@ -81,7 +81,7 @@ class CheckpointOperator(BaseOperator):
             if spec.is_dry_run:
                 return self.rehearse(spec)
             if command := test_command(context):
-                self.log.warning(_A_TEST, command, settings.SECTION)
+                self.log.warning(A_TEST, command, settings.SECTION)
                 return self.rehearse(spec)
             with self.run_context(context) as run:
                 try:

@@ -73,6 +73,13 @@ def lineage(operator: CheckpointOperator, task_instance: Any, *, writes: bool) -
     )
 
 
+def together(found: Sequence[OperatorLineage[Any, Any]]) -> OperatorLineage[Any, Any]:
+    """Return the inputs and outputs of several pipelines of one task, without the facets of a single one."""
+    inputs = {(each.namespace, each.name): each for one in found for each in one.inputs}
+    outputs = [each for one in found for each in one.outputs]
+    return OperatorLineage(inputs=list(inputs.values()), outputs=outputs)
+
+
 def emit_running(operator: CheckpointOperator, task_instance: Any, number: int) -> None:
     """Send a RUNNING event of a stream whose newest confirmed checkpoint is `number`; without rows, which the end
     sends.

@@ -70,7 +70,8 @@ def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object
         )
     mine = (role, pipeline, None)
     for other in tasks_beside(operator):
-        if tuple(getattr(other, name, None) for name in ("role", "pipeline", "suffix")) == mine:
+        theirs = (other, *getattr(other, "specs", ()))  # of a group of streams
+        if any((getattr(other, "role", None), *_name_of(each)) == mine for each in theirs):
             raise ConfigurationError(
                 f"{other.task_id} and {operator.task_id} of the DAG {operator.dag_id} have the same pipeline. The"
                 " second would find nothing left to read.",
@@ -79,6 +80,10 @@ def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object
                 pipeline=pipeline,
                 tasks=[other.task_id, operator.task_id],
             )
+
+
+def _name_of(declared: Any) -> tuple[Any, Any]:
+    return getattr(declared, "pipeline", None), getattr(declared, "suffix", None)
 
 
 def tasks_beside(task: BaseOperator) -> list[Any]:

@@ -85,7 +85,7 @@ class StreamingPipelineOperator(StageOperator):
             **pipeline_steps.staging(pipeline, run, task_connections, self._remember),
             strategy=pipeline.restart,
             overlap=overlap,
-            why_stop=self._why_stop(_Paused(run.run.dag_id)),
+            why_stop=self._why_stop(Paused(run.run.dag_id)),
             last_try=context["ti"].try_number > context["ti"].max_tries,
         )
         confirmation, outcome = finish_step(run, overlap, epoch)
@@ -111,7 +111,7 @@ class StreamingPipelineOperator(StageOperator):
         return self.execute(context)
 
 
-class _Paused:
+class Paused:
     """Reason to stop the stream: a user has paused its DAG. Asks Airflow from time to time."""
 
     def __init__(self, dag_id: str) -> None:

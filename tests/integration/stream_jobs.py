@@ -63,6 +63,20 @@ class FailsAt(Copy):
         return super().split(batch)
 
 
+class Hangs(Copy):
+    """Hangs in its own code at a number, and leaves a file when it does."""
+
+    def __init__(self, at: int, marker: str) -> None:
+        self.at, self.marker = at, marker
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if batch.filter(F.col("n") == self.at).count():
+            Path(self.marker).touch()
+            while True:
+                time.sleep(0.05)
+        return super().split(batch)
+
+
 class Explodes(Plain):
     """One number becomes many rows."""
 
@@ -92,6 +106,43 @@ class Counting:
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=self.rows, numPartitions=1)
         return source.load().select(F.col("value").alias("n"))
+
+
+class StopsSpark(Counting):
+    """Stops Spark in a micro-batch when a file is there, which it removes."""
+
+    def __init__(self, rows: int, once: str) -> None:
+        super().__init__(rows)
+        self.once = once
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if Path(self.once).exists():
+            Path(self.once).unlink()
+            batch.sparkSession.stop()
+        return {"numbers": batch}
+
+
+class Nothing(Counting):
+    """Prints a line without its end, and returns nothing."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        print("...", end="")
+        return cast(DataFrame, None)
+
+
+class Setting(Counting):
+    """Requires a setting of its session, also where pyspark chooses the session."""
+
+    def __init__(self, name: str, value: str) -> None:
+        super().__init__(2)
+        self.name, self.value = name, value
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        spark.newSession()  # as another stream may at any time
+        frame = spark.sparkContext.parallelize([(1,)]).toDF("n int")
+        for session in (spark, frame.sparkSession, SparkSession.active()):
+            assert session.conf.get(self.name, None) == self.value
+        return super().transform(spark, sources).dropDuplicates(["n"])
 
 
 class Totals:

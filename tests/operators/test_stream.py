@@ -77,7 +77,7 @@ def test_a_stream_goes_on_while_nobody_can_say_whether_its_dag_is_paused(
 
     monkeypatch.setattr(stream, "is_paused", is_paused)
     monkeypatch.setattr(stream, "_LOOK_SECONDS", 0.0)
-    paused = stream._Paused("d")
+    paused = stream.Paused("d")
     assert paused() == ""
     monkeypatch.setattr(stream, "is_paused", lambda _: True)
     assert paused() == "the DAG d is paused"

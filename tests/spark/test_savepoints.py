@@ -247,6 +247,18 @@ def test_one_of_the_same_number_is_restored_where_the_pipelines_own_folder_is_lo
     assert _restore(scene, uri).later == ()
 
 
+def test_a_copy_under_another_name_has_a_query_of_its_own(scene: Scene, tmp_path: Path) -> None:
+    """In a group of streams the original may run in the same JVM, where Spark knows queries by their id."""
+    uri = _taken(scene, tmp_path)
+    kept = _files(uri)
+    restored = _restore(scene, uri, pipeline="copy", wal_root=str(tmp_path / "wal"))
+    assert restored.position is not None
+    assert json.loads(_files(restored.position.location)["metadata"])["id"]
+    assert _files(uri) == kept, "which shares files with it"
+    same = _restore(scene, uri).position
+    assert same is not None and _files(same.location)["metadata"] == "{}"
+
+
 def test_another_installation_goes_on_from_it_and_rewinds_to_it(scene: Scene, tmp_path: Path) -> None:
     uri = _taken(scene, tmp_path)
     root = tmp_path / "wal of the other"

@@ -9,12 +9,13 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.admin.commands.common import command, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
 from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.stage import StageOperator
+from airflow_ft.operators.stream_group import StreamGroupOperator
 from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
@@ -138,10 +139,13 @@ def _task(pipeline: str, file: str) -> CheckpointOperator:
             path=path,
             error=problem,
         )
-    tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, _STAGES)]
+    declared = [task for dag in bag.dags.values() for task in dag.tasks]
+    tasks: list[Any] = [task for task in declared if isinstance(task, _STAGES)]
+    groups = [task for task in declared if isinstance(task, StreamGroupOperator)]
+    tasks += [group.operator_of(name) for group in groups for name in group.pipelines]
     for task in tasks:
         if task.pipeline == pipeline:
-            return task
+            return cast("CheckpointOperator", task)
     others = ", ".join(dict.fromkeys(task.pipeline for task in tasks))
     raise ConfigurationError(
         f"no DAG in {file} has the pipeline {pipeline!r}{f', only {others}' if others else ''}.",

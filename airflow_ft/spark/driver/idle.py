@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.spark.attribution import bound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,8 @@ class Idle:
 
         jvm: Any = spark._jvm
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
-        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(self._on_event))
+        heard = _Listener(bound(self._on_event))
+        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(heard)
         streams = spark._jsparkSession.streams()
         streams.addListener(listener)
         try:

@@ -13,18 +13,20 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from airflow_ft.protocol.inline_job import InlineJob, Part
+from airflow_ft.spark.attribution import current
 
 MODULE = "airflow_ft_job"
-"""The job's `__name__` in the driver."""
+"""The job's `__name__` in the driver; with the pipeline's behind it where several streams share the driver."""
 
 
 def load(job: InlineJob) -> Any:
     """Create and return the function or class, new on each call; raises what its imports raise."""
     from pyspark import cloudpickle
 
-    module = ModuleType(MODULE)
+    name = "_".join(filter(None, (MODULE, current().replace("-", "_"))))
+    module = ModuleType(name)
     module.__file__ = job.file
-    sys.modules[MODULE] = module  # dataclasses and type hints look for it there
+    sys.modules[name] = module  # dataclasses and type hints look for it there
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     _cache_lines(job)
     for part in job.parts:

@@ -59,6 +59,8 @@ class JobRestarts:
         job itself, an unavailable decision log or a dead JVM.
         """
         ending, restarts = self._ending, self._restarts
+        if self._requests.is_killed():
+            raise error
         cause = ending.cause(error)
         if ending.began and isinstance(cause, ExecutorLostError) and self._may_compute_again() and is_alive(spark):
             warn_of(cause)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError
+from airflow_ft.spark.attribution import current
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ _guards: list[_Guard] = []
 
 class _Guard:
     def __init__(self, job: str, where: str, thread: int | None) -> None:
-        self.job, self.where, self.thread = job, where, thread
+        self.job, self.where, self.thread, self.stream = job, where, thread, current()
         self.met = False
 
     def error(self) -> JobError:
@@ -43,7 +44,8 @@ class _Guard:
 def refusing_queries(job: str, where: str, *, any_thread: bool = False) -> Iterator[None]:
     """JobError when a query is started inside, also if the job handles that error.
 
-    `any_thread`: by any thread of the process; otherwise by the calling one, as the driver may start its own beside it.
+    `any_thread`: by any thread that works for the stream; otherwise by the calling one, as the driver may start its own
+    beside it.
     """
     _patch()
     guard = _Guard(job, where, None if any_thread else threading.get_ident())
@@ -89,7 +91,7 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(*arguments: Any, **keywords: Any) -> Any:
         for guard in list(_guards):
-            if guard.thread in (None, threading.get_ident()):
+            if guard.thread in (None, threading.get_ident()) and guard.stream == current():
                 guard.met = True
                 raise guard.error()
         return original(*arguments, **keywords)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.sources import KafkaSource, Source
+from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.durable import Durable
@@ -41,7 +42,7 @@ from airflow_ft.spark.driver.stopper import Stopper
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
-from airflow_ft.spark.state.files import has_state, upload
+from airflow_ft.spark.state.files import has_state, upload, upload_own
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.status import record_ids, recorded_ids
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _GROUP_LOOK_SECONDS = 0.1, 0.5
 _IDLE_SECONDS = 1.0
 _UNKNOWN_SECONDS = 30.0  # longest wait of gates for a stream that may not have read all of a folder
 
@@ -110,6 +111,7 @@ class Query:
         self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
         self._ending = self._has_more = self._looked_at_state = False
+        self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
         self._knew = time.monotonic()  # when it was known last that nothing of before is left
@@ -182,7 +184,11 @@ class Query:
         """Leave the location quick to load, after the query has ended and has read everything."""
         if self.publisher.last_batch is None or not has_state(self._location.uri):
             return
-        upload(self._frame.sparkSession)
+        if current():  # other streams use the JVM's state stores
+            path = filesystem(self._location.uri).hadoop_path(self._location.uri)
+            self._is_left = upload_own(self._frame.sparkSession, path)
+        else:
+            upload(self._frame.sparkSession)
         self._durable()
         self._state.report(self.publisher.last_batch, self.publisher.last_number)
 
@@ -208,7 +214,7 @@ class Query:
         """Return what came of it, when the query has ended."""
         publisher, location = self.publisher, self._location
         last = location.batch if publisher.last_batch is None else publisher.last_batch
-        clean = complete or location.ends_at(last)
+        clean = self._is_left and (complete or location.ends_at(last))
         position = location.position(last) if last >= 0 and clean else None
         return publisher.counts.result(position, complete=complete)
 
@@ -217,7 +223,7 @@ class Query:
         self._queries += 1
         self._ending, self._stopper.query = False, None
         query = (
-            self._frame.writeStream.foreachBatch(partial(on_batch, self._queries))
+            self._frame.writeStream.foreachBatch(bound(partial(on_batch, self._queries)))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
             .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
@@ -368,7 +374,7 @@ class Query:
 
 def _has_ended(query: StreamingQuery) -> bool:
     """Waits for a moment; raises what the query has failed by."""
-    if not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type]
+    if not query.awaitTermination(_GROUP_LOOK_SECONDS if current() else _LOOK_SECONDS):  # type: ignore[arg-type]
         return False
     query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name
     return True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from airflow_ft.spark.session.submit import DRAIN, END
+from airflow_ft.spark.session.submit import DRAIN, END, KILL
 
 
 class Requests:
     """Requests of the task to the driver: files in the attempt's private folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._end = folder / END
+        self._end, self._kill = folder / END, folder / KILL
 
     def is_to_end(self, within: float = 0.0) -> bool:
         """Wait up to these seconds, and return whether the stream is to end after its current checkpoint."""
@@ -22,6 +22,10 @@ class Requests:
                 return False
             time.sleep(min(0.1, left))
         return True
+
+    def is_killed(self) -> bool:
+        """Return whether it is to end at once, as a stream of a group whose process continues."""
+        return self._kill.exists()
 
     def is_to_drain(self) -> bool:
         """Return whether it is to end with a checkpoint of what is open."""

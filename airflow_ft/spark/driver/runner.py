@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -76,12 +77,13 @@ def main(folder: str, session: int | None = None) -> int:
         attempt.report(error)
         attempt.leave(failed=True)
         return 1
-    _print_result(result)
+    log_result(result)
     write(private / RESULT, json.dumps({"result": result.to_json()}))
     return 0 if attempt.leave() else 1
 
 
-def _print_result(result: StageResult) -> None:
+def log_result(result: StageResult) -> None:
+    """Say what was staged."""
     if count := result.published.count:
         log.info("staged %s checkpoints with %s rows", f"{count:,}", f"{sum(result.rows.values()):,}")
     else:
@@ -91,8 +93,17 @@ def _print_result(result: StageResult) -> None:
 class Attempt:
     """The attempts of one driver, in this process: the first one, and the restarts after an error."""
 
-    def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
+    def __init__(
+        self,
+        request: StageRequest,
+        report: Path,
+        session: int | None,
+        *,
+        start: Callable[[], SparkSession] | None = None,
+    ) -> None:
+        """`start` returns the Spark session; None: this process has one of its own."""
         self._request = continuing(request, request.base)
+        self._start = start
         self._folder, self._kept = report.parent, session
         self._ending = Ending(self._request, report)
         self._requests = Requests(self._folder)
@@ -122,8 +133,12 @@ class Attempt:
         """Leaves the reason of the end for the launcher."""
         self._ending.report(error)
 
+    def failed(self, error: BaseException) -> None:
+        """Remember why the attempt is ended from outside; the first reason counts."""
+        self._ending.failed(error)
+
     def _session(self) -> SparkSession:
-        spark = start_session(self._request.master, self._kept)
+        spark = self._start() if self._start is not None else start_session(self._request.master, self._kept)
         if is_bucket(self._request.wal_root):
             place = BucketPlace.of(self._request.wal_root)
             reach(spark, place, settings_of(place))

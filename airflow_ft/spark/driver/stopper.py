@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow_ft.spark.attribution import current
+
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
+GROUP_STOP_SECONDS = 30.0
+"""The same where other streams share the process: they would restart with it."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -33,7 +37,7 @@ class Stopper:
         self._ended.set()
 
     def _stop(self) -> None:
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + (GROUP_STOP_SECONDS if current() else STOP_SECONDS)
         try:
             if self.query is not None:
                 self.query.stop()

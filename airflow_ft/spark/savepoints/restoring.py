@@ -55,6 +55,7 @@ from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.beginnings import copy_frozen
 from airflow_ft.spark.state.catching_up import plan
 from airflow_ft.spark.state.evolution import note_restored
+from airflow_ft.spark.state.location_files import newest_batch, renew_query_id
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.owners import register
@@ -253,6 +254,8 @@ def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) ->
     """A copy below the pipeline's root."""
     of = savepoint.location(uri)
     copied = copy_location(of, location_of_epoch(root, name, epoch))
+    if savepoint.pipeline != name and newest_batch(copied.uri) >= 0:
+        renew_query_id(copied.uri)
     return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
 
 

@@ -21,6 +21,10 @@ REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 END = "end"  # a stream is to end after the checkpoint under way; with this in it, with one of what is open
 DRAIN = "drain"
 READY = "ready to take over"  # a line that a standby driver says
+KILL = "kill"  # a stream of a group is to end at once
+SESSION = "session.json"  # the settings of a stream's Spark session, in a group
+START = "start"  # the end of the name of a file that asks the driver of a group to run a stream
+ENDED = "\x1fended "  # a line of that driver's output: a stream has ended; followed by the name of its folder
 
 # Airflow's own settings, connections and variables are not for a user's job; the others would
 # make the driver think that it was started from inside another one.

@@ -29,6 +29,7 @@ _FILE = re.compile(r"^(\d+)(?:_[^.]+)*\.(delta|changelog|snapshot|zip)$")
 _CHANGES = ("delta", "changelog")
 _SHARED = ("SSTs", "logs")
 _STORES = "org.apache.spark.sql.execution.streaming.state.StateStore"
+_LOADED, _IN_MAINTENANCE = "loadedProviders", "maintenancePartitions"
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -79,6 +80,42 @@ def upload(spark: SparkSession) -> None:
             providers = providers.tail()
     except Exception as error:  # the changes are all there
         log.warning("Spark's state stores wrote no full snapshot: %s", error)
+
+
+def upload_own(spark: SparkSession, location: str) -> bool:
+    """As `upload`, for the stores of one location (a path of Hadoop) in a JVM whose other stores are in use.
+
+    Also unloads them: otherwise Spark's maintenance would write to this location for another minute, beside the next
+    run. Returns whether nothing of Spark writes there any more. False on a cluster, whose executors continue for the
+    other streams.
+    """
+    jvm: Any = spark._jvm
+    try:
+        stores = jvm.java.lang.Class.forName(f"{_STORES}$")
+        module = stores.getField("MODULE$").get(None)
+
+        def own(name: str) -> Iterator[Any]:
+            field = stores.getDeclaredField(name)
+            field.setAccessible(True)
+            found = field.get(module)
+            known = found.keys().toList() if name == _LOADED else found.toList()
+            while not known.isEmpty():
+                if _plain(str(known.head().storeId().checkpointRootLocation())).startswith(f"{_plain(location)}/"):
+                    yield known.head()
+                known = known.tail()
+
+        for _ in range(2):  # another stream may add a store while they are listed
+            for store in own(_LOADED):
+                module.doMaintenanceAndUnload(store)
+        return bool(spark.sparkContext._jsc.sc().isLocal()) and not any(own(_IN_MAINTENANCE))
+    except Exception as error:  # the changes are all there
+        log.warning("Spark's state stores wrote no full snapshot: %s", error)
+        return False
+
+
+def _plain(path: str) -> str:
+    """A path of Hadoop, which names local ones in several ways."""
+    return re.sub("^file:/+", "/", path).rstrip("/")
 
 
 def drop_unnamed(location: str) -> None:

@@ -10,6 +10,7 @@ no longer fit and is removed first; Spark reads a file without one.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,11 @@ def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
     files = filesystem(location)
     files.remove(_checksum(location, names))
     files.replace(files.uri(location, *names), data)
+
+
+def renew_query_id(location: str) -> None:
+    """Give the location's query an id of its own: in one JVM, Spark stops the older of two queries with one id."""
+    replace_file(location, ("metadata",), json.dumps({"id": str(uuid.uuid4())}).encode())
 
 
 def batches(location: str, log: str) -> list[int]:

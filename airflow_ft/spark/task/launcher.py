@@ -41,6 +41,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
+from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
@@ -69,15 +70,16 @@ def run_stage(
     judge: Judge | None = None,
     on_publish: Callable[[], None] = lambda: None,
     standby: Standby | None = None,
+    shared: SharedDriver | None = None,
 ) -> StageResult:
     """Run the job in a Spark driver until all input is read and published, a stream until it is stopped.
 
     `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets. The logger
     `airflow_ft.spark` receives the rest at level DEBUG. `on_start` receives the process, for `on_kill`. `judge`
     receives the columns of each sink before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
-    for each published checkpoint. When this returns or raises, the driver has ended. When this process is killed, the
-    driver dies with it. If a driver waits in `standby`, it gets the request. From the first published checkpoint on
-    `standby` keeps the next one.
+    for each published checkpoint. `shared` is a driver that computes several streams; None: this stage starts its own.
+    When this returns or raises, the driver has ended. When this process is killed, the driver dies with it. If a driver
+    waits in `standby`, it gets the request. From the first published checkpoint on `standby` keeps the next one.
 
     In every case published checkpoints stay published, and the store knows them.
 
@@ -95,19 +97,21 @@ def run_stage(
     _require_cluster(request)
     hide = request.redactor()
     request = replace(request, ask_sinks=judge is not None)
+    if shared is not None:
+        request = replace(request, keep_session=0.0)
     with (
         (standby or Standby()).place(request) as (folder, waiting),
         _jvm(request) as session_lease,
         Answers(folder, judge) if judge else nullcontext() as answers,
     ):
-        driver = _start(folder, request, session_lease, waiting)
+        driver = _start(folder, request, session_lease, waiting) if shared is None else shared.start(folder, request)
         try:
             on_start(driver)
         except BaseException:
             driver.kill(0)
             driver.wait(lambda _: None, folder / RESULT)
             raise
-        symptoms, story = Symptoms(), Story()
+        symptoms, story = Symptoms() if shared is None else shared.symptoms, Story()
 
         def look_and_log(line: str) -> None:
             match = _PUBLISHED.match(line)
@@ -145,7 +149,8 @@ def run_stage(
         try:
             report = json.loads((folder / RESULT).read_text())
         except FileNotFoundError:
-            report = {"error": _ended(driver, code, request, symptoms)}
+            found = shared.error_of(driver) if shared is not None else None
+            report = {"error": found or _ended(driver, code, request, symptoms)}
         if session_lease is not None and "result" in report and code == 0:
             session_lease.end(keep=True)
     if "result" in report:

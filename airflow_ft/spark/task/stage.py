@@ -32,6 +32,7 @@ from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse
 from airflow_ft.spark.task.launcher import Driver, run_stage
+from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby
 
 if TYPE_CHECKING:
@@ -142,11 +143,12 @@ def stage(
     look: Callable[[Driver | None], None] = lambda _: None,
     resume_drained: bool = False,
     standby: Standby | None = None,
+    shared: SharedDriver | None = None,
 ) -> StageResult:
     """Take an epoch and stage, as `stage_step`, for a run that has the turn; a stream until it is stopped.
 
-    `look` is called every second with the driver, if it has started. An exception of `look` ends the driver. `standby`:
-    as in `run_stage`.
+    `shared`: the driver that computes it beside other streams; None: one of its own. `look` is called every second
+    with the driver, if it has started. An exception of `look` ends the driver. `standby`: as in `run_stage`.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
@@ -176,6 +178,7 @@ def stage(
                     judge=judge,
                     on_publish=beside.wake if beside else lambda: None,
                     standby=standby,
+                    **({} if shared is None else {"shared": shared}),
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed

@@ -28,6 +28,7 @@ _USUAL = re.compile(
     r"|(AdminClient|Consumer)Config: These configurations .* were supplied but"
     r"|KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread"
     r"|ProcessingTimeExecutor: Current batch is falling behind"  # a stream reports its latency
+    r"|FairSchedulableBuilder: .*A job was submitted with scheduler pool"  # a group of streams makes its pools by use
     r"|DAGScheduler: Failed to cancel job group \S+ Cannot find active jobs)"
 )
 _OF_LIBRARIES = re.compile(

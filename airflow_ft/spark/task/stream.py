@@ -48,6 +48,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
+from airflow_ft.spark.task.shared import ENDED_BY_OTHER, SharedDriver
 from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 from airflow_ft.spark.task.standby import Standby
 
@@ -79,11 +80,13 @@ def stream_step(
     why_stop: Callable[[], str] = lambda: "",
     resume_drained: bool = False,
     last_try: bool = False,
+    shared: SharedDriver | None = None,
 ) -> int:
     """Run a stream until a request to stop (`ask`), or until `why_stop` returns a reason. Returns the epoch of
     its end.
 
-    `preflight` raises problems of the sinks before the first driver is started; it counts as a restart, too.
+    `shared`: the driver of its group of streams; None: it has drivers of its own. `preflight` raises problems of the
+    sinks before the first driver is started; it counts as a restart, too.
 
     0: another process may have worked before, so the checkpoints are not this stream's to delete (I5). Published
     checkpoints may still need delivery (`finish_step`). `answer_stops` answers the requests after that.
@@ -132,6 +135,7 @@ def stream_step(
                     look=stopping.look,
                     resume_drained=resume_drained,
                     standby=standby,
+                    shared=shared,
                 )
                 return True
             except (FencedError, TurnHeldError):
@@ -140,6 +144,10 @@ def stream_step(
                 if stopping.killed:
                     log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
                     return False
+                if error.code == ENDED_BY_OTHER:
+                    log.warning("%s The stream restarts, and does not count it", error)
+                    stopping.wait(_LOOK_SECONDS)
+                    continue
                 if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end
                     log.warning("%s", error)
                     log.warning("the stream restarts at once: tolerable_failures is %d", tolerable)

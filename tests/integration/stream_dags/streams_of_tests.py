@@ -14,6 +14,8 @@ from airflow_ft import (
     KafkaSink,
     KafkaSource,
     MySqlSink,
+    PipelineSpec,
+    StreamGroupOperator,
 )
 
 with DAG("copy", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
@@ -70,3 +72,18 @@ with DAG(
         keep_session=timedelta(minutes=2),
         streaming=True,
     )
+
+
+def small(name: str) -> PipelineSpec:
+    return PipelineSpec(
+        pipeline=name,
+        job="jobs_of_streams:Numbers",
+        sources={"numbers": KafkaSource(topics=[name])},
+        sinks={"numbers": MySqlSink(table=name)},
+        checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+        streaming=True,
+    )
+
+
+with DAG("small", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
+    StreamGroupOperator(task_id="streams", streams=[small("small_a"), small("small_b")])

@@ -1,0 +1,366 @@
+"""`StreamGroupOperator`: several small streams in one task, with one driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_ft.operators.base import A_TEST
+from airflow_ft.operators.emitting import declare_inlets, declare_outlets, emit
+from airflow_ft.operators.failing import fail, note_failed_task
+from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.place import check_place, check_pulls, own_stage
+from airflow_ft.operators.recover import rewinding
+from airflow_ft.operators.reporting import report_lineage
+from airflow_ft.operators.stream import KILLED, Paused, StreamingPipelineOperator
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.groups import check_group
+from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
+from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command
+from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, NotDeliveredError, StageError, TerminalError
+from airflow_ft.protocol.lease import Worker
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.pipeline.resolved import ResolvedPipeline
+    from airflow_ft.protocol.steps import Confirmation
+    from airflow_ft.spark.task.shared import SharedDriver
+    from airflow_ft.store.decision_log import DecisionLog
+
+_FIELDS = tuple(name for name in StreamingPipelineOperator.template_fields if name in SPEC_FIELDS)
+_RETRIES = airflow_arguments(OF_A_STREAM)
+
+
+class StreamGroupOperator(BaseOperator):
+    """Run several small streams in one task and one Spark driver. Each is a pipeline of its own.
+
+    Each stream has its own checkpoints, epoch, restart strategy and place on the page. A stream that fails or is
+    stopped ends alone, and the others continue. The task ends when all streams have ended: it succeeds if all were
+    stopped, and fails if one has failed.
+
+    The streams share a JVM, so they must have the same `spark_master`, `jars`, `packages` and the same settings of
+    Spark, except most of `spark.sql.*`.
+
+    Args:
+        streams: the pipelines, each a `PipelineSpec` with `streaming=True`.
+
+    The other arguments are those of Airflow's operators. By default there are 1,000 retries, 15 seconds apart. A retry
+    starts no stream that was stopped or has failed in this run. Clear the task or trigger a run for that.
+
+    Result: by pipeline, as that of `ConfirmOperator`.
+
+    Raises:
+        ConfigurationError: when the DAG is parsed, for streams that cannot share a driver.
+    """
+
+    role = "stage"
+    template_fields: Sequence[str] = ("streams",)
+    template_fields_renderers = {"streams": "json"}  # noqa: RUF012 - as Airflow declares it
+    operator_extra_links = (PipelineLink(),)
+    ui_color = "#dff0fa"
+
+    streams: Any
+    """The fields of the specifications that Airflow renders."""
+    specs: tuple[PipelineSpec, ...]
+    pipelines: tuple[str, ...]
+
+    def __init__(self, *, streams: Sequence[PipelineSpec], **kwargs: Any) -> None:
+        given = {**(kwargs.get("default_args") or {}), **kwargs}
+        super().__init__(**{name: value for name, value in _RETRIES.items() if name not in given}, **kwargs)
+        self.specs = check_group(streams)
+        self.streams = [{name: spec.plain(name) for name in _FIELDS} for spec in self.specs]
+        self.pipelines = tuple(spec.pipeline for spec in self.specs)
+        self._shared: SharedDriver | None = None
+        self._killed = False
+        stream: Any
+        for stream in self._views():
+            check_store(stream.spec.store)
+            check_place(self, self.role, stream.pipeline, stream.suffix)
+            declare_inlets(stream)
+            declare_outlets(stream)
+            self.add_inlets([each for each in stream.inlets if each not in self.inlets])
+            self.add_outlets([each for each in stream.outlets if each not in self.outlets])
+        check_pulls(self)
+
+    def operator_of(self, pipeline: str) -> StreamingPipelineOperator:
+        """Return an operator that runs one of the streams alone, in a copy of the DAG. The commands look at it."""
+        from airflow.sdk import DAG
+
+        spec = next(each for each in self.specs if each.pipeline == pipeline)
+        dag = DAG(self.dag_id, params=dict(self.dag.params), schedule=None)
+        return StreamingPipelineOperator(task_id=self.task_id.rpartition(".")[2], spec=spec, dag=dag)
+
+    def execute(self, context: Context) -> Any:
+        """Run the streams until each is stopped or has failed."""
+        try:
+            streams = [view.rendered_view() for view in self._views()]
+            check_group([stream.spec for stream in streams])
+            if command := test_command(context):
+                self.log.warning(A_TEST, command, settings.SECTION)
+            if command or any(stream.spec.is_dry_run for stream in streams):
+                return {stream.pipeline: self._rehearse(stream) for stream in streams}
+            return self._run(streams, context)
+        except AirflowFtError as error:
+            dag = self.get_dag()
+            fail(self.log, error.filled("", "" if dag is None else str(dag.fileloc or "")))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the inputs and outputs of all streams for OpenLineage; its provider calls this."""
+        from airflow_ft.operators.openlineage import lineage, together
+
+        streams: list[Any] = [view.rendered_view() for view in self._views()]
+        return together([lineage(stream, task_instance, writes=True) for stream in streams])
+
+    def on_kill(self) -> None:
+        """End Spark, and restart nothing."""
+        self._killed = True
+        if self._shared is not None:
+            self._shared.kill()
+
+    def _views(self) -> Iterator[_Stream]:
+        for spec, fields in zip(self.specs, self.streams, strict=True):
+            yield _Stream(self, spec, fields)
+
+    def _rehearse(self, stream: _Stream) -> Any:
+        from airflow_ft.pipeline.dry_run import rehearse
+
+        self.outlets = []
+        found = rehearse(resolve(stream.spec), task_connections, samples=stream.spec.dry_run_samples)
+        for line in found.lines():
+            self.log.info("[%s] %s", stream.pipeline, line)
+        return found.to_json()
+
+    def _run(self, streams: Sequence[_Stream], context: Context) -> Any:
+        from airflow_ft.spark.task.members import run_together
+        from airflow_ft.spark.task.shared import SharedDriver
+
+        resolved = {stream.pipeline: resolve(stream.spec, stream.declared) for stream in streams}
+        self._shared = shared = SharedDriver(
+            f"{self.dag_id}.{self.task_id}",
+            sources=[source.to_json() for each in resolved.values() for source in each.sources.values()],
+            wal_roots=[each.wal_root for each in resolved.values()],
+            on_line=pipeline_steps.spark_log.info,
+        )
+        paused = Paused(self.dag_id)
+
+        def why_stop() -> str:
+            if self._killed:
+                raise AirflowException(KILLED)
+            return paused()
+
+        members = {
+            stream.pipeline: _Member(stream, resolved[stream.pipeline], context, shared, why_stop) for stream in streams
+        }
+        try:
+            ends = run_together({name: member.run for name, member in members.items()}, self.on_kill)
+        finally:
+            if self._killed:
+                shared.kill()
+            shared.close()
+        for name, confirmation in ends.results.items():
+            members[name].emit(confirmation)
+        # Airflow updates what is left in `outlets`: what at least one stream has delivered into.
+        self.outlets = list(dict.fromkeys(each for name in ends.results for each in members[name].outlets))
+        _raise_failures(ends.errors)
+        return {
+            name: pipeline_steps.report_confirmed(confirmation) if confirmation is not None else None
+            for name, confirmation in ends.results.items()
+        }
+
+
+def _raise_failures(errors: Mapping[str, BaseException]) -> None:
+    """Fail the task for streams that have failed. Airflow retries it only for one that a retry starts again."""
+    if not errors:
+        return
+    for error in errors.values():
+        if not isinstance(error, AirflowFtError):
+            raise error
+    what = "; ".join(f"{name}: {error}" for name, error in errors.items())
+    names = sorted(errors)
+    is_final = all(isinstance(error, TerminalError) for error in errors.values())
+    kind = NotDeliveredError if is_final else StageError
+    raise kind(
+        f"{len(errors)} of the group's streams failed: {what}",
+        code="group_failed",
+        remedy=f"Correct {', '.join(names)}. Then clear this task or trigger a run.",
+        pipelines=names,
+    )
+
+
+def _retried_since(context: Context, retries: int) -> datetime | None:
+    """Return when the run began, if this is a retry; None: the first try of the run, or after the task was cleared.
+
+    Airflow moves the start of a run when a task is cleared, but not while another task of the run continues. It raises
+    `max_tries` of a cleared task in both cases (`airflow.models.taskinstance.clear_task_instances`).
+    """
+    task = context["ti"]
+    is_retry = task.try_number > task.max_tries - retries + 1
+    return plain_utc(context["dag_run"].start_date) if is_retry else None
+
+
+class _Stream:
+    """One stream of a group, with what functions for an operator of one pipeline ask of it."""
+
+    def __init__(self, group: StreamGroupOperator, spec: PipelineSpec, fields: Mapping[str, Any]) -> None:
+        self._group, self.spec, self._fields = group, spec, fields
+        self.declared = spec
+        self.pipeline, self.suffix, self.store = fields["pipeline"], fields["suffix"], fields["store"]
+        self.task_id = group.task_id
+        self.inlets: list[Any] = []
+        self.outlets: list[Any] = []
+
+    @property
+    def log(self) -> Any:
+        return logging.getLogger("airflow_ft.operators.stream_group")
+
+    def add_outlets(self, outlets: Any) -> None:
+        """As of an operator; streams of a group may deliver into one table."""
+        self.outlets += outlets
+
+    def add_inlets(self, inlets: Any) -> None:
+        """As of an operator."""
+        self.inlets += inlets
+
+    def rendered(self) -> PipelineSpec:
+        """Return the specification with the fields that Airflow has rendered, checked again."""
+        return self.spec.rendered(self._fields)
+
+    def rendered_view(self) -> _Stream:
+        """Return the same with its complete name."""
+        spec = self.rendered()
+        check_name("pipeline", spec.pipeline)
+        check_store(spec.store)
+        found = _Stream(self._group, spec, {**self._fields, "pipeline": spec.pipeline, "suffix": spec.suffix})
+        found.declared = self.spec
+        declared: Any = _Stream(self._group, self.spec, {name: self.spec.plain(name) for name in _FIELDS})
+        declare_outlets(declared)  # by the names that the DAG declares
+        found.outlets = declared.outlets
+        return found
+
+
+class _Member:
+    """The run of one stream, in its thread."""
+
+    def __init__(
+        self,
+        stream: Any,
+        pipeline: ResolvedPipeline,
+        context: Context,
+        shared: SharedDriver,
+        why_stop: Callable[[], str],
+    ) -> None:
+        self._stream, self._pipeline, self._context = stream, pipeline, context
+        self._shared, self._why_stop = shared, why_stop
+        self._group: StreamGroupOperator = stream._group
+
+    def run(self) -> Confirmation | None:
+        """Run the stream until it ends; None: it had been stopped before in this run."""
+        from airflow_ft.spark.task.members import keep_trying
+
+        delay: Any = self._group.retry_delay
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        try:
+            return keep_trying(self._try, self._group.retries or 0, seconds, self._why_stop)
+        except AirflowFtError as error:
+            error.filled(self._stream.pipeline)
+            for line in error.log_lines:
+                self._stream.log.error("%s", line)
+            self._note(error)
+            raise
+
+    @property
+    def outlets(self) -> list[Any]:
+        """Return the assets that it has updated, once `emit` was called."""
+        outlets: list[Any] = self._stream.outlets
+        return outlets
+
+    def emit(self, confirmation: Confirmation | None) -> None:
+        """Name its confirmed numbers in the assets' events; in the task's own thread."""
+        if confirmation is None:
+            self._stream.outlets = []
+            return
+        with self._opened() as run:
+            emit(self._stream, self._context, run, confirmation.confirmed)
+
+    def _note(self, error: AirflowFtError) -> None:
+        """Show it as FAILED at once, and let another run take it up."""
+        if isinstance(error, FencedError):  # a newer owner has it
+            return
+        try:
+            with closing(open_configured_store(self._stream.store)) as store:
+                note_failed_task(
+                    self._stream.log, self._context, error, self._stream.pipeline, self._stream.store, store
+                )
+                store.leave_turn(self._stream.pipeline, run_of(self._context))
+        except AirflowFtError as problem:  # the stream's own error counts
+            self._stream.log.warning("the failure could not be stored: %s", problem)
+
+    @contextmanager
+    def _opened(self) -> Iterator[steps.Context[DecisionLog]]:
+        """As `CheckpointOperator.run_context`."""
+        context = self._context
+        task = task_of(context)
+        with closing(open_configured_store(self._stream.store)) as store:
+            yield steps.Context(
+                store=store,
+                pipeline=self._stream.pipeline,
+                run=run_of(context),
+                participants=participant_factory(),
+                worker=Worker(task=task, try_number=context["ti"].try_number),
+                interval_end=plain_utc(context.get("data_interval_end")),
+                lease_seconds=settings.lease_seconds(),
+                run_is_over=run_is_over,
+                is_own_stage=own_stage(self._group, self._group.role, task),
+            )
+
+    def _try(self, last_try: bool) -> Confirmation | None:
+        """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""
+        from airflow_ft.spark.task.members import given_up, was_stopped
+        from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+
+        with self._opened() as run:
+            pipeline, spec = self._pipeline, self._stream.spec
+            assert pipeline.restart is not None  # it is a stream
+            since = _retried_since(self._context, self._group.retries or 0)
+            if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, since)) is not None:
+                raise NotDeliveredError(
+                    f"the stream failed before in this run: {failure.message}",
+                    code=failure.code or "group_failed",
+                    remedy=failure.remedy,
+                    pipeline=run.pipeline,
+                )
+            if was_stopped(run.store, run.pipeline, run.run, since):
+                self._stream.log.info("the stream was stopped in this run: a new run starts it again")
+                return None
+            if spec.is_rewind:
+                pipeline_steps.rewind(run, rewinding(self._stream, self._context), again=True)
+            pipeline_steps.recover(run, again=True)
+            pipeline_steps.restore_savepoint(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
+            overlap = pipeline_steps.delivering(pipeline, task_connections)
+            report_lineage(self._stream, run, self._context["ti"])
+            epoch = stream_step(
+                run,
+                **pipeline_steps.staging(pipeline, run, task_connections, lambda _: None),
+                strategy=pipeline.restart,
+                overlap=overlap,
+                why_stop=self._why_stop,
+                last_try=last_try,
+                shared=self._shared,
+            )
+            confirmation, outcome = finish_step(run, overlap, epoch)
+            answer_stops(run, outcome)
+            return confirmation

@@ -1,0 +1,126 @@
+"""The streams of a group in their task: a thread for each, which ends for itself.
+
+What if the task dies: all of its threads end, and with them the driver. The task's next try starts each stream that had
+neither been stopped nor given up in this run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, LeaseHeldError, TransientError, TurnHeldError
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.spark.attribution import inherited, named_records, working_for
+from airflow_ft.spark.task.stream import stops
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+
+T = TypeVar("T")
+
+_JOIN_SECONDS = 0.5
+_END_SECONDS = 10.0
+_POLL_SECONDS = 5.0
+_STEP_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Ends(Generic[T]):
+    """Results of streams that ended well, and errors of the others, by name."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, T] = {}
+        self.errors: dict[str, BaseException] = {}
+
+
+def run_together(work: Mapping[str, Callable[[], T]], stop: Callable[[], None]) -> Ends[T]:
+    """Do the work of each stream in a thread of its own, and return when all have ended. An error ends one thread.
+
+    `stop` ends all of them. It is called when this call is left by an exception, such as the end of the task.
+    """
+    ends = Ends[T]()
+
+    def run(name: str, do: Callable[[], T]) -> None:
+        with working_for(name):
+            try:
+                ends.results[name] = do()
+            except BaseException as error:
+                ends.errors[name] = error
+
+    with inherited(), named_records():
+        threads = [
+            threading.Thread(target=run, args=each, name=f"stream-{each[0]}", daemon=True) for each in work.items()
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                for thread in threads:
+                    thread.join(_JOIN_SECONDS / len(threads))
+        except BaseException:
+            stop()
+            deadline = time.monotonic() + _END_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            raise
+    return ends
+
+
+def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Callable[[], object]) -> T:
+    """Repeat a stream's step as Airflow would repeat its task, while the other streams of the group continue.
+
+    `step` receives whether this is the last try. An error of another kind than ours, such as one of Airflow while its
+    API server restarts, is repeated as well: no other process would take up the stream.
+    Waits without a count while another run or process works on the pipeline. `check` raises if the task ends. An older
+    owner is not repeated: it reads once more, and takes no epoch (R10).
+    """
+    tries = 0
+    while True:
+        try:
+            return step(tries >= retries)
+        except FencedError:
+            raise
+        except (TurnHeldError, LeaseHeldError) as error:
+            log.info("%s", error)
+            wait = _POLL_SECONDS
+        except Exception as error:
+            is_final = isinstance(error, AirflowFtError) and not isinstance(error, TransientError)
+            if is_final or tries >= retries:
+                raise
+            check()  # perhaps it is the end of the task
+            tries, wait = tries + 1, delay
+            log.warning("%s", error, exc_info=None if isinstance(error, AirflowFtError) else error)
+            log.warning("the stream is tried again in %.0f s (%d of %d)", wait, tries, retries)
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline:
+            check()
+            time.sleep(_STEP_SECONDS)
+
+
+def was_stopped(store: DecisionLog, pipeline: str, run: RunKey, since: datetime | None) -> bool:
+    """Return whether the stream ended on request in this run, since the run began or was cleared."""
+    with suppress(KeyError):
+        row = store.run(pipeline, run)
+        is_over = row is not None and row.staged and store.pipeline(pipeline).turn != run
+        if is_over and row is not None and since is not None and row.stage_began is not None:
+            is_of_run = row.stage_began > since
+            return is_of_run and not store.unsettled(pipeline) and not stops(store, pipeline)  # one may be unanswered
+    return False
+
+
+def given_up(store: DecisionLog, pipeline: str, run: RunKey, task_id: str, since: datetime | None) -> Failure | None:
+    """Return why the stream failed for good in this run, since the run began or was cleared; None: it did not."""
+    with suppress(KeyError):
+        found: Any = store.overview(pipeline).failure
+        mine = found is not None and (found.dag_id, found.run_id, found.map_index, found.task_id)
+        if mine == (run.dag_id, run.run_id, run.map_index, task_id) and since is not None:
+            return found if found.at > 1e6 * since.timestamp() else None
+    return None

@@ -1,0 +1,288 @@
+"""The driver of a group of streams, as its task sees it: one process, started by the first stream that needs it.
+
+For each stream the process looks like a driver of its own (`SharedStream`): `stage` and `run_stage` work with it as
+with a `Driver`. When it dies, all streams learn that, and the first of them that restarts starts another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_ft.clients.buckets import is_bucket
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.spark.attribution import unmarked, working_for
+from airflow_ft.spark.private import PROPERTIES, private_folder, write
+from airflow_ft.spark.process import TERM_SECONDS, Driver
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
+from airflow_ft.spark.session.submit import (
+    DRAIN,
+    END,
+    ENDED,
+    KILL,
+    MAIN,
+    RESULT,
+    SESSION,
+    START,
+    environment,
+    properties,
+    settings,
+    submit,
+    write_main,
+)
+from airflow_ft.spark.task.story import Story
+from airflow_ft.spark.task.symptoms import Symptoms
+
+log = logging.getLogger(__name__)
+
+ENDED_BY_OTHER = "driver_ended_by_other"
+"""Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
+KILL_SECONDS = 45.0
+"""How long a stream may take to end at once. Then the whole driver is killed."""
+
+
+class SharedStream(Driver):
+    """One stream in a shared driver."""
+
+    def __init__(self, host: SharedDriver, process: Driver, folder: Path, pipeline: str) -> None:
+        self.pid, self.killed, self.pipeline = process.pid, False, pipeline
+        self._host, self.process, self.folder = host, process, folder
+        self.lines: queue.SimpleQueue[str | int] = queue.SimpleQueue()
+        """What the stream says, and at last the exit code."""
+        self._over = threading.Event()
+
+    def end(self, *, drain: bool = False) -> None:
+        """See `Driver`."""
+        with suppress(OSError):  # it may have ended, and its folder gone
+            write(self.folder / END, DRAIN if drain else "")
+
+    def kill(self, grace: float = TERM_SECONDS) -> None:
+        """End the stream at once; if it does not end within `KILL_SECONDS`, the whole driver. Waits for `grace`."""
+        if not self.killed:
+            self.killed = True
+            with suppress(OSError):
+                write(self.folder / KILL, "")
+                write(self.folder / END, "")
+            threading.Thread(target=self._require_end, name="kill-stream", daemon=True).start()
+        self._over.wait(grace)
+
+    def wait(self, log: Callable[[str], None], result: Path) -> int:
+        """Hand each line of the stream to `log`, and return the exit code."""
+        try:
+            while not isinstance(line := self.lines.get(), int):
+                log(line)
+            return line
+        except BaseException:
+            self.kill(0)
+            raise
+
+    def over(self, code: int) -> None:
+        """The stream has ended, or its driver."""
+        self._over.set()
+        self.lines.put(code)
+
+    def _require_end(self) -> None:
+        if not self._over.wait(KILL_SECONDS):
+            log.warning("[%s] did not end within %.0f s, so its driver is killed", self.pipeline, KILL_SECONDS)
+            self._host.blame(self)
+            self.process.kill()
+
+
+class SharedDriver:
+    """The drivers of a group, one after the other. Safe for threads.
+
+    Args:
+        name: of the group, for Spark's name of the application.
+        sources, wal_roots: of all its streams, for the jars that they need.
+        on_line: receives what the driver says for no stream, without secrets.
+        on_start: receives each process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        sources: Iterable[Mapping[str, Any]] = (),
+        wal_roots: Iterable[str] = (),
+        on_line: Callable[[str], None],
+        on_start: Callable[[Driver], None] = lambda _: None,
+    ) -> None:
+        self._name, self._on_line, self._on_start = name, on_line, on_start
+        self._sources = {str(number): source for number, source in enumerate(sources)}
+        self._roots = list(wal_roots)
+        self._lock = threading.Lock()
+        self._process: Driver | None = None
+        self._folder = Path()
+        self._conf: Mapping[str, str] = {}
+        self._orders = 0
+        self._streams: list[SharedStream] = []
+        self._blamed: dict[int, list[str]] = {}
+        self._errors: dict[int, Any] = {}
+        self._hide: dict[str, Callable[[str], str]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.symptoms, self._story = Symptoms(), Story()
+
+    def start(self, folder: Path, request: StageRequest) -> SharedStream:
+        """Have a stream computed by the driver; starts one if none runs.
+
+        Raises:
+            ConfigurationError: the stream has a setting that the JVM has with another value.
+        """
+        conf = {**DEFAULTS, **settings(request, folder)}
+        with self._lock:
+            if self._closed:
+                raise StageError(
+                    "the task of the group ends.", code="driver_ended", remedy="Nothing to do: the next try continues."
+                )
+            if self._process is None:
+                self._begin(request)
+            assert self._process is not None
+            self._require_equal(request, conf)
+            self._hide[request.pipeline] = request.redactor()
+            write_main(folder, request)
+            write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(SQL)}))
+            stream = SharedStream(self, self._process, folder, request.pipeline)
+            self._streams.append(stream)
+            self._orders += 1
+            write(self._folder / f"{self._orders:06d}.{START}", str(folder))
+        return stream
+
+    def error_of(self, stream: Driver) -> Mapping[str, Any] | None:
+        """Return why a stream's driver ended without a report of this stream; None: unknown."""
+        assert isinstance(stream, SharedStream)
+        with self._lock:
+            if error := self._errors.get(stream.process.pid):
+                return {**error, "pipeline": stream.pipeline}
+            blamed = [name for name in self._blamed.get(stream.process.pid, ()) if name != stream.pipeline]
+        if not blamed or stream.killed:
+            return None
+        return {
+            "type": "StageError",
+            "what": f"the group's driver ended, because {' and '.join(blamed)} failed and did not end.",
+            "code": ENDED_BY_OTHER,
+            "fields": {"pipelines": blamed},
+            "remedy": f"Correct the job of {blamed[0]}, or run it in a task of its own. This stream restarts.",
+            "pipeline": stream.pipeline,
+        }
+
+    def blame(self, stream: SharedStream) -> None:
+        """The driver has to end because of this stream."""
+        with self._lock:
+            self._blamed.setdefault(stream.process.pid, []).append(stream.pipeline)
+
+    def kill(self) -> None:
+        """End the driver and start no other one. For a task's `on_kill`; any thread."""
+        with self._lock:
+            self._closed, process = True, self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the driver when no stream runs any more."""
+        with self._lock:
+            self._closed, thread = True, self._thread
+            if self._process is not None:
+                with suppress(OSError):
+                    write(self._folder / END, "")
+        if thread is not None:
+            thread.join()
+
+    def _begin(self, request: StageRequest) -> None:
+        """Start a driver from a thread that lives as long: the kernel ends the driver with it."""
+        self.symptoms, self._story = Symptoms(), Story()
+        root = next(filter(is_bucket, self._roots), request.wal_root)
+        own = {name: value for name, value in request.conf.items() if not is_of_session(name)}
+        own.setdefault("spark.app.name", f"airflow-ft {self._name}")
+        whole = replace(
+            request, conf={**DEFAULTS, **own}, sources={**self._sources, **request.sources}, wal_root=root, base=None
+        )
+        ready: queue.SimpleQueue[tuple[Driver, Path] | BaseException] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(whole, ready), name="shared-driver", daemon=True)
+        self._thread.start()
+        begun = ready.get()
+        if isinstance(begun, BaseException):
+            raise begun
+        self._process, self._folder = begun
+
+    def _run(self, request: StageRequest, ready: queue.SimpleQueue[tuple[Driver, Path] | BaseException]) -> None:
+        with working_for(""), ExitStack() as stack:
+            try:
+                folder = stack.enter_context(private_folder())
+                self._conf = settings(request, folder)
+                write(folder / PROPERTIES, properties(self._conf))
+                program = f"from airflow_ft.spark.driver.group import main\n\nraise SystemExit(main({str(folder)!r},"
+                write(folder / MAIN, f"{program} {request.master!r}))\n")
+                driver = Driver(submit(folder, str(folder / MAIN)), environment(request))
+            except BaseException as error:
+                ready.put(error)
+                return
+            ready.put((driver, folder))
+            code = 1
+            try:
+                self._on_start(driver)
+                code = driver.wait(self._said, folder / RESULT)
+            finally:
+                self._ended(driver, folder, code)
+
+    def _said(self, line: str) -> None:
+        for stream, text in unmarked(line):
+            if stream:
+                self._hand_over(stream, text)
+                continue
+            self.symptoms.look(text)
+            hidden = text
+            for hide in list(self._hide.values()):
+                hidden = hide(hidden)
+            if self._story.shows(text):
+                self._on_line(hidden)
+            else:
+                log.debug("%s", hidden)
+
+    def _hand_over(self, pipeline: str, text: str) -> None:
+        with self._lock:
+            streams = [each for each in self._streams if each.pipeline == pipeline]
+            if text.startswith(ENDED):
+                ended = [each for each in self._streams if each.folder.name == text.removeprefix(ENDED)]
+                self._streams = [each for each in self._streams if each not in ended]
+        if text.startswith(ENDED):
+            for each in ended:
+                each.over(0)
+            return
+        for each in streams:
+            each.lines.put(text)
+
+    def _ended(self, process: Driver, folder: Path, code: int) -> None:
+        with self._lock:
+            with suppress(OSError, ValueError):
+                if error := json.loads((folder / RESULT).read_text()).get("error"):
+                    self._errors[process.pid] = error
+            streams = [each for each in self._streams if each.process is process]
+            failed = [each.pipeline for each in streams if _has_failed(each.folder)]
+            self._blamed.setdefault(process.pid, []).extend(failed)
+            self._streams = [each for each in self._streams if each not in streams]
+            if self._process is process:
+                self._process = None
+        for each in streams:
+            each.over(code)
+
+    def _require_equal(self, request: StageRequest, conf: Mapping[str, str]) -> None:
+        """Streams are compared when the DAG is parsed; connections and the configuration may say more."""
+        for name in sorted(request.conf):
+            if not is_of_session(name) and conf.get(name) != self._conf.get(name) and name not in OWN:
+                raise unequal_setting(name, [request.pipeline])
+
+
+def _has_failed(folder: Path) -> bool:
+    """Return whether the stream reported an error, after which its driver had to end."""
+    with suppress(OSError, ValueError):
+        return "error" in json.loads((folder / RESULT).read_text())
+    return False

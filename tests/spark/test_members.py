@@ -1,0 +1,142 @@
+"""The threads of a group's task: each ends alone, and is repeated as Airflow would repeat its task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.protocol.errors import FencedError, JobError, LeaseHeldError, StoreUnavailableError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.noting import note_failure
+from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.spark.attribution import current
+from airflow_ft.spark.task import members
+from airflow_ft.spark.task.members import given_up, keep_trying, run_together, was_stopped
+from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
+
+
+def test_an_error_ends_one_and_the_others_go_on() -> None:
+    failed = threading.Event()
+
+    def fails() -> str:
+        try:
+            raise JobError("it is bad.")
+        finally:
+            failed.set()
+
+    def works() -> str:
+        assert failed.wait(10)
+        return current()
+
+    ends = run_together({"a": fails, "b": works}, lambda: None)
+    assert ends.results == {"b": "b"}
+    assert [type(error) for error in ends.errors.values()] == [JobError] and list(ends.errors) == ["a"]
+
+
+def test_the_end_of_the_task_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+
+    def ended(_: threading.Thread, __: float | None = None) -> None:
+        if not stop.is_set():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(members.threading.Thread, "join", ended)
+    with pytest.raises(KeyboardInterrupt):
+        run_together({"a": lambda: stop.wait(10)}, stop.set)
+    assert stop.is_set()
+
+
+def _tried(*errors: Exception, retries: int = 2) -> list[bool]:
+    """With these errors one after the other; whether each try was the last one."""
+    tries: list[bool] = []
+
+    def step(last: bool) -> None:
+        tries.append(last)
+        if len(tries) <= len(errors):
+            raise errors[len(tries) - 1]
+
+    keep_trying(step, retries, 0.0, lambda: None)
+    return tries
+
+
+def test_a_stream_is_tried_again_while_others_run() -> None:
+    away = StoreUnavailableError("it is away.")
+    assert _tried(away, away) == [False, False, True]
+    with pytest.raises(StoreUnavailableError):
+        _tried(away, away, away)
+
+
+def test_an_error_of_others_is_tried_again_and_a_final_one_is_not() -> None:
+    assert _tried(RuntimeError("the API server restarts.")) == [False, False]
+    with pytest.raises(JobError):
+        _tried(JobError("it is bad."))
+
+
+def test_waiting_for_another_run_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_POLL_SECONDS", 0.0)
+    assert _tried(*[LeaseHeldError("another one works.")] * 5) == [False] * 6
+
+
+def test_a_fenced_stream_is_not_tried_again() -> None:
+    with pytest.raises(FencedError):
+        _tried(FencedError("another process took epoch 2."))
+
+
+def test_a_stream_that_waits_ends_with_its_task() -> None:
+    def check() -> None:
+        raise KeyboardInterrupt
+
+    def step(_: bool) -> None:
+        raise StoreUnavailableError("it is away.")
+
+    with pytest.raises(KeyboardInterrupt):
+        keep_trying(step, 5, 60.0, check)
+
+
+RUN = RunKey("small", "run-1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DecisionLog]:
+    with open_store(f"sqlite:///{tmp_path / 'ft.db'}") as found:
+        found.register("orders")
+        yield found
+
+
+def _staged(store: DecisionLog) -> None:
+    """A stream of the run that has staged its last checkpoint, and has the turn."""
+    store.enter_turn("orders", RUN, None)
+    lease = Worker("small/run-1/streams").lease()
+    epoch = store.take_epoch("orders", 0, {}, lease, "a test")
+    store.begin_stage("orders", epoch, RUN, "small/run-1/streams", {"streaming": True})
+    store.end_stage("orders", epoch, RUN, None, complete=False)
+
+
+def test_a_retry_does_not_start_what_was_stopped_and_a_cleared_run_does(store: DecisionLog) -> None:
+    began = store.now()
+    assert not was_stopped(store, "orders", RUN, began), "it has not begun"
+    _staged(store)
+    assert not was_stopped(store, "orders", RUN, began), "it has the turn, and may have something to deliver"
+    store.leave_turn("orders", RUN)
+    assert was_stopped(store, "orders", RUN, began)
+    assert not was_stopped(store, "orders", RUN, store.now() + timedelta(seconds=1)), "the run was cleared since"
+    assert not was_stopped(store, "orders", RunKey("small", "run-2"), began)
+    store.ask("orders", RequestKind.STOP, {}, "a test")
+    assert not was_stopped(store, "orders", RUN, began), "a request waits for its answer"
+
+
+def test_a_retry_does_not_start_what_has_failed_and_a_cleared_run_does(store: DecisionLog) -> None:
+    began = store.now()
+    assert given_up(store, "unknown", RUN, "streams", began) is None
+    assert given_up(store, "orders", RUN, "streams", began) is None
+    note_failure(store, "orders", RUN, JobError("it is bad."), task_id="streams", try_number=1)
+    found = given_up(store, "orders", RUN, "streams", began)
+    assert found is not None and found.code == JobError.code
+    assert given_up(store, "orders", RUN, "streams", store.now() + timedelta(seconds=1)) is None
+    assert given_up(store, "orders", RunKey("small", "run-2"), "streams", began) is None
