@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 NAMES = ("a", "b", "c")

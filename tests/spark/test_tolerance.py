@@ -92,6 +92,9 @@ class _Waits:
     def is_to_drain(self) -> bool:
         return False
 
+    def is_killed(self) -> bool:
+        return False
+
     def is_to_end(self, within: float = 0.0) -> bool:
         self.within.append(within)
         return False

@@ -118,7 +118,7 @@ class SharedDriver:
         self._name, self._on_line, self._on_start = name, on_line, on_start
         self._sources = {str(number): source for number, source in enumerate(sources)}
         self._roots = list(wal_roots)
-        self._lock = threading.Lock()
+        self._lock, self._fetching = threading.Lock(), threading.Lock()
         self._process: Driver | None = None
         self._folder = Path()
         self._conf: Mapping[str, str] = {}
@@ -137,7 +137,8 @@ class SharedDriver:
         Raises:
             ConfigurationError: the stream has a setting that the JVM has with another value.
         """
-        conf = {**DEFAULTS, **settings(request, folder)}
+        with self._fetching:  # the first one may fetch jars, and the others find them
+            conf = {**DEFAULTS, **settings(request, folder)}
         with self._lock:
             if self._closed:
                 raise StageError(

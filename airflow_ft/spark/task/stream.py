@@ -145,7 +145,8 @@ def stream_step(
                     log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
                     return False
                 if error.code == ENDED_BY_OTHER:
-                    log.warning("%s The stream restarts, and does not count it", error)
+                    log.warning("%s", error)
+                    log.warning("the stream restarts, and does not count it")
                     stopping.wait(_LOOK_SECONDS)
                     continue
                 if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end

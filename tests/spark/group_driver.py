@@ -1,0 +1,46 @@
+"""Stands for the driver of a group, without a JVM: says and does what the request's pipeline is called."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from airflow_ft.spark.attribution import marked
+from airflow_ft.spark.session.submit import END, ENDED, KILL, REQUEST, RESULT, START
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(private: Path) -> None:
+    streams: list[tuple[str, Path]] = []
+    say("of the JVM, with a secret-word")
+    while True:
+        for order in sorted(private.glob(f"*.{START}")):
+            folder = Path(order.read_text())
+            order.unlink()
+            pipeline = json.loads((folder / REQUEST).read_text())["pipeline"]
+            say(f"half a line of the JVM{marked(pipeline, 'it begins')}")
+            streams.append((pipeline, folder))
+        for pipeline, folder in list(streams):
+            if pipeline == "dies":
+                os._exit(3)
+            if pipeline == "hangs" and (folder / KILL).exists():
+                (folder / RESULT).write_text(json.dumps({"error": {}}))
+                os._exit(1)
+            if pipeline == "waits" and (folder / END).exists():
+                (folder / RESULT).write_text(json.dumps({"result": {}}))
+                say(marked(pipeline, f"{ENDED}{folder.name}"))
+                streams.remove((pipeline, folder))
+        if (private / END).exists() and not streams:
+            return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

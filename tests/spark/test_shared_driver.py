@@ -1,0 +1,124 @@
+"""The driver of a group as its task sees it, with a process in place of Spark (`group_driver`)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.submit import RESULT
+from airflow_ft.spark.task import shared
+from airflow_ft.spark.task.shared import ENDED_BY_OTHER, SharedDriver, SharedStream
+from tests.raising import raises
+
+PROJECT = Path(__file__).parents[2]
+
+
+class World:
+    """A group and its streams."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said: list[str] = []
+        self.pids: list[int] = []
+        self.group = SharedDriver(
+            "small", on_line=self.said.append, on_start=lambda process: self.pids.append(process.pid)
+        )
+        self._request = StageRequest(
+            pipeline="waits",
+            run=RunKey("d", "r"),
+            epoch=1,
+            attempt=1,
+            store_url="sqlite:////nowhere/ft.db",
+            wal_root=str(folder),
+            job="jobs",
+            sinks=("s",),
+            connections={"c": ConnectionInfo("c", "kafka", password="secret-word")},
+            python_path=(str(PROJECT),),
+            streaming=True,
+        )
+
+    def start(self, pipeline: str, folder: Path, **changes: object) -> SharedStream:
+        return self.group.start(folder, replace(self._request, pipeline=pipeline, **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    program = str(Path(__file__).with_name("group_driver.py"))
+    monkeypatch.setattr(shared, "submit", lambda folder, _: [sys.executable, program, str(folder)])
+    made = World(tmp_path)
+    yield made
+    made.group.kill()
+
+
+def _waited(stream: SharedStream) -> tuple[int, list[str]]:
+    lines: list[str] = []
+    return stream.wait(lines.append, stream.folder / RESULT), lines
+
+
+def test_streams_share_a_process_and_each_gets_its_own_lines_and_end(world: World) -> None:
+    with private_folder() as a, private_folder() as b:
+        one, other = world.start("waits", a), world.start("other", b)
+        assert one.pid == other.pid
+        one.end()
+        assert _waited(one) == (0, ["it begins"])
+        world.group.kill()
+        code, lines = _waited(other)
+        assert code < 0 and lines == ["it begins"]
+    assert world.said[0] == "of the JVM, with a ***", "without secrets"
+    assert world.said[1:] == ["half a line of the JVM"] * 2
+    with private_folder() as folder, pytest.raises(StageError):
+        world.start("waits", folder)  # the task ends
+
+
+def test_a_new_process_follows_one_that_died(world: World) -> None:
+    with private_folder() as a, private_folder() as b, private_folder() as c:
+        one = world.start("other", a)
+        world.start("dies", b)
+        assert _waited(one)[0] == 3
+        assert world.group.error_of(one) is None, "nobody is to blame"
+        again = world.start("waits", c)
+        assert again.pid != one.pid
+        again.end()
+        assert _waited(again)[0] == 0
+        world.group.close()
+    assert len(world.pids) == 2
+
+
+def test_a_stream_that_hangs_is_to_blame_for_the_end_of_the_others(world: World) -> None:
+    with private_folder() as a, private_folder() as b:
+        hangs, other = world.start("hangs", a), world.start("other", b)
+        killer = threading.Thread(target=hangs.kill)
+        killer.start()
+        assert _waited(other)[0] == 1
+        killer.join()
+        found = world.group.error_of(other)
+        assert found is not None and (found["code"], found["fields"]) == (ENDED_BY_OTHER, {"pipelines": ["hangs"]})
+        assert _waited(hangs)[0] == 1
+        assert world.group.error_of(hangs) is None
+
+
+def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
+    with private_folder() as a, private_folder() as b:
+        deaf, other = world.start("deaf", a), world.start("other", b)
+        deaf.kill(0)
+        assert _waited(other)[0] < 0
+        found = world.group.error_of(other)
+        assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
+
+
+def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:
+    with private_folder() as a, private_folder() as b:
+        world.start("waits", a, conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "1"})
+        with raises(ConfigurationError, "group_unequal", setting="spark.driver.memory"):
+            world.start("other", b, conf={"spark.driver.memory": "2g"})
+        world.start("other", b, conf={"spark.sql.shuffle.partitions": "2"})
