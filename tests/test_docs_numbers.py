@@ -18,11 +18,11 @@ from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
 from airflow_ft.protocol import arguments, backpressure, inline_job, meter, numbers, overlap, retention, sweep
 from airflow_ft.sinks import delivery_progress as headway
 from airflow_ft.sinks import ready, refused
-from airflow_ft.sinks.base import requirements
+from airflow_ft.sinks.base import requirements, slices
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing
 from airflow_ft.sinks.kafka import records, spec
-from airflow_ft.sinks.mysql import parameters, slices
+from airflow_ft.sinks.mysql import parameters
 from airflow_ft.sinks.mysql import spec as mysql
 from airflow_ft.sinks.postgres.session import Limits
 from airflow_ft.sinks.sqlite import file

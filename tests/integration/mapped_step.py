@@ -18,7 +18,7 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog

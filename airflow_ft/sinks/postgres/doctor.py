@@ -18,6 +18,7 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import text_of
+from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import translated_errors
@@ -105,7 +106,7 @@ def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: Parti
     It is rolled back also if a step fails; where the server is gone, the next `prepare` rolls it back.
     """
     began = time.monotonic()
-    gid = new_gid(fence, plan.name, PROBE_NUMBER)
+    gid = new_gid(fence, plan.name, PROBE_NUMBER, label(1))
     try:
         session.begin()
         session.value("SELECT txid_current()")
