@@ -110,7 +110,7 @@ def test_what_a_doctor_has_left_prepared_is_rolled_back_by_the_next_prepare(make
     world = make(ORDERS, strategy="prepared")
     plan = world.plan()
     fence = world.fence(0, 0)
-    gid = new_gid(fence, "shop", PROBE_NUMBER)
+    gid = new_gid(fence, "shop", PROBE_NUMBER, "0001")
     table_of(world).sql(f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION {gid.sql}")
     world.deliver(plan)
     assert table_of(world).prepared(world) == [] and world.target.ids() == world.ids_of(1)
