@@ -12,9 +12,8 @@ from airflow_ft.sinks.base.branched import BranchedParticipant
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.prepared_sink import Ledger
 
-PREPARED, MAPPED = NAMED["prepared"], NAMED["mapped prepared"]
+MAPPED = NAMED["mapped prepared"]
 QUIET, LOST = NAMED["mapped prepared, no server fails"], NAMED["mapped prepared that loses its branches"]
-AT_ONCE = NAMED["mapped prepared, two runs at once"]
 
 
 @defect(
@@ -82,7 +81,11 @@ def rows_of_a_prepared_branch_divided_otherwise_by_a_load(change: Change) -> Non
     change(BranchedParticipant, "load", loading)
 
 
-@defect(AT_ONCE, "I3 I7")
+@defect(
+    replace(NAMED["prepared, a task for each step"], name="prepared, a task for each step, one item", runs=(1,)),
+    "I3",
+    schedule=("A1p:32:SLEEP", "A1c:9:YIELD:A1p"),
+)
 def newer_prepared_branches_rolled_back(change: Change) -> None:
     """R8: an attempt rolls back whatever it finds of its number."""
 
@@ -98,15 +101,3 @@ def newer_prepared_branches_rolled_back(change: Change) -> None:
 def whole_without_the_branches_that_are_lost(change: Change) -> None:
     """The marker of the whole is written beside what is visible."""
     change(BranchedParticipant, "_fill", lambda *_: ({}, {}))
-
-
-@defect(PREPARED, "I4 I2 I3")
-def prepared_number_committed_before_its_predecessor(change: Change) -> None:
-    """Neither is it deferred, nor does the head say what was delivered last."""
-    change(BranchedParticipant, "_waits", lambda *_: "")
-    settled = BranchedParticipant._is_settled
-
-    def not_exactly(self: Any, *args: Any, exactly: bool) -> bool:
-        return settled(self, *args, exactly=False)
-
-    change(BranchedParticipant, "_is_settled", not_exactly)

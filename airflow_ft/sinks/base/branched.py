@@ -123,7 +123,7 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
 
     @abstractmethod
     def _end_branch(self, db: Db, name: BranchName, verb: str) -> None:
-        """COMMIT or ROLLBACK. Returns when it is no longer listed, whoever has ended it."""
+        """COMMIT or ROLLBACK. Returns when it is no longer listed: this call or another one has ended it."""
 
     @abstractmethod
     def _end_sessions(self, db: Db, fence: Fence, label: str) -> None:
@@ -131,7 +131,7 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
 
     @abstractmethod
     def _room(self, db: Db, places: int) -> str:
-        """Return why so many branches more may not be prepared now; "": there is room."""
+        """Return why this number of further branches may not be prepared now; "": there is room."""
 
     @abstractmethod
     def _crowded(self, db: Db, names: Collection[BranchName]) -> str:
@@ -232,7 +232,7 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
         return f"checkpoint {predecessor} is not delivered yet: the rows are sent after the decision"
 
     def _there_already(self, ledger: BranchLedger, plan: Plan, fence: Fence) -> list[str]:
-        """Return branches that somebody has committed by hand: only delivering the rest makes the number whole (I3)."""
+        """Return branches that were committed by hand: only delivering the rest makes the number whole (I3)."""
         there = sorted(self._visible(ledger, plan, fence))
         if there:
             log.warning("%s: someone committed branches %s of checkpoint %d by hand before the decision, a heuristic"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -22,7 +22,7 @@ from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import translated_errors
-from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid, places
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.requirements import requirements_of, schema_problems_of
@@ -60,6 +60,9 @@ def examine(
                     requirement.name,
                     translated_errors("reading the table")(partial(_table, exam, session, name, sink, rows)),
                 )
+        if plan.strategy == "prepared":
+            look = translated_errors("checking the server")(partial(_room, exam, session, sinks))
+            exam.attempt("prepared transactions", look)
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
@@ -91,6 +94,19 @@ def _connections(exam: Examination, session: Session) -> None:
             f"{what} may open {count_text(number, 'connection')}; a task needs {_CONNECTIONS} while it"
             " ends older sessions",
             f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {_CONNECTIONS} for each concurrent task.",
+        )
+
+
+def _room(exam: Examination, session: Session, sinks: Mapping[str, PostgresSink]) -> None:
+    """Warn where a checkpoint's branches never find room: its rows are then sent after the decision."""
+    branches = max(sink.branches for sink in sinks.values())
+    limit, share = places(session)
+    if limit and branches > share:
+        exam.warn(
+            "prepared transactions",
+            f"branches={branches}, and all pipelines may hold {share} of max_prepared_transactions = {limit}. So a"
+            " checkpoint with as many branches is not prepared: its rows are sent after the decision, by one process",
+            f"Run `ALTER SYSTEM SET max_prepared_transactions = {branches * 2}` or more, and restart the server.",
         )
 
 

@@ -2,8 +2,8 @@
 
     aft.<owner>.<number>.<epoch>.<attempt>.<branch>.<nonce>  a prepared transaction (at most 200 bytes; this has 102)
     aft.<owner>.<epoch>.<attempt>                            the application_name of a session (at most 63 bytes)
-    aft.<owner>.<epoch>.<attempt>.<branch>                   the same, of one that works on a branch
 
+A session that works on a branch has `.<branch>` at the end of its application_name.
 `owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are hexadecimal.
 The nonce makes each try's name a new one. Only the user who has prepared a transaction, or a superuser, can end it.
 """
@@ -74,20 +74,27 @@ def listed(session: Session, owner: str) -> list[Gid]:
     return sorted(gid for gid in found if gid.owner == owner)
 
 
-def full(session: Session, places: int = 0, prepared: Collection[Gid] = ()) -> str:
-    """Return why so many more transactions (or not those that are `prepared`) may be held now; "": there is room.
+def places(session: Session) -> tuple[int, int]:
+    """Return max_prepared_transactions, and how many of them all pipelines of this package may hold.
 
-    All pipelines of this package together hold at most half of max_prepared_transactions, a limit for all
-    databases of a server; at least one. So other software is not locked out, and no pipeline waits for a place.
+    That is half of them, and at least one, in all databases of a server together. So other software is not locked out.
     """
     limit = int(session.value("SELECT current_setting('max_prepared_transactions')"))
-    share = max(1, limit // 2)
+    return limit, max(1, limit // 2)
+
+
+def full(session: Session, more: int = 0, prepared: Collection[Gid] = ()) -> str:
+    """Return why `more` transactions (or those that are `prepared`) may not be held now; "": there is room.
+
+    No pipeline waits for a place.
+    """
+    limit, share = places(session)
     rows = session.rows("SELECT gid FROM pg_prepared_xacts ORDER BY prepared, gid")
-    if places and len(rows) + places > limit:
+    if more and len(rows) + more > limit:
         return no_place(limit)
     held = [text for (text,) in rows if _GID.fullmatch(text)]
     own = {gid.sql.strip("'") for gid in prepared}
-    wanted = len(held) + places if places else max((at for at, text in enumerate(held, 1) if text in own), default=0)
+    wanted = len(held) + more if more else max((at for at, text in enumerate(held, 1) if text in own), default=0)
     if wanted <= share:
         return ""
     return (

@@ -70,7 +70,7 @@ def create_schema(schema: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ledger(SqlLedger):
-    """A schema's memory of one pipeline. Markers of branches stand beside those of whole numbers."""
+    """A schema's memory of one pipeline. It has markers of branches and of whole numbers."""
 
     session: Session
     schema: str

@@ -129,13 +129,13 @@ class PreparedParticipant(BranchedParticipant[Session], LocalParticipant):
         try:
             yield
         except SinkUnavailableError as error:
-            cause = error.__cause__
-            if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
+            # The cause may be withheld, since it quotes rows.
+            if self._width > 1 and error.code == "lock_timeout" and "sqlstate" in error.fields:
                 error.remedy += (
                     " If the retry fails too, two branches may wait for each other: rows with the same unique key, or a"
                     " foreign key from one to the other. With branches=1 the server names the row, or takes it."
                 )
-            raise error.located() from cause
+            raise error.located() from error.__cause__
 
     def _heuristic_text(self, ledger: BranchLedger, plan: Plan, found: Mapping[str, Marker]) -> str:
         assert isinstance(ledger, Ledger)
