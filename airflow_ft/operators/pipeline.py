@@ -215,7 +215,7 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
         each.name
         for each in planned.participants
         if system(each.kind).strategies[each.strategy].has_branches
-        and max(int(sink.get("branches", 2)) for sink in each.sinks.values()) > 1
+        and max(getattr(spec.sinks[name], "branches", 2) for name in each.sinks) > 1
     )
     if not shared:
         raise ConfigurationError(

@@ -38,7 +38,7 @@ def lost_branches_delivered_without_their_places(change: Change) -> None:
     change(BranchedParticipant, "_fill", without)
 
 
-@defect(MAPPED, "I3")
+@defect(MAPPED, "I3", at=970)
 def prepared_branches_taken_back_by_a_load_that_fails(change: Change) -> None:
     """A vote may count them by then."""
     join = BranchedParticipant._join
