@@ -52,7 +52,8 @@ def examine(
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", translated_errors("checking the server")(lambda: _server(exam, session)))
+        width = max(sink.branches for sink in sinks.values())
+        exam.attempt("server", translated_errors("checking the server")(lambda: _server(exam, session, width)))
         for requirement in requirements_of(session, pipeline, plan, partial(_created, session)):
             if requirement.report(exam) and requirement.sink:
                 name, sink = requirement.sink, sinks[requirement.sink]
@@ -62,7 +63,7 @@ def examine(
                 )
         if plan.strategy == "prepared":
             look = translated_errors("checking the server")(partial(_room, exam, session, sinks))
-            exam.attempt("prepared transactions", look)
+            exam.attempt("branches", look)
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
@@ -74,26 +75,26 @@ def examine(
     return exam.checks
 
 
-def _server(exam: Examination, session: Session) -> None:
+def _server(exam: Examination, session: Session, branches: int) -> None:
     user, database = session.rows("SELECT current_user, current_database()")[0]
     exam.ok("connect", f"PostgreSQL {session.product}, database {database}, as {user}")
-    _connections(exam, session)
+    _connections(exam, session, max(_CONNECTIONS, branches + 1))
 
 
-def _connections(exam: Examination, session: Session) -> None:
+def _connections(exam: Examination, session: Session, needed: int) -> None:
     limited = session.rows(
         "SELECT what, number FROM (SELECT format('ROLE %%I', rolname), rolconnlimit FROM pg_roles WHERE rolname ="
         " session_user AND NOT rolsuper UNION ALL SELECT format('DATABASE %%I', datname), datconnlimit FROM pg_database"
         " WHERE datname = current_database() AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = session_user))"
         " AS limits (what, number) WHERE number BETWEEN 0 AND %s",
-        (_CONNECTIONS - 1,),
+        (needed - 1,),
     )
     for what, number in limited:
         exam.problem(
             "connections",
-            f"{what} may open {count_text(number, 'connection')}; a task needs {_CONNECTIONS} while it"
-            " ends older sessions",
-            f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {_CONNECTIONS} for each concurrent task.",
+            f"{what} may open {count_text(number, 'connection')}; a task needs {needed} while it"
+            " loads branches or ends older sessions",
+            f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {needed} for each concurrent task.",
         )
 
 
@@ -103,7 +104,7 @@ def _room(exam: Examination, session: Session, sinks: Mapping[str, PostgresSink]
     limit, share = places(session)
     if limit and branches > share:
         exam.warn(
-            "prepared transactions",
+            "branches",
             f"branches={branches}, and all pipelines may hold {share} of max_prepared_transactions = {limit}. So a"
             " checkpoint with as many branches is not prepared: its rows are sent after the decision, by one process",
             f"Run `ALTER SYSTEM SET max_prepared_transactions = {branches * 2}` or more, and restart the server.",

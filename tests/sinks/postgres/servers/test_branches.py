@@ -31,7 +31,7 @@ from tests.density import stride
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
-from tests.sinks.postgres.world import quick, table_of
+from tests.sinks.postgres.world import QUICK, quick, table_of
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
@@ -261,13 +261,16 @@ def test_a_refused_row_fails_its_branch_and_leaves_the_others(world: World) -> N
     assert prepared(world) == [] and world.target.ids() == []
 
 
-def test_a_load_ends_a_session_that_stopped_with_its_branch(world: World) -> None:
+@pytest.mark.parametrize("of", ["this attempt", "an older one"])
+def test_a_load_ends_a_session_that_stopped_with_its_branch(world: World, of: str) -> None:
     plan = world.plan()
     attempt = world.attempt()
     notes = announce(world, plan, attempt)
-    table = table_of(world)
     fence = world.fence(1, attempt)
-    stopped = Session(table.connection, quick(world).limits, label_of(fence, "shop", "0001"))  # type: ignore[attr-defined]
+    stopped = Session(table_of(world).connection, QUICK, label_of(fence, "shop", "0001"))
+    if of == "an older one":
+        attempt = world.attempt()
+        notes = announce(world, plan, attempt)
     stopped.begin()
     stopped.run(
         "INSERT INTO airflow_ft_ledger (pipeline, participant, number, branch, installation, kind, epoch, attempt,"
