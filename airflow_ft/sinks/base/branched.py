@@ -407,8 +407,15 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
                             self.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
                 more = {**more, "redelivered": [part.label for part in lost]}
             of_branches = {label: (marker.counts, marker.detail) for label, marker in visible.items()}
-            for part in lost:
-                of_branches[part.label] = self._fill(db, ledger, plan, fence, part, set_aside)
+            if visible:
+                for part in lost:
+                    readers = list(part.readers(self._opened(plan)))
+                    of_branches[part.label] = self._fill(db, ledger, plan, fence, part, readers, set_aside)
+            else:  # all together, as `_try` has sent them: a deferred constraint may need rows of another branch
+                first, *others = lost
+                of_branches[first.label] = self._fill(db, ledger, plan, fence, first, self._opened(plan), set_aside)
+                for part in others:
+                    of_branches[part.label] = self._fill(db, ledger, plan, fence, part, [], False)
             counts = dict.fromkeys(plan.participant(self.name).sinks, 0)
             for rows, _ in of_branches.values():
                 for name, count in rows.items():
@@ -424,11 +431,18 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
         return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
 
     def _fill(
-        self, db: Db, ledger: BranchLedger, plan: Plan, fence: Fence, part: Slice, set_aside: bool
+        self,
+        db: Db,
+        ledger: BranchLedger,
+        plan: Plan,
+        fence: Fence,
+        part: Slice,
+        readers: Sequence[SegmentReader],
+        set_aside: bool,
     ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-        """Send the rows of a lost branch, with its marker. Return counts and detail of the marker."""
+        """Send these rows, with the marker of a lost branch. Return counts and detail of the marker."""
         refused = Refused(self.wal.dead_letters(plan), part.label) if set_aside else None
-        counts = self._insert(db, plan, list(part.readers(self._opened(plan))), refused)
+        counts = self._insert(db, plan, readers, refused) if readers else {}
         detail = self._branch_detail(plan, fence, part)
         if refused is not None:  # durable before COMMIT, and named by the marker
             detail |= set_aside_detail(refused.write())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg2
@@ -150,23 +150,43 @@ def test_rows_of_one_key_in_two_branches_are_told_and_leave_no_lock(make: Make) 
     table_of(world).sql("ALTER TABLE orders ADD COLUMN note text")  # nothing keeps it out
 
 
-def test_branches_that_find_no_room_are_sent_after_the_decision(world: World) -> None:
+@contextmanager
+def two_places_left(world: World) -> Iterator[None]:
+    """Other pipelines have prepared."""
     table = table_of(world)
     limit = int(table.sql("SHOW max_prepared_transactions")[0][0])
     others = [Gid(owner_of(OURS, f"other-{each}", "shop"), 1, 1, 1, "0001", "0" * 8) for each in range(limit // 2 - 2)]
     try:
         for gid in others:
             table.sql(f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION {gid.sql}")
-        plan = world.plan()
-        attempt = world.attempt()
-        assert announce(world, plan, attempt) == {}  # two places are free, and it has three branches
-        notes = prepare(world, plan, attempt)
-        assert notes["deferred"] and prepared(world) == []
-        proof = commit(world, plan, notes, attempt)
-        assert proof.detail["deferred"] and world.target.ids() == world.ids_of(1)
+        yield
     finally:
         for gid in others:
             table.sql(f"ROLLBACK PREPARED {gid.sql}")
+
+
+def test_branches_that_find_no_room_are_sent_after_the_decision(world: World) -> None:
+    plan = world.plan()
+    attempt = world.attempt()
+    with two_places_left(world):
+        assert announce(world, plan, attempt) == {}  # it has three branches
+        notes = prepare(world, plan, attempt)
+        assert notes["deferred"] and prepared(world) == []
+        proof = commit(world, plan, notes, attempt)
+    assert proof.detail["deferred"] and world.target.ids() == world.ids_of(1)
+
+
+def test_rows_that_need_each_other_at_the_end_are_sent_together_after_the_decision(make: Make) -> None:
+    key = "parent bigint REFERENCES orders DEFERRABLE INITIALLY DEFERRED"
+    world = make(f"CREATE TABLE orders (id bigint PRIMARY KEY, {key})", strategy="prepared", branches=3)
+    plan = world.plan(pa.table({"id": [1, 2, 3, 4, 5, 6], "parent": [6, 5, 4, 3, 2, 1]}))
+    with raises(DeclinedError, "row_refused", sqlstate="23503"):  # no branch has all that it needs
+        prepare(world, plan, world.attempt())
+    with two_places_left(world):
+        attempt = world.attempt()
+        vote = Vote("shop", attempt, attempt, None, dict(prepare(world, plan, attempt)))
+        proof = quick(world).commit(plan, world.fence(1, world.attempt()), vote)
+    assert proof.counts == {SINK: 6} and world.target.ids() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_commit_by_hand_of_one_branch_halts_an_abort_and_counts_when_it_is_decided_so(world: World) -> None:
