@@ -96,6 +96,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
     "mapped": into_branches.mapped,
+    "postgres-branches": into_postgres.branches,
 }
 # Left out of a quick run, unless they are asked for.
 LONG = frozenset(
@@ -110,6 +111,7 @@ LONG = frozenset(
         "in-doubt",
         "latency",
         "mapped",
+        "postgres-branches",
         "savepoints",
         "streams",
         "job-mysql",

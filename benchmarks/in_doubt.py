@@ -42,7 +42,7 @@ def _label(pipelines: int, branches: int) -> str:
 
 
 def _finish(bench: Bench, server: Any, pipelines: int, branches: int) -> Callable[[], float]:
-    from airflow_ft.sinks.mysql import slices
+    from airflow_ft.sinks.base import slices
 
     written = segment(
         bench.folder / "wal", f"doubt-{server.name}-{branches}", {"orders": orders(branches).select(["id"])}, 1

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 
 from benchmarks.bench import DATABASE, Bench, check
+from benchmarks.beside import used_by
 from benchmarks.data import segment
 from benchmarks.into_mysql import INSTALLATION
 from benchmarks.measuring import Claim, Comparison, Contender, timed
@@ -18,6 +22,7 @@ TYPES = {"DATETIME(6)": "timestamptz", "DOUBLE": "double precision", "TINYINT": 
 UPSERT = {"key_columns": ["id"], "version_column": "version"}
 VERSION, BY_HAND = ", version bigint NOT NULL DEFAULT 0", "upsert by hand"
 WANTED = {"local": 1.2, "prepared": 1.5}
+BRANCHES = (1, 2, 4)  # of `prepared`
 BATCHES = (1_000, 10_000)  # rows of Spark's INSERT statements, with reWriteBatchedInserts
 
 
@@ -29,6 +34,11 @@ def postgres(bench: Bench) -> list[Comparison]:
 def by_key(bench: Bench) -> list[Comparison]:
     """`upsert` against the statements that a person would write."""
     return [IntoPostgres(bench).by_key()]
+
+
+def branches(bench: Bench) -> list[Comparison]:
+    """`prepared` in several branches of one process: seconds, and the CPU time of a row."""
+    return IntoPostgres(bench).branches()
 
 
 class IntoPostgres:
@@ -64,11 +74,44 @@ class IntoPostgres:
         title = "WAL -> PostgreSQL by key, committed (prepare and commit), against COPY and INSERT ... ON CONFLICT"
         return Comparison("postgres-by-key", title, contenders, claims, rows=self.bench.rows)
 
+    def branches(self) -> list[Comparison]:
+        """Two comparisons by the number of branches, of the same runs."""
+        used: dict[tuple[int, str], float] = {}
+
+        def run(number: int) -> float:
+            before = self._used()
+            seconds = self._ours("prepared", branches=number).run()
+            for what, late, early in zip(("client", "server"), self._used(), before, strict=True):
+                used[number, what] = (late - early) * 1e6 / self.bench.rows
+            return seconds
+
+        title = "WAL -> PostgreSQL, `prepared` in branches of one process"
+        seconds = [Contender(f"{number} branches", partial(run, number)) for number in BRANCHES]
+        claims = [
+            Claim(f"PostgreSQL, `prepared`: {number} branches against one", f"{number} branches", ("1 branches",), None)
+            for number in BRANCHES[1:]
+        ]
+        costs = [
+            Contender(f"{number} branches, {what}", partial(used.__getitem__, (number, what)), warm_up=0)
+            for number in BRANCHES
+            for what in ("client", "server")
+        ]
+        return [
+            Comparison("postgres-branches", title, seconds, claims, rows=self.bench.rows),
+            Comparison("postgres-branches-cpu", f"CPU time of a row, {title}", costs, [], unit="us"),
+        ]
+
+    def _used(self) -> tuple[float, float]:
+        """Seconds of CPU of the client, and of the server with its sessions, also of those that have ended."""
+        fields = Path(f"/proc/{self.server.pid}/stat").read_text().rpartition(")")[2].split()
+        ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        return used_by(self._worker.pid), used_by(self.server.pid) + ended
+
     def _ours(self, strategy: str, **settings: Any) -> Contender:
         """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
 
         def run() -> float:
-            self._empty_table(VERSION if settings else "")
+            self._empty_table(VERSION if strategy == "upsert" else "")
             answer = self._worker.ask("deliver", **self._job(strategy, settings))
             self._check(strategy)
             seconds: float = answer["seconds"]

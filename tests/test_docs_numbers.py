@@ -18,12 +18,11 @@ from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
 from airflow_ft.protocol import arguments, backpressure, inline_job, meter, numbers, overlap, retention, sweep
 from airflow_ft.sinks import delivery_progress as headway
 from airflow_ft.sinks import ready, refused
-from airflow_ft.sinks.base import requirements
+from airflow_ft.sinks.base import requirements, slices, sql_sink
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing
 from airflow_ft.sinks.kafka import records, spec
-from airflow_ft.sinks.mysql import parameters, slices
-from airflow_ft.sinks.mysql import spec as mysql
+from airflow_ft.sinks.mysql import parameters
 from airflow_ft.sinks.postgres.session import Limits
 from airflow_ft.sinks.sqlite import file
 from airflow_ft.spark.driver import capacity as room
@@ -64,7 +63,7 @@ TEXTS = {
     "jobs": [f"At most {inline_job.MOST_BYTES >> 10} KB are shipped"],
     "kafka": [f"Every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
     "mysql": [
-        f"1 to {mysql.MAX_BRANCHES} |",
+        f"1 to {sql_sink.MAX_BRANCHES} |",
         f"fewer than {slices.MIN_ROWS:,} rows",
         f"as {parameters.MAX_PARAMETERS:,} parameters allow",
     ],
@@ -75,6 +74,8 @@ TEXTS = {
         f"more than {columns.MOST_INPUTS:,} inputs",
     ],
     "postgres": [
+        f"1 to {sql_sink.MAX_BRANCHES} |",
+        f"fewer than {slices.MIN_ROWS:,} rows",
         f"| {SERVER.lock_wait:g} s without the lock |",
         f"| up to {SERVER.head_wait:g} s |",
         f"| {SERVER.idle:g} s idle in its transaction |",

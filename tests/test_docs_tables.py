@@ -45,7 +45,6 @@ from airflow_ft.protocol.problems import Problem
 from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.provider_info import get_provider_info
-from airflow_ft.sinks.mysql.spec import DEFAULT_BRANCHES
 from airflow_ft.sinks.postgres.session import _LIBPQ
 from airflow_ft.spark.request import DEFAULT_CONF
 from airflow_ft.spark.task.doctor import MINIMUM_JAVA
@@ -148,8 +147,8 @@ def test_what_holds_without_a_key_of_flink_is_as_the_page_says(key: str) -> None
 def as_documented(field: Field[Any], kind: type) -> set[str]:
     """How a page may say the default of a field; empty: in words."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
-    if kind is MySqlSink and field.name == "branches":
-        value = DEFAULT_BRANCHES
+    if field.name == "branches":
+        value = kind.default_branches  # type: ignore[attr-defined]
     if value is MISSING or (value is None and field.name == "schema") or field.name in ("topics", "pattern"):
         return {"-"}
     if value in (None, "", (), {}):

@@ -67,7 +67,8 @@ class CheckpointedPipeline(TaskGroup):
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
         delivery: "tasks": one task prepares a checkpoint for each connection. "mapped": mapped tasks load the branches
-            of a large checkpoint side by side, on any worker, before `prepare` votes. For `MySqlSink(strategy="xa")`.
+            of a large checkpoint side by side, on any worker, before `prepare` votes. For `MySqlSink(strategy="xa")`
+            and `PostgresSink(strategy="prepared")`, with `branches` of at least 2.
         from_params: use the fields of `pipeline_params` in a run's trigger form, which are the DAG's params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
@@ -250,13 +251,17 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
                 arguments=["delivery", name],
             )
     shared = frozenset(
-        each.name for each in planned.participants if system(each.kind).strategies[each.strategy].has_branches
+        each.name
+        for each in planned.participants
+        if system(each.kind).strategies[each.strategy].has_branches
+        and max(getattr(spec.sinks[name], "branches", 2) for name in each.sinks) > 1
     )
     if not shared:
         raise ConfigurationError(
-            'no sink has branches, which delivery="mapped" needs.',
+            'no sink has several branches, which delivery="mapped" needs.',
             code="arguments_conflict",
-            remedy='Use MySqlSink(strategy="xa", branches=...), or leave out delivery="mapped".',
+            remedy='Use MySqlSink(strategy="xa", branches=4) or PostgresSink(strategy="prepared", branches=4). Or leave'
+            ' out delivery="mapped".',
             pipeline=spec.pipeline,
             arguments=["delivery", "sinks"],
         )

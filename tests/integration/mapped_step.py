@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.sinks.mysql import slices
-from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.testing import nursery
@@ -46,7 +46,8 @@ def run(order: Mapping[str, Any]) -> None:
 
         DecisionLog.vote = voting  # type: ignore[assignment, method-assign]
     elif order["stop"]:
-        setattr(Session, "run", stopping_at(Session.run, *order["stop"].split(" ", 1), stop))  # noqa: B010
+        session = import_module(f"airflow_ft.sinks.{order['connection']['conn_type']}.session").Session
+        session.run = stopping_at(session.run, *order["stop"].split(" ", 1), stop)
     slices.MIN_ROWS = 2
     print("ready", flush=True)
     with closing(open_store(order["store"])) as store:
@@ -61,14 +62,16 @@ def run(order: Mapping[str, Any]) -> None:
 
 
 class MappedWorld(RealWorld):
-    """`rows` goes into MySQL in three branches."""
+    """`rows` goes into MySQL, or into the database that `fields` names, in three branches."""
 
     fields: Mapping[str, Any] = {}
 
     @property
     def sinks(self) -> dict[str, Any]:
-        from airflow_ft import MySqlSink
+        from airflow_ft import MySqlSink, PostgresSink
 
+        if self.fields.get("conn_type") == "postgres":
+            return {"rows": PostgresSink(table="orders", conn_id="shop", strategy="prepared", branches=3)}
         return {"rows": MySqlSink(table="orders", conn_id="shop", strategy="xa", branches=3)}
 
     def connections(self, conn_id: str) -> Any:
@@ -105,8 +108,8 @@ class Step:
             "pipeline": world.pipeline,
             "run": [world.run.dag_id, world.run.run_id],
             "connection": {
-                "conn_id": "shop", "conn_type": "mysql", "host": info.host, "port": info.port, "login": info.login,
-                "password": info.password, "schema": info.schema,
+                "conn_id": "shop", "conn_type": info.conn_type, "host": info.host, "port": info.port,
+                "login": info.login, "password": info.password, "schema": info.schema,
             },
             "step": step,
             "announced": announced,
@@ -118,7 +121,7 @@ class Step:
     def __enter__(self) -> Step:
         ours, theirs = os.pipe()
         try:
-            self._process = nursery.fork(__name__, self._order, "mysql", theirs)
+            self._process = nursery.fork(__name__, self._order, self._order["connection"]["conn_type"], theirs)
         finally:
             os.close(theirs)
         self._output = os.fdopen(ours)

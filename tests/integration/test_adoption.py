@@ -19,7 +19,8 @@ from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
-from airflow_ft.sinks.mysql import orphans, slices
+from airflow_ft.sinks.base import slices
+from airflow_ft.sinks.mysql import orphans
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.xa import XaParticipant

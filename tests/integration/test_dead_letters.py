@@ -36,12 +36,12 @@ from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import refused as refused_rows
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka.participant import open_participant as open_kafka
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
-from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal

@@ -23,10 +23,10 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
-from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read_ids

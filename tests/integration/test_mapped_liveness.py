@@ -19,7 +19,7 @@ from airflow_ft.protocol.steps import (
     prepare_step,
     recover_step,
 )
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.base import slices
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.test_mysql_mixes import RUN, Mix
 from tests.protocol.systems import NoArchive

@@ -13,7 +13,7 @@ import pytest
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive
 from tests.integration.mapped_step import MappedWorld, Step

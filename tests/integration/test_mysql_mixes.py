@@ -22,9 +22,9 @@ from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.participant import open_participant as kafka_participant
-from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -12,7 +12,7 @@ from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.participant import Branching
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.mysql.shared_branches import SESSION
 from tests.integration.proxy import Proxy
 from tests.integration.test_mysql_branches_chaos import LEDGER, OF_ROWS, commit, is_exact, many, prepare, process

@@ -22,7 +22,8 @@ from airflow_ft.protocol.errors import (
     TerminalError,
 )
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.mysql import slices, xa, xa_preflight
+from airflow_ft.sinks.base import slices
+from airflow_ft.sinks.mysql import xa, xa_preflight
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover

@@ -16,9 +16,10 @@ from airflow_ft.admin.commands import setup as command
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka import setup as kafka_setup
-from airflow_ft.sinks.mysql import setup, slices
+from airflow_ft.sinks.mysql import setup
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.sources.setup import grants
 from tests.integration.kafka_world import World

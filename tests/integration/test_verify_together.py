@@ -19,9 +19,9 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.votes import Proof
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
-from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.store import open_store

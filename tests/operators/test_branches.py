@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_ft import KafkaSink, MySqlSink
+from airflow_ft import KafkaSink, MySqlSink, PostgresSink
 from airflow_ft.operators.branches import AnnounceOperator, LoadBranchOperator
 from airflow_ft.operators.pipeline import CheckpointedPipeline
 from airflow_ft.protocol.announced import Announcement
@@ -39,6 +39,12 @@ def test_branches_are_announced_loaded_and_voted_for() -> None:
     assert "prepare.bus-load" not in tasks
 
 
+def test_the_branches_of_postgres_are_loaded_by_tasks() -> None:
+    dag = DAG("d", schedule=None)
+    mapped(dag, sinks={"orders": PostgresSink(table="t", conn_id="shop", strategy="prepared", branches=2)})
+    assert {"orders.prepare.shop-announce", "orders.prepare.shop-load"} <= {task.task_id for task in dag.tasks}
+
+
 def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> None:
     def once() -> dict[str, Any]:
         dag = DAG("d", schedule=None)
@@ -55,6 +61,8 @@ def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> 
         ({"streaming": True}, "streaming"),
         ({"overlap": True}, "overlap"),
         ({"sinks": {"orders": MySqlSink(table="t", conn_id="shop")}}, "sinks"),
+        ({"sinks": {"orders": MySqlSink(table="t", conn_id="shop", strategy="xa", branches=1)}}, "sinks"),
+        ({"sinks": {"orders": PostgresSink(table="t", conn_id="shop", strategy="prepared")}}, "sinks"),
     ],
 )
 def test_it_is_refused_where_no_task_behind_the_stage_loads_branches(changes: dict[str, Any], argument: str) -> None:

@@ -26,6 +26,7 @@ from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol import heartbeat, lease, overlap, restart, retention
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks import ahead, refused
+from airflow_ft.sinks.base import branched, slices
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
@@ -272,8 +273,6 @@ def product_over_models() -> Iterator[Running]:
         "check_segment": RUNNING.judge_segment,
         "check_rows": lambda *_: None,
         "check_privileges": lambda *_: None,
-        "ThreadPoolExecutor": OneByOne,
-        "MIN_ROWS": 1,
         "Upserter": ModelUpserter,
         "check_keys": lambda *_: None,
         "check_changes_allowed": lambda *_, **__: None,
@@ -399,6 +398,8 @@ def product_over_models() -> Iterator[Running]:
     places: list[tuple[Any, dict[str, Any]]] = [
         (lease, core),
         (ahead, {"ThreadPoolExecutor": OneByOne}),
+        (branched, {"ThreadPoolExecutor": OneByOne}),
+        (slices, {"MIN_ROWS": 1}),
         (refused, {"_table": lambda rows: Rows(item for row in rows for item in row.values)}),
         (retention, {"MARKERS_TOGETHER": 1}),
         *streams,

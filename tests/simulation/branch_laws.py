@@ -1,4 +1,4 @@
-"""The invariants of a sink whose rows become visible branch by branch (MySQL `xa`).
+"""The invariants of a sink whose rows become visible branch by branch (MySQL `xa`, PostgreSQL `prepared`).
 
 Rows of a branch come with that branch's marker, those of a number together are what was planned, and the marker of the
 whole comes when all are there: only then may the next number begin.
@@ -13,6 +13,7 @@ from airflow_ft.protocol.model import Checkpoint, Plan
 from tests.simulation.kernel import Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import BranchName, Commit
+from tests.simulation.prepared_server import PreparedServer
 from tests.simulation.source import Item
 
 Rows = list[tuple[str, Item]]
@@ -81,7 +82,7 @@ class BranchLaws:
         assert commit.branch is not None
         self._shown.get((name, commit.branch.number), {}).pop(commit.branch.label, None)  # none: a preflight
 
-    def look_at_decided(self, name: str, server: MySqlServer, checkpoint: Checkpoint) -> None:
+    def look_at_decided(self, name: str, server: MySqlServer | PreparedServer, checkpoint: Checkpoint) -> None:
         """R7: what the decision counts is there."""
         vote = checkpoint.votes[name]
         if server.branches.were_lost or "branches" not in vote.notes or (name, checkpoint.number) in self._shown:

@@ -20,6 +20,7 @@ import tests.simulation.later_defects
 import tests.simulation.mapped_defects
 import tests.simulation.mode_defects
 import tests.simulation.person_defects
+import tests.simulation.prepared_defects
 import tests.simulation.savepoint_defects
 import tests.simulation.source_defects
 import tests.simulation.state_defects

@@ -43,6 +43,7 @@ from tests.simulation.kernel import Death, Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import Commit
 from tests.simulation.operators import has_no_operator
+from tests.simulation.prepared_server import PreparedServer
 from tests.simulation.savepoint_laws import SavepointLaws
 from tests.simulation.source import Item, Wal
 from tests.simulation.state_laws import StateLaws
@@ -53,6 +54,8 @@ PIPELINE = "orders"
 S = CheckpointState
 MAY_HAVE_BEEN_SENT = {S.COMMITTING, S.COMPLETED, S.QUARANTINED}
 _EXPECTED = (TransientError, DeclinedError, NotDeliveredError, WalCorruptError)
+
+Branched = MySqlServer | PreparedServer  # whose rows become visible branch by branch
 
 
 class Laws:
@@ -204,7 +207,7 @@ class Laws:
             server = self._servers[participant.name]
             if participant.promise is not Promise.TWO_PHASE or self.restored:
                 continue
-            if isinstance(server, MySqlServer):
+            if isinstance(server, Branched):
                 self._branches.look_at_decided(participant.name, server, checkpoint)
             if not isinstance(server, TwoPhaseServer) or server.has_lost_branches:
                 continue
@@ -304,7 +307,7 @@ class Laws:
         for marker in delivered:
             number = marker["number"]
             plan = self._plans.get(number)
-            if plan is None or plan.participant(name).strategy != "xa":
+            if plan is None or plan.participant(name).strategy not in ("xa", "prepared"):
                 aside = self._set_aside(plan, name, marker) if plan is not None else []
                 self._look_at_delivery(name, number, (*commit.rows, *aside))
                 continue
@@ -364,7 +367,7 @@ class Laws:
         state = self._states.get(number)
         wanted = S.PREPARED if plan.commit_point == name else S.COMMITTING
         server = self._servers[name]
-        came_back = state is S.COMPLETED and isinstance(server, MySqlServer) and server.branches.came_back
+        came_back = state is S.COMPLETED and isinstance(server, Branched) and server.branches.came_back
         if state is S.QUARANTINED:  # a process that was at it may come late
             decided = self._store.checkpoint(PIPELINE, number).decided_at is not None
             state = S.COMMITTING if decided else S.PREPARED
@@ -398,7 +401,7 @@ class Laws:
 
     def _is_by_hand(self) -> bool:
         """Whether somebody has committed branches by hand, at any time."""
-        found = any(isinstance(each, MySqlServer) and each.branches.by_hand for each in self._servers.values())
+        found = any(isinstance(each, Branched) and each.branches.by_hand for each in self._servers.values())
         self._was_by_hand = self._was_by_hand or found
         return self._was_by_hand
 
@@ -549,12 +552,12 @@ class Laws:
                     raise Violation("I10", f"{name} shows {_rows_text(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
                 raise Violation("I7", f"{name} still holds the prepared branches {sorted(server.branches)}")
-            if isinstance(server, MySqlServer) and any(branch.number for branch in server.branches.names()):
+            if isinstance(server, Branched) and any(branch.number for branch in server.branches.names()):
                 raise Violation("I7", f"{name} still holds {', '.join(map(str, server.branches.names()))}")
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             if not checkpoint.is_settled or checkpoint.rollback_pending:
                 raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")
-            by_hand = (each.branches.by_hand for each in self._servers.values() if isinstance(each, MySqlServer))
+            by_hand = (each.branches.by_hand for each in self._servers.values() if isinstance(each, Branched))
             if checkpoint.state is S.ABORTED and any(checkpoint.number in dict(branches) for branches in by_hand):
                 raise Violation("I3", f"checkpoint {checkpoint.number} is ABORTED, and was committed by hand")
         if self.streams is not None:

@@ -734,6 +734,69 @@ MAPPED = (
     ),
 )
 
+_SHOP = {"held": ("prepared", "shop")}
+SHOP = (
+    "shop restarts",
+    "shop refuses item 1",
+    "prepare declines item 1",
+    "prepare declines item 2",
+)
+SHOP_LOST = ("shop loses its branches", "shop loses its branches", "shop restarts")
+_SHOP_HANDS = ("shop commits a branch by hand", "shop rolls a branch back by hand")
+PREPARED = Scenario("prepared", _SHOP, events=SHOP)
+MAPPED_PREPARED = replace(PREPARED, name="mapped prepared", parallel=True, mapped=True, runs=(1, 2))
+PREPARING = (
+    PREPARED,
+    replace(PREPARED, name="prepared, two runs at once", runs=(1, 2), concurrent=True),
+    replace(PREPARED, name="prepared, a task for each step", runs=(1, 2), parallel=True),
+    replace(PREPARED, name="prepared, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(PREPARED, name="prepared, a person aborts", person="abort carried", runs=(2, 3)),
+    replace(PREPARED, name="prepared, rows are computed again", person="abort rewound, recover", runs=(2, 3)),
+    replace(PREPARED, name="prepared that loses its branches", events=SHOP_LOST, event_weight=12, runs=(1, 2)),
+    replace(PREPARED, name="prepared and Kafka", sinks={**_SHOP, **_KAFKA}, events=SHOP + LOG, runs=(1, 2)),
+    replace(PREPARED, name="prepared, MySQL decides", sinks={**_SHOP, **_MYSQL}, events=SHOP + DB),
+    replace(
+        PREPARED,
+        name="prepared, a commit by hand",
+        events=(*_SHOP_HANDS, _SHOP_HANDS[0], "prepare declines item 1"),
+        event_weight=12,
+        person="abort carried, commit",
+        runs=(2, 3),
+    ),
+    replace(
+        PREPARED,
+        name="prepared, rows that are set aside",
+        events=(*SHOP_LOST, "shop forbids item 1", "shop forbids item 2"),
+        event_weight=10,
+        person="set aside, set aside",
+        runs=(2, 3),
+    ),
+    replace(STREAM, name="a stream into prepared", sinks=_SHOP, events=SHOP + RUNNING),
+    replace(RESTORED, name="prepared, a decision log restored from a backup", sinks=_SHOP),
+    MAPPED_PREPARED,
+    replace(MAPPED_PREPARED, name="mapped prepared, no server fails", events=()),
+    replace(MAPPED_PREPARED, name="mapped prepared, two runs at once", concurrent=True),
+    replace(MAPPED_PREPARED, name="mapped prepared, leases respected", lease=30.0, concurrent=True),
+    replace(MAPPED_PREPARED, name="mapped prepared, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(MAPPED_PREPARED, name="mapped prepared and Kafka", sinks={**_SHOP, **_KAFKA}, events=SHOP + LOG),
+    replace(MAPPED_PREPARED, name="mapped prepared and xa", sinks={**_SHOP, **_XA}, events=SHOP + MARIA),
+    replace(MAPPED_PREPARED, name="mapped prepared, MySQL decides", sinks={**_SHOP, **_MYSQL}, events=SHOP + DB),
+    replace(MAPPED_PREPARED, name="mapped prepared, a person aborts", person="abort carried", runs=(2, 3)),
+    replace(
+        MAPPED_PREPARED, name="mapped prepared, rows are computed again", person="abort rewound, recover", runs=(2, 3)
+    ),
+    replace(MAPPED_PREPARED, name="mapped prepared that loses its branches", events=SHOP_LOST, event_weight=12),
+    replace(MAPPED_PREPARED, name="mapped prepared, clocks jump", events=(*CLOCKS, "shop restarts"), person="recover"),
+    replace(
+        MAPPED_PREPARED,
+        name="mapped prepared, a commit by hand",
+        events=(*_SHOP_HANDS, _SHOP_HANDS[0], "prepare declines item 1"),
+        event_weight=12,
+        person="abort carried, commit",
+        runs=(2, 3),
+    ),
+)
+
 _DISK, _BUCKET = {"tables": ("disk", "lake")}, {"objects": ("bucket", "store")}
 DISK = Scenario("files on a disk", _DISK, runs=(2,), events=("prepare declines item 2",))
 BUCKET = Scenario("files in a bucket", _BUCKET, runs=(2,), events=("prepare declines item 2",))
@@ -789,6 +852,7 @@ _SCHEDULED = (
     *SET_ASIDE,
     *ENDED_BY_HAND,
     *MAPPED,
+    *PREPARING,
 )
 ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED)
 

@@ -68,6 +68,8 @@ from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession
 from tests.simulation.mysql_state import LIMITS
 from tests.simulation.operators import Operators
+from tests.simulation.prepared_server import PreparedServer
+from tests.simulation.prepared_sink import PreparedSink
 from tests.simulation.savepoints import VERBS, Savepoints
 from tests.simulation.source import EMPTY, Wal, empties, opened
 from tests.simulation.spark import Spark
@@ -79,7 +81,8 @@ from tests.simulation.windows import Windows
 HEALING_TRIES = 12
 JUMP = 2 * 86_400.0  # seconds: more than any time-out, lease, or age after which something is done
 LATE = 1_200.0  # more than a checkpoint's time-out
-Server = MySqlServer | KafkaCluster | TwoPhaseServer | FolderServer | ModelServer
+Branched = MySqlServer | PreparedServer
+Server = MySqlServer | PreparedServer | KafkaCluster | TwoPhaseServer | FolderServer | ModelServer
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ class Scenario:
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
             "two-phase": lambda sink, conn: ModelSink(conn, Promise.TWO_PHASE, kind="two-phase", strategy="model"),
             "model": lambda sink, conn: ModelSink(conn_id=conn),
+            "prepared": lambda sink, conn: ModelSink(conn, Promise.TWO_PHASE, kind="prepared", strategy="prepared"),
             "disk": lambda sink, conn: FilesSink(folder=f"/{conn}", name=conn),
             "bucket": lambda sink, conn: FilesSink(folder=f"s3://lake/{conn}", name=conn),
         }
@@ -183,7 +187,7 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {"xa", "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
+        several = {"xa", "prepared", "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 
@@ -222,6 +226,7 @@ class World:
         running.kernel, running.names = kernel, itertools.count(1)
         running.connect, running.admin, running.folder = self._connect, self._admin, self._folder
         self._declines = running.declines = dict[int, int]()
+        self._judge = running.judge
         self._store_is_ahead = 0.0  # seconds
         store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
         self.log = store
@@ -242,6 +247,7 @@ class World:
             "two-phase": TwoPhaseServer,
             "files": FolderServer,
             "model": ModelServer,
+            "prepared": PreparedServer,
         }
         for participant in self.delivery.participants:
             self.servers[participant.name] = makers[participant.kind](kernel, participant.name)
@@ -295,7 +301,7 @@ class World:
             self.spark.failures = 0
             self._declines.clear()
             for server in self.servers.values():
-                if isinstance(server, MySqlServer | ModelServer):
+                if isinstance(server, Branched | ModelServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
                     server.forbids.clear()
             if kernel.tracing:
@@ -378,7 +384,7 @@ class World:
     @property
     def _shared(self) -> set[str]:
         """Participants whose branches several processes may load."""
-        return {p.name for p in self.delivery.participants if p.strategy == "xa"}
+        return {p.name for p in self.delivery.participants if p.strategy in ("xa", "prepared")}
 
     def _task(self, run: Run, number: int, steps: list[str]) -> None:
         announced = dict(run.announced)  # XComs are read when a task begins
@@ -531,7 +537,7 @@ class World:
     def _settle_by_hand(self, opened: Sequence[Checkpoint]) -> None:
         """Branches were committed by hand: the rest is delivered; or they are deleted, where that was aborted."""
         for checkpoint in opened:
-            servers = [server for server in self.servers.values() if isinstance(server, MySqlServer)]
+            servers = [server for server in self.servers.values() if isinstance(server, Branched)]
             found = [s for s in servers if any(number == checkpoint.number for number, _ in s.branches.by_hand)]
             plan = checkpoint.plan
             if plan is None:
@@ -568,6 +574,8 @@ class World:
             return open_folder(plan, ConnectionInfo(plan.name, ""), self.wal)
         if isinstance(server, ModelServer):
             return Participant(plan, server, self.wal)
+        if isinstance(server, PreparedServer):
+            return PreparedSink(plan, server, self.wal, self._judge)
         return TwoPhaseParticipant(plan, server, self.wal)
 
     def _connect(self, conn_id: str) -> ModelSession:
@@ -589,7 +597,7 @@ class World:
         if process.leader is not process:
             return
         for server in self.servers.values():
-            if isinstance(server, MySqlServer):
+            if isinstance(server, Branched):
                 server.process_died(process)
 
     def _event(self, name: str) -> None:
@@ -597,7 +605,7 @@ class World:
         subject, _, what = name.partition(" ")
         server = self.servers.get(subject)
         match what:
-            case "restarts" if isinstance(server, MySqlServer):
+            case "restarts" if isinstance(server, Branched):
                 server.restart()
             case "times out" if isinstance(server, KafkaCluster):
                 server.time_out()
@@ -605,15 +613,15 @@ class World:
                 server.forget_offsets()
             case "loses its branches" if isinstance(server, TwoPhaseServer):
                 server.lose_branches()
-            case "commits a branch by hand" | "rolls a branch back by hand" if isinstance(server, MySqlServer):
+            case "commits a branch by hand" | "rolls a branch back by hand" if isinstance(server, Branched):
                 server.branches.end_by_hand(commit=what.startswith("commits"))
-            case "loses its branches" if isinstance(server, MySqlServer):
+            case "loses its branches" if isinstance(server, Branched):
                 server.branches.lose()
             case "forgets its last XA COMMITs" if isinstance(server, MySqlServer):
                 server.branches.forget_commits()
-            case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer | ModelServer):
+            case "refuses item 1" | "refuses item 2" if isinstance(server, Branched | ModelServer):
                 server.refuses[int(what[-1])] = 1
-            case "forbids item 1" | "forbids item 2" if isinstance(server, MySqlServer | ModelServer):
+            case "forbids item 1" | "forbids item 2" if isinstance(server, Branched | ModelServer):
                 server.forbids.add(int(what[-1]))
                 server.forbade.add(int(what[-1]))
             case "declines item 1" | "declines item 2" | "declines item 3":

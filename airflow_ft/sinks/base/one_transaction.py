@@ -145,6 +145,11 @@ class OneTransactionParticipant(ABC, Generic[Db]):
     # --- the steps -----------------------------------------------------------------------------------------------
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        notes, readers = self._first_look(plan, fence)
+        return notes if readers is None else notes | self._vote(plan, fence, readers)
+
+    def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
+        """Raise the head and judge the columns. Return notes and the rows; no rows if the number is settled."""
         notes = self._preflight()
         with self._writing(fence, plan, create=True) as (_, ledger):
             self._begin(ledger, plan, fence)
@@ -154,10 +159,10 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return notes
+                return notes, None
             if problems := list(self._schema_problems(db, readers, make=head.last_delivered == 0)):
                 raise together(problems)
-        return notes | self._vote(plan, fence, readers)
+        return notes, readers
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         """Try the rows if another participant decides: the commit can no longer refuse them."""

@@ -17,28 +17,37 @@ from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
-_MINE = "pipeline = ? AND participant = ?"
+MINE = "pipeline = ? AND participant = ?"
 _HEAD = "pipeline, participant, installation, epoch, attempt, last_delivered, floor"
-_MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
-_OTHERS = f"FROM {{ledger}} WHERE {_MINE} AND number > ? AND installation <> ?"
+MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
+_OTHERS = f"FROM {{ledger}} WHERE {MINE} AND number > ? AND installation <> ?"
 
 
 def statements(
-    head: str = HEAD, ledger: str = LEDGER, *, text: str = "TEXT", key: str = "TEXT", integer: str = "BIGINT", at: str
+    head: str = HEAD,
+    ledger: str = LEDGER,
+    *,
+    text: str = "TEXT",
+    key: str = "TEXT",
+    integer: str = "BIGINT",
+    at: str,
+    branches: bool = False,
 ) -> Sequence[str]:
     """Return what makes both tables where they are lacking, in a system that calls its types so.
 
     `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
+    With `branches` there are markers of branches too; that of a whole number has the branch ''.
     """
+    branch, of_branch = (f" branch {key} NOT NULL DEFAULT '',", ", branch") if branches else ("", "")
     names = f"pipeline {key} NOT NULL, participant {key} NOT NULL"
     return (
         f"CREATE TABLE IF NOT EXISTS {head} (\n  {names}, installation {text} NOT NULL,\n"
         f"  epoch {integer} NOT NULL, attempt {integer} NOT NULL, last_delivered {integer} NOT NULL,"
         f" floor {integer} NOT NULL,\n  PRIMARY KEY (pipeline, participant))",
-        f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {names}, number {integer} NOT NULL, installation {text} NOT NULL,\n"
-        f"  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL, digest {text} NOT NULL,"
-        f" counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
-        "  PRIMARY KEY (pipeline, participant, number))",
+        f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {names}, number {integer} NOT NULL,{branch} installation {text}"
+        f" NOT NULL,\n  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL,"
+        f" digest {text} NOT NULL, counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
+        f"  PRIMARY KEY (pipeline, participant, number{of_branch}))",
     )
 
 
@@ -65,8 +74,8 @@ class SqlLedger(ABC):
 
     pipeline: str
     participant: str
-    delivered: ClassVar[str] = "last_delivered"
-    """How the head tells the number that was delivered last: an expression over its row `head`."""
+    whole: ClassVar[str] = ""
+    """The condition for markers of whole numbers, where branches have markers too."""
 
     @abstractmethod
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -97,7 +106,7 @@ class SqlLedger(ABC):
         return (self.pipeline, self.participant)
 
     def head(self) -> Head | None:
-        sql = f"SELECT installation, epoch, attempt, {self.delivered}, floor FROM {{head}} AS head WHERE {_MINE}"
+        sql = f"SELECT installation, epoch, attempt, last_delivered, floor FROM {{head}} WHERE {MINE}"
         for row in self.rows(sql, *self.key):
             return Head(installation=row[0], epoch=row[1], attempt=row[2], last_delivered=row[3], floor=row[4])
         return None
@@ -119,15 +128,15 @@ class SqlLedger(ABC):
 
     def raise_head(self, fence: Fence) -> None:
         """Raise the head's rank to the fence, which shuts out older attempts."""
-        self.run(f"UPDATE {{head}} SET epoch = ?, attempt = ? WHERE {_MINE}", *fence.rank, *self.key)
+        self.run(f"UPDATE {{head}} SET epoch = ?, attempt = ? WHERE {MINE}", *fence.rank, *self.key)
 
     def deliver_head(self, number: int) -> None:
         """The number is the last delivered one (in the transaction that delivers it)."""
-        self.run(f"UPDATE {{head}} SET last_delivered = ? WHERE {_MINE}", number, *self.key)
+        self.run(f"UPDATE {{head}} SET last_delivered = ? WHERE {MINE}", number, *self.key)
 
     def raise_floor(self, floor: int) -> None:
         """No number at or below `floor` can be delivered or aborted any more."""
-        self.run(f"UPDATE {{head}} SET floor = ? WHERE {_MINE} AND floor < ?", floor, *self.key, floor)
+        self.run(f"UPDATE {{head}} SET floor = ? WHERE {MINE} AND floor < ?", floor, *self.key, floor)
 
     def _row(self, head: Head) -> tuple[object, ...]:
         return (*self.key, head.installation, head.epoch, head.attempt, head.last_delivered, head.floor)
@@ -137,12 +146,13 @@ class SqlLedger(ABC):
         return f"a row of the ledger of {self.key[0]}"
 
     def marker(self, number: int) -> Marker | None:
-        found = self.rows(f"SELECT {_MARKER} FROM {{ledger}} WHERE {_MINE} AND number = ?", *self.key, number)
+        sql = f"SELECT {MARKER} FROM {{ledger}} WHERE {MINE} AND number = ?{self.whole}"
+        found = self.rows(sql, *self.key, number)
         return Marker.stored(found[0], self._ledger_label) if found else None
 
     def newest(self) -> int:
         """The highest number with a marker; 0: there is none."""
-        return int(self.rows(f"SELECT max(number) FROM {{ledger}} WHERE {_MINE}", *self.key)[0][0] or 0)
+        return int(self.rows(f"SELECT max(number) FROM {{ledger}} WHERE {MINE}", *self.key)[0][0] or 0)
 
     def write_marker(
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
@@ -150,13 +160,13 @@ class SqlLedger(ABC):
         """Takes the number's place; the database refuses when it is taken."""
         texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
         self.run(
-            f"INSERT INTO {{ledger}} (pipeline, participant, number, {_MARKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO {{ledger}} (pipeline, participant, number, {MARKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *(*self.key, plan.number, fence.installation, outcome.value, *fence.rank, plan.digest, *texts),
         )
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
         """Return what other installations have written above a number, ascending."""
-        sql = f"SELECT number, {_MARKER} {_OTHERS} ORDER BY number"
+        sql = f"SELECT number, {MARKER} {_OTHERS} ORDER BY number"
         return [
             (row[0], Marker.stored(row[1:], self._ledger_label))
             for row in self.rows(sql, *self.key, above, installation)
@@ -168,7 +178,7 @@ class SqlLedger(ABC):
 
     def prune(self, floor: int) -> None:
         """Deletes the markers at or below `floor`."""
-        self.run(f"DELETE FROM {{ledger}} WHERE {_MINE} AND number <= ?", *self.key, floor)
+        self.run(f"DELETE FROM {{ledger}} WHERE {MINE} AND number <= ?", *self.key, floor)
 
 
 class DbApi(Protocol):

@@ -13,6 +13,8 @@ from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 from airflow_ft.sinks.base.sql_names import TableName
 
+MAX_BRANCHES = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlSink(ServerSink):
@@ -27,7 +29,9 @@ class SqlSink(ServerSink):
     version_column: str | None = None
     change_column: str | None = None
     shared: bool = False
+    branches: int = 0
 
+    default_branches: ClassVar[int] = 1
     names: ClassVar[type[TableName]]
 
     def __post_init__(self) -> None:
@@ -89,6 +93,31 @@ class SqlSink(ServerSink):
                 self.names.check("column (key_columns)", column)
             self.names.check("column (version_column)", self.version_column)
 
+        self._check_branches()
+
+    def _check_branches(self) -> None:
+        of = type(self).__name__
+        branched = [name for name, each in self.strategies.items() if each.has_branches]
+        if self.strategy not in branched:
+            if self.branches != 0:
+                remedy = f", or choose the strategy {branched[0]!r}" if branched else ""
+                raise ConfigurationError(
+                    f"{of}: strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
+                    code="arguments_conflict",
+                    remedy=f"Leave out branches{remedy}.",
+                    arguments=["strategy", "branches"],
+                )
+            return
+        if self.branches == 0:
+            object.__setattr__(self, "branches", self.default_branches)  # frozen: the usual way for a derived default
+        if type(self.branches) is not int or not 1 <= self.branches <= MAX_BRANCHES:
+            raise ConfigurationError(
+                f"{of}: branches is {shown(self.branches)}.",
+                code="argument_invalid",
+                remedy=f"Give a whole number from 1 to {MAX_BRANCHES} as branches.",
+                argument="branches",
+            )
+
     def at_least_once(self) -> Promise:
         """The same: marker and rows are in one transaction, so its rows come once all the same."""
         if self.promise is Promise.TWO_PHASE:
@@ -114,6 +143,8 @@ class SqlSink(ServerSink):
         refuse_jinja(self.table, self.ledger_schema)
         names = ["table", "ledger_schema", "allow_unsafe_durability"]
         given = {name: getattr(self, name) for name in names} | shared_setting(self.shared)
+        if self.strategies[self.strategy].has_branches:
+            return given | {"branches": self.branches}
         if self.strategy != "upsert":
             return given
         by_key = {"version_column": self.version_column, "change_column": self.change_column}

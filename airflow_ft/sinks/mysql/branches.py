@@ -10,44 +10,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import Any
 
-from airflow_ft.protocol.errors import DeclinedError, FencedError, HaltError, SinkUnavailableError
+from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base.branched import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
+from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_GRAVEST = (FencedError, HaltError, DeclinedError, AnotherWay)
-
-
-def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Runs all, each in a thread; when all have ended, their results, or the gravest error of them."""
-    with ThreadPoolExecutor(max(1, len(work)), thread_name_prefix="airflow-ft-branch") as pool:
-        futures = [pool.submit(each) for each in work]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for kind in _GRAVEST:
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]
+BY_GRAVITY = (*GRAVEST, AnotherWay)
 
 
 class BranchedParticipant(ServerParticipant):
@@ -115,7 +99,7 @@ class BranchedParticipant(ServerParticipant):
         """Delivers these branches side by side; the head must name this object's nonce."""
         with closing(self._open()) as session:
             self._fitting(session, plan, vote, way, judge=True)
-        side_by_side([self._one_branch(plan, fence, vote, part, way) for part in missing])
+        side_by_side([self._one_branch(plan, fence, vote, part, way) for part in missing], BY_GRAVITY)
 
     def _one_branch(self, plan: Plan, fence: Fence, vote: Vote | None, part: Slice, way: Way) -> Callable[[], None]:
         ledger = self._ledger(plan.pipeline)

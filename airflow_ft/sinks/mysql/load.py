@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccess
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.base.slices import SlicedSegment
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import (
     Meaning,
@@ -30,7 +31,6 @@ from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
-from airflow_ft.sinks.mysql.slices import SlicedSegment
 from airflow_ft.sinks.mysql.vote import Target, unfit_rows
 from airflow_ft.sinks.refused import Refused
 

@@ -19,12 +19,12 @@ from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
+from airflow_ft.sinks.base.slices import labels
+from airflow_ft.sinks.base.sql_sink import MAX_BRANCHES
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe
 from airflow_ft.sinks.mysql.fencing import kill, older_sessions
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.slices import labels
-from airflow_ft.sinks.mysql.spec import MAX_BRANCHES
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, owner_of, recover
 
 log = logging.getLogger(__name__)

@@ -28,9 +28,6 @@ STRATEGIES: Mapping[str, Strategy] = {
     ),
 }
 
-DEFAULT_BRANCHES = 2
-MAX_BRANCHES = 32
-
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +65,9 @@ class MySqlSink(SqlSink):
 
     conn_id: str = "mysql_default"
     columns: Mapping[str, str] | None = None
-    branches: int = 0
 
     kind: ClassVar[str] = "mysql"
+    default_branches: ClassVar[int] = 2
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
     names: ClassVar[type[TableName]] = TableName
 
@@ -80,7 +77,6 @@ class MySqlSink(SqlSink):
             TableName.parse(self.table)
         if self.columns is not None:
             _check_columns(self.columns)
-        self._check_branches()
         if self.strategy == "upsert":
             self._check_written()
 
@@ -103,29 +99,8 @@ class MySqlSink(SqlSink):
                 column=str(self.version_column),
             )
 
-    def _check_branches(self) -> None:
-        if self.strategy != "xa":
-            if self.branches != 0:
-                raise ConfigurationError(
-                    f"MySqlSink: strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
-                    code="arguments_conflict",
-                    remedy="Leave out branches, or choose the strategy 'xa'.",
-                    arguments=["strategy", "branches"],
-                )
-            return
-        if self.branches == 0:
-            object.__setattr__(self, "branches", DEFAULT_BRANCHES)  # frozen: the usual way for a derived default
-        if type(self.branches) is not int or not 1 <= self.branches <= MAX_BRANCHES:
-            raise ConfigurationError(
-                f"MySqlSink: branches is {shown(self.branches)}.",
-                code="argument_invalid",
-                remedy=f"Give a whole number from 1 to {MAX_BRANCHES} as branches.",
-                argument="branches",
-            )
-
     def settings(self) -> dict[str, Any]:
-        settings = SqlSink.settings(self) | {"columns": dict(self.columns) if self.columns is not None else None}
-        return settings | ({"branches": self.branches} if self.strategy == "xa" else {})
+        return SqlSink.settings(self) | {"columns": dict(self.columns) if self.columns is not None else None}
 
 
 def _check_columns(columns: object) -> None:

@@ -24,9 +24,11 @@ import pymysql
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
+from airflow_ft.sinks.base.branched import side_by_side
 from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
-from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
+from airflow_ft.sinks.base.slices import Slice
+from airflow_ft.sinks.mysql.branches import BY_GRAVITY, BranchedParticipant
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCK_WAIT_TIMEOUT,
@@ -52,7 +54,6 @@ from airflow_ft.sinks.mysql.orphans import refuse_branches_of_others
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, lock_of, owner_of, recover
 
@@ -157,7 +158,7 @@ class XaParticipant(BranchedParticipant):
     ) -> None:
         """Prepare the lacking ones of these branches; returns when all are durable and the head still names them."""
         ledger = self._ledger(plan.pipeline)
-        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking])
+        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking], BY_GRAVITY)
         with closing(self._open()) as session:
             lost = set(parts) - self._listed(session, ledger, fence).xids
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back

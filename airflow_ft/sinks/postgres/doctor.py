@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -18,10 +18,11 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import text_of
+from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import translated_errors
-from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid, places
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.requirements import requirements_of, schema_problems_of
@@ -51,7 +52,8 @@ def examine(
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", translated_errors("checking the server")(lambda: _server(exam, session)))
+        width = max(sink.branches for sink in sinks.values())
+        exam.attempt("server", translated_errors("checking the server")(lambda: _server(exam, session, width)))
         for requirement in requirements_of(session, pipeline, plan, partial(_created, session)):
             if requirement.report(exam) and requirement.sink:
                 name, sink = requirement.sink, sinks[requirement.sink]
@@ -59,6 +61,9 @@ def examine(
                     requirement.name,
                     translated_errors("reading the table")(partial(_table, exam, session, name, sink, rows)),
                 )
+        if plan.strategy == "prepared":
+            look = translated_errors("checking the server")(partial(_room, exam, session, sinks))
+            exam.attempt("branches", look)
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
@@ -70,26 +75,39 @@ def examine(
     return exam.checks
 
 
-def _server(exam: Examination, session: Session) -> None:
+def _server(exam: Examination, session: Session, branches: int) -> None:
     user, database = session.rows("SELECT current_user, current_database()")[0]
     exam.ok("connect", f"PostgreSQL {session.product}, database {database}, as {user}")
-    _connections(exam, session)
+    _connections(exam, session, max(_CONNECTIONS, branches + 1))
 
 
-def _connections(exam: Examination, session: Session) -> None:
+def _connections(exam: Examination, session: Session, needed: int) -> None:
     limited = session.rows(
         "SELECT what, number FROM (SELECT format('ROLE %%I', rolname), rolconnlimit FROM pg_roles WHERE rolname ="
         " session_user AND NOT rolsuper UNION ALL SELECT format('DATABASE %%I', datname), datconnlimit FROM pg_database"
         " WHERE datname = current_database() AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = session_user))"
         " AS limits (what, number) WHERE number BETWEEN 0 AND %s",
-        (_CONNECTIONS - 1,),
+        (needed - 1,),
     )
     for what, number in limited:
         exam.problem(
             "connections",
-            f"{what} may open {count_text(number, 'connection')}; a task needs {_CONNECTIONS} while it"
-            " ends older sessions",
-            f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {_CONNECTIONS} for each concurrent task.",
+            f"{what} may open {count_text(number, 'connection')}; a task needs {needed} while it"
+            " loads branches or ends older sessions",
+            f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {needed} for each concurrent task.",
+        )
+
+
+def _room(exam: Examination, session: Session, sinks: Mapping[str, PostgresSink]) -> None:
+    """Warn where a checkpoint's branches never find room: its rows are then sent after the decision."""
+    branches = max(sink.branches for sink in sinks.values())
+    limit, share = places(session)
+    if limit and branches > share:
+        exam.warn(
+            "branches",
+            f"branches={branches}, and all pipelines may hold {share} of max_prepared_transactions = {limit}. So a"
+            " checkpoint with as many branches is not prepared: its rows are sent after the decision, by one process",
+            f"Run `ALTER SYSTEM SET max_prepared_transactions = {branches * 2}` or more, and restart the server.",
         )
 
 
@@ -105,7 +123,7 @@ def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: Parti
     It is rolled back also if a step fails; where the server is gone, the next `prepare` rolls it back.
     """
     began = time.monotonic()
-    gid = new_gid(fence, plan.name, PROBE_NUMBER)
+    gid = new_gid(fence, plan.name, PROBE_NUMBER, label(1))
     try:
         session.begin()
         session.value("SELECT txid_current()")

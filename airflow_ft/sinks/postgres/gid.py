@@ -1,8 +1,9 @@
 """Names of an attempt's sessions and prepared transactions, so that others can find and end them.
 
-    aft.<owner>.<number>.<epoch>.<attempt>.<nonce>     a prepared transaction (at most 200 bytes; this has 112)
-    aft.<owner>.<epoch>.<attempt>                      the application_name of a session (at most 63 bytes)
+    aft.<owner>.<number>.<epoch>.<attempt>.<branch>.<nonce>  a prepared transaction (at most 200 bytes; this has 102)
+    aft.<owner>.<epoch>.<attempt>                            the application_name of a session (at most 63 bytes)
 
+A session that works on a branch has `.<branch>` at the end of its application_name.
 `owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are hexadecimal.
 The nonce makes each try's name a new one. Only the user who has prepared a transaction, or a superuser, can end it.
 """
@@ -13,13 +14,15 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.sinks.base.prepared import PreparedName, owner_of
+from airflow_ft.sinks.base.branched import BranchName
+from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres.failures import (
     INSUFFICIENT_PRIVILEGE,
     NOT_IN_PREREQUISITE_STATE,
@@ -30,12 +33,13 @@ from airflow_ft.sinks.postgres.session import Session
 
 log = logging.getLogger(__name__)
 
-_GID = re.compile(r"aft\.([0-9a-f]{32})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{8})")
-_LABEL = re.compile(r"aft\.[0-9a-f]{20}\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
+_HEX = r"([0-9a-f]{1,16})"
+_GID = re.compile(rf"aft\.([0-9a-f]{{32}})\.{_HEX}\.{_HEX}\.{_HEX}\.([0-9]{{4}})\.([0-9a-f]{{8}})")
+_LABEL = re.compile(rf"aft\.[0-9a-f]{{20}}\.{_HEX}\.{_HEX}(\.[0-9]{{4}})?")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gid(PreparedName):
+class Gid(BranchName):
     """A prepared transaction of this package."""
 
     nonce: str
@@ -43,18 +47,19 @@ class Gid(PreparedName):
     @property
     def sql(self) -> str:
         """As a literal."""
-        return f"'aft.{self.owner}.{self.number:x}.{self.epoch:x}.{self.attempt:x}.{self.nonce}'"
+        return f"'aft.{self.owner}.{self.number:x}.{self.epoch:x}.{self.attempt:x}.{self.branch}.{self.nonce}'"
 
 
-def new_gid(fence: Fence, participant: str, number: int) -> Gid:
+def new_gid(fence: Fence, participant: str, number: int, branch: str) -> Gid:
     """One that was never used."""
     owner = owner_of(fence.installation, fence.pipeline, participant)
-    return Gid(owner, number, fence.epoch, fence.attempt, secrets.token_hex(4))
+    return Gid(owner, number, fence.epoch, fence.attempt, branch, secrets.token_hex(4))
 
 
-def label_of(fence: Fence, participant: str) -> str:
-    """Return the label of an attempt's sessions."""
-    return f"{_prefix(fence.installation, fence.pipeline, participant)}{fence.epoch:x}.{fence.attempt:x}"
+def label_of(fence: Fence, participant: str, branch: str = "") -> str:
+    """Return the label of an attempt's sessions, or of those that work on a branch."""
+    label = f"{_prefix(fence.installation, fence.pipeline, participant)}{fence.epoch:x}.{fence.attempt:x}"
+    return f"{label}.{branch}" if branch else label
 
 
 def _prefix(installation: str, pipeline: str, participant: str) -> str:
@@ -65,26 +70,37 @@ def listed(session: Session, owner: str) -> list[Gid]:
     """Return what the owner has prepared in this database, by number and rank."""
     rows = session.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
     matches = [match for (gid,) in rows if (match := _GID.fullmatch(gid)) is not None]
-    found = (Gid(m[1], int(m[2], 16), int(m[3], 16), int(m[4], 16), m[5]) for m in matches)
+    found = (Gid(m[1], int(m[2], 16), int(m[3], 16), int(m[4], 16), m[5], m[6]) for m in matches)
     return sorted(gid for gid in found if gid.owner == owner)
 
 
-def full(session: Session, gid: Gid | None = None) -> str:
-    """Return why no transaction (or not the prepared `gid`) may be prepared now; "": there is room.
+def places(session: Session) -> tuple[int, int]:
+    """Return max_prepared_transactions, and how many of them all pipelines of this package may hold.
 
-    All pipelines of this package together hold at most half of max_prepared_transactions, a limit for all
-    databases of a server; at least one. So other software is not locked out, and no pipeline waits for a place.
+    That is half of them, and at least one, in all databases of a server together. So other software is not locked out.
     """
     limit = int(session.value("SELECT current_setting('max_prepared_transactions')"))
-    share = max(1, limit // 2)
+    return limit, max(1, limit // 2)
+
+
+def full(session: Session, more: int = 0, prepared: Collection[Gid] = ()) -> str:
+    """Return why `more` transactions (or those that are `prepared`) may not be held now; "": there is room.
+
+    No pipeline waits for a place.
+    """
+    limit, share = places(session)
     rows = session.rows("SELECT gid FROM pg_prepared_xacts ORDER BY prepared, gid")
-    if gid is None and len(rows) >= limit:
+    if more and len(rows) + more > limit:
         return no_place(limit)
     held = [text for (text,) in rows if _GID.fullmatch(text)]
-    before = held.index(gid.sql.strip("'")) if gid is not None and gid.sql.strip("'") in held else len(held)
-    if before < share:
+    own = {gid.sql.strip("'") for gid in prepared}
+    wanted = len(held) + more if more else max((at for at, text in enumerate(held, 1) if text in own), default=0)
+    if wanted <= share:
         return ""
-    return f"{share} of {limit} prepared transactions of the server are in use: the rows are sent after the decision"
+    return (
+        f"all pipelines may hold {share} of the server's {limit} prepared transactions, and {wanted} would be needed:"
+        " the rows are sent after the decision"
+    )
 
 
 def no_place(limit: int) -> str:
@@ -126,6 +142,20 @@ def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
                     remedy="Look in pg_stat_activity for the session that is ending it. Airflow retries the task.",
                 ) from error
         time.sleep(0.05)  # another session is ending it
+
+
+def end_branch_sessions(session: Session, fence: Fence, participant: str, branch: str) -> None:
+    """End other sessions of this attempt that work on a branch: their process may have stopped."""
+    label = label_of(fence, participant, branch)
+    sql = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND application_name = %s"
+    )
+    try:
+        if session.rows(sql, (label,)):
+            log.warning("ended a session that worked on branch %s, because its process may have stopped", branch)
+    except psycopg2.Error as error:
+        log.warning("cannot end a session that works on branch %s: %s", branch, describe(error))
 
 
 def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> list[int]:

@@ -9,8 +9,20 @@ from typing import Any, ClassVar
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.columns import Misfits
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, SqlLedger, cannot_create, statements
+from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.base.sql_ledger import (
+    HEAD,
+    LEDGER,
+    MARKER,
+    MINE,
+    PRIVILEGES,
+    SqlLedger,
+    cannot_create,
+    statements,
+)
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
@@ -21,11 +33,11 @@ _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks u
 
 _MADE = "`airflow ft setup PIPELINE --dag FILE --print` prints the statements."
 _TEXT, _NUMBER = ("text", "varchar"), ("int8",)
-_KEYS = (("pipeline", "participant"), ("pipeline", "participant", "number"))
+_KEYS = (("pipeline", "participant"), ("pipeline", "participant", "number", "branch"))
 _COLUMNS = (
     dict.fromkeys(("pipeline", "participant", "installation"), _TEXT)
     | dict.fromkeys(("epoch", "attempt", "last_delivered", "floor"), _NUMBER),
-    dict.fromkeys(("pipeline", "participant", "installation", "kind", "digest", "counts", "detail"), _TEXT)
+    dict.fromkeys(("pipeline", "participant", "branch", "installation", "kind", "digest", "counts", "detail"), _TEXT)
     | dict.fromkeys(("number", "epoch", "attempt"), _NUMBER)
     | {"at": ("timestamptz", "timestamp")},
 )
@@ -48,7 +60,7 @@ def ddl_of(schema: str) -> Sequence[str]:
     """The statements that make both tables where they are lacking; schema "": where the search path leads."""
     head, ledger = TableName(schema, HEAD).sql, TableName(schema, LEDGER).sql
     types = {"text": "text", "key": 'text COLLATE "C"', "integer": "bigint"}
-    return statements(head, ledger, **types, at="timestamptz NOT NULL DEFAULT now()")
+    return statements(head, ledger, **types, at="timestamptz NOT NULL DEFAULT now()", branches=True)
 
 
 def create_schema(schema: str) -> str:
@@ -58,23 +70,14 @@ def create_schema(schema: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ledger(SqlLedger):
-    """A schema's memory of one pipeline.
-
-    Rows that were prepared become visible with their marker, but without the head: a prepared transaction that had
-    changed it would lock it until the decision. So the number delivered last is the higher one of what the head says
-    and of the newest marker of its owner.
-    """
+    """A schema's memory of one pipeline. It has markers of branches and of whole numbers."""
 
     session: Session
     schema: str
     pipeline: str
     participant: str
 
-    delivered: ClassVar[str] = (
-        "greatest(last_delivered, (SELECT max(number) FROM {ledger} AS marker WHERE kind = 'committed' AND"
-        " (marker.pipeline, marker.participant, marker.installation) = (head.pipeline, head.participant,"
-        " head.installation)))"
-    )
+    whole: ClassVar[str] = " AND branch = ''"
 
     @property
     def tables(self) -> tuple[str, str]:
@@ -98,18 +101,42 @@ class Ledger(SqlLedger):
             self.rows(f"SELECT pg_advisory_xact_lock({_CREATING}, hashtext(?))", " ".join(self.key))
             self.rows(row, *self.key)
 
-    def prune(self, floor: int) -> None:
-        # What the markers say of the number delivered last has to outlive them.
-        mine = "pipeline = ? AND participant = ?"
-        newest = f"SELECT max(number) FROM {{ledger}} WHERE {mine} AND kind = 'committed' AND number <= ?"
-        sql = f"UPDATE {{head}} SET last_delivered = greatest(last_delivered, ({newest})) WHERE {mine}"
-        self.run(sql, *self.key, floor, *self.key)
-        SqlLedger.prune(self, floor)
+    def branch_markers(self, number: int) -> dict[str, Marker]:
+        """Return the markers of a number's branches, by label."""
+        sql = f"SELECT branch, {MARKER} FROM {{ledger}} WHERE {MINE} AND number = ? AND branch <> ''"
+        return {row[0]: Marker.stored(row[1:], self._ledger_label) for row in self.rows(sql, *self.key, number)}
+
+    def write_branch(
+        self,
+        plan: Plan,
+        fence: Fence,
+        branch: str,
+        outcome: Outcome,
+        counts: Mapping[str, int],
+        detail: Mapping[str, Any],
+    ) -> None:
+        """Take a branch's place; the database refuses when it is taken, and waits for a transaction that holds it."""
+        texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
+        self.run(
+            f"INSERT INTO {{ledger}} (pipeline, participant, number, branch, {MARKER})"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(*self.key, plan.number, branch, fence.installation, outcome.value, *fence.rank, plan.digest, *texts),
+        )
+
+    def branches_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
+        """Return what other installations have written above a number, with its branch ('': the whole), ascending."""
+        sql = (
+            f"SELECT number, branch, {MARKER} FROM {{ledger}} WHERE {MINE} AND number > ? AND installation <> ?"
+            " ORDER BY number, branch"
+        )
+        return [
+            (row[0], row[1], Marker.stored(row[2:], self._ledger_label))
+            for row in self.rows(sql, *self.key, above, installation)
+        ]
 
     def installations(self) -> list[str]:
         """The owners of head and markers."""
-        mine = "pipeline = ? AND participant = ?"
-        sql = f"SELECT installation FROM {{head}} WHERE {mine} UNION SELECT installation FROM {{ledger}} WHERE {mine}"
+        sql = f"SELECT installation FROM {{head}} WHERE {MINE} UNION SELECT installation FROM {{ledger}} WHERE {MINE}"
         return [row[0] for row in self.rows(sql, *self.key, *self.key)]
 
     def exists(self) -> bool:

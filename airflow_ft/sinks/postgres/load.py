@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.base.slices import SlicedSegment
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
@@ -92,7 +93,7 @@ class Load:
 
     def _parts(self, columns: Sequence[Column]) -> Iterator[_Part]:
         for file in self.reader.files(self.sink):
-            first = 0
+            first = self.reader.first_row(self.sink, file) if isinstance(self.reader, SlicedSegment) else 0
             for batch in self.reader.batches(self.sink, file):
                 unknown = self.judge(batch) if self.judge is not None else {}
                 wrong = {**changed(batch, columns), **unknown}

@@ -41,7 +41,7 @@ from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.held import Held, targets_of, voted_targets
 from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.load import Load, declining
-from airflow_ft.sinks.postgres.orphans import end_of_others, find_prepared, refuse_prepared_of_others
+from airflow_ft.sinks.postgres.orphans import end_of_others, find_orphans, refuse_prepared_of_others
 from airflow_ft.sinks.postgres.requirements import check_server, schema_problems_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
@@ -110,7 +110,10 @@ class LocalParticipant(OneTransactionParticipant[Session]):
     def _session(self, fence: Fence | None = None) -> Iterator[Session]:
         """The connection of the step before, or a new one. It is kept when all went well and no transaction is open."""
         label = label_of(fence, self.name) if fence is not None else "airflow_ft"
-        session = self._kept.pop() if self._kept else Session(self.connection, self.limits, label)
+        try:
+            session = self._kept.pop()
+        except IndexError:  # threads of branches ask too
+            session = Session(self.connection, self.limits, label)
         try:
             session.label = label
             yield session
@@ -229,8 +232,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
-            prepared = find_prepared(ledger, installation) if isinstance(ledger, Ledger) else []
-        return [*super()._orphans(pipeline, installation), *prepared]
+            return find_orphans(ledger, installation) if isinstance(ledger, Ledger) else []
 
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         with self._reading(fence.pipeline) as there:

@@ -1,4 +1,4 @@
-"""Prepared transactions of former owners of a pipeline: listed, and ended as a person decides.
+"""Markers and prepared transactions of former owners of a pipeline: listed, and ended as a person decides.
 
 Former owners are those that the pipeline's head or its ledger rows name. Prepared transactions are found by the hash
 of exactly those installations: no other one is touched (I8).
@@ -7,11 +7,13 @@ of exactly those installations: no other one is touched (I8).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, owner_of
 from airflow_ft.sinks.postgres.gid import Gid, end_prepared, listed
 from airflow_ft.sinks.postgres.ledger import Ledger
@@ -19,18 +21,25 @@ from airflow_ft.sinks.postgres.ledger import Ledger
 log = logging.getLogger(__name__)
 
 
-def find_prepared(ledger: Ledger, installation: str) -> list[Orphan]:
-    """Return what other installations have prepared of numbers past the last delivered one. Only reads."""
-    found = list(_of_others(ledger, installation))  # before the markers: what is committed in between shows there (I6)
-    text = "prepared (epoch {}, attempt {}), and holds its locks"
-    return [
-        Orphan(
-            gid.number, "rows", OrphanKind.PREPARED, owner, text.format(gid.epoch, gid.attempt), 1,
-            f"COMMIT PREPARED {gid.sql}", f"ROLLBACK PREPARED {gid.sql}",
-        )
-        for owner, gid in found
-        if _is_undecided(ledger, gid)
-    ]  # fmt: skip
+def find_orphans(ledger: Ledger, installation: str) -> list[Orphan]:
+    """Return what other installations have left past the last delivered number: markers and prepared transactions."""
+    prepared = list(_of_others(ledger, installation))  # before the markers: what is committed meanwhile shows there
+    head = ledger.head()
+    found = []
+    for number, branch, marker in ledger.branches_of_others(head.last_delivered if head else 0, installation):
+        if marker.outcome is Outcome.COMMITTED and branch:
+            of = int(marker.detail.get("of", 0))
+            counts = ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in sorted(marker.counts.items()))
+            text = f"branch {branch}{f' of {of}' if of else ''} is committed and visible: {counts or 'no rows'}"
+            found.append(Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of))
+        elif marker.outcome is Outcome.ABORTED and not branch:
+            found.append(Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone))
+    for owner, gid in prepared:
+        if _is_undecided(ledger, gid):
+            text = f"branch {gid.branch} is prepared (epoch {gid.epoch}, attempt {gid.attempt}), and holds its locks"
+            statements = f"COMMIT PREPARED {gid.sql}", f"ROLLBACK PREPARED {gid.sql}"
+            found.append(Orphan(gid.number, gid.branch, OrphanKind.PREPARED, owner, text, 0, *statements))
+    return found
 
 
 def refuse_prepared_of_others(ledger: Ledger, installation: str) -> None:
@@ -54,7 +63,9 @@ def refuse_prepared_of_others(ledger: Ledger, installation: str) -> None:
 def end_of_others(
     ledger: Ledger, fence: Fence, ending: PreparedEnding | None, *, roll_back_own: bool, seconds: float
 ) -> None:
-    """Ends what former owners have prepared: undecided numbers as `ending` says, of several attempts the newest one.
+    """Ends what former owners have prepared: undecided numbers as `ending` says, others are rolled back.
+
+    Of an undecided number one attempt alone is committed: the one whose branches are visible, else the newest.
 
     With `roll_back_own` what older attempts of this installation have prepared goes too.
     StateConflictError: something is prepared, and `ending` is None.
@@ -69,11 +80,10 @@ def end_of_others(
             found=len(undecided),
         )
     for owner, gid in found:
-        rivals = [other for other in undecided if (other.owner, other.number) == (gid.owner, gid.number)]
-        kept = ending is PreparedEnding.COMMIT and rivals and gid == max(rivals)
+        kept = ending is PreparedEnding.COMMIT and gid in undecided and gid.rank == _counted(ledger, gid, undecided)
         verb = "COMMIT" if kept else "ROLLBACK"
-        log.warning("%s: %s PREPARED of checkpoint %d of the former owner, installation %s", ledger.participant, verb,
-                    gid.number, owner)  # fmt: skip
+        log.warning("%s: %s PREPARED of branch %s of checkpoint %d of the former owner, installation %s",
+                    ledger.participant, verb, gid.branch, gid.number, owner)  # fmt: skip
         end_prepared(ledger.session, gid, verb, seconds)
     if roll_back_own:
         for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
@@ -86,6 +96,14 @@ def _of_others(ledger: Ledger, installation: str) -> Iterator[tuple[str, Gid]]:
     for owner in sorted(set(ledger.installations()) - {installation}):
         for gid in listed(ledger.session, owner_of(owner, *ledger.key)):
             yield owner, gid
+
+
+def _counted(ledger: Ledger, gid: Gid, undecided: Sequence[Gid]) -> tuple[int, int]:
+    """Return the attempt of this number whose branches belong together."""
+    markers = ledger.branch_markers(gid.number).values()
+    visible = [(marker.epoch, marker.attempt) for marker in markers if marker.outcome is Outcome.COMMITTED]
+    rivals = [other.rank for other in undecided if (other.owner, other.number) == (gid.owner, gid.number)]
+    return max(visible or rivals)
 
 
 def _is_undecided(ledger: Ledger, gid: Gid) -> bool:

@@ -18,7 +18,10 @@ STRATEGIES: Mapping[str, Strategy] = {
         Promise.ATOMIC, "one transaction with the marker, over all tables of the database", "all at once: this decides"
     ),
     "prepared": Strategy(
-        Promise.TWO_PHASE, "a transaction that is prepared before the decision", "all at once, after the decision"
+        Promise.TWO_PHASE,
+        "branches side by side, prepared before the decision",
+        "branch by branch, within moments; one branch all at once",
+        has_branches=True,
     ),
     "upsert": Strategy(
         Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
@@ -38,10 +41,13 @@ class PostgresSink(SqlSink):
         strategy: delivery of a checkpoint's rows, with its promise:
 
             - "local": marker and all rows of all tables in one transaction (ATOMIC).
-            - "prepared": rows are prepared before the decision (PREPARE TRANSACTION), and only committed after it
-              (TWO_PHASE). The server needs max_prepared_transactions > 0.
+            - "prepared": rows are prepared in one or several branches before the decision (PREPARE TRANSACTION), and
+              only committed after it (TWO_PHASE). The server needs max_prepared_transactions > 0.
             - "upsert": rows replace those of the same key, in one transaction after the decision (IDEMPOTENT).
 
+        branches: "prepared" only: most branches, 1 to 32 (default 1); the largest of the connection's sinks counts.
+            More than the server's cores are useless. The server needs max_prepared_transactions of at least twice
+            as many.
         key_columns: "upsert" only: the table's columns of a unique key without NULL.
         version_column: "upsert" only: a bigint column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.

@@ -31,12 +31,13 @@ from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka import KafkaSink, tokens, vote  # noqa: F401  (imported before the fork)
 from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.held import HeldParticipant  # noqa: F401
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
-from airflow_ft.sinks.mysql import column_fit, doctor, slices, verify  # noqa: F401
+from airflow_ft.sinks.mysql import column_fit, doctor, verify  # noqa: F401
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
 from airflow_ft.sinks.mysql.session import Session

@@ -24,7 +24,7 @@ from airflow_ft.protocol.model import Fence, Plan, Segment
 from airflow_ft.protocol.participant import Branching
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
-from airflow_ft.sinks.mysql import slices
+from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.session import Session, Statement

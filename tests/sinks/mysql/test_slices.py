@@ -12,8 +12,8 @@ import pytest
 
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.write_ahead_log import WalFile
-from airflow_ft.sinks.mysql import slices
-from airflow_ft.sinks.mysql.slices import divide
+from airflow_ft.sinks.base import slices
+from airflow_ft.sinks.base.slices import divide
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ft.sinks.base.slices import MIN_ROWS, label, labels
+from airflow_ft.sinks.base.sql_sink import MAX_BRANCHES
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.slices import MIN_ROWS, label, labels
-from airflow_ft.sinks.mysql.spec import MAX_BRANCHES
 from airflow_ft.sinks.mysql.xid import FORMAT_ID, Xid, owner_of, parse
 
 LEDGER = Ledger("shop", "orders", "mysql_default")

@@ -12,6 +12,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Fence, Promise
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
+from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.gid import label_of, new_gid
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.participant import open_participant
@@ -26,7 +27,8 @@ def test_a_table_is_enough() -> None:
         "postgres", "postgres_default", "local", Promise.ATOMIC, Promise.ATOMIC
     )  # fmt: skip
     assert sink.settings() == {"table": "orders", "ledger_schema": None, "allow_unsafe_durability": False}
-    assert PostgresSink(table="orders", strategy="prepared").promise is Promise.TWO_PHASE
+    prepared = PostgresSink(table="orders", strategy="prepared")
+    assert prepared.promise is Promise.TWO_PHASE and prepared.settings()["branches"] == 1
 
 
 UPSERT = {"table": "orders", "strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
@@ -62,6 +64,9 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
         ({"table": "orders", "conn_id": " "}, "argument_invalid", {"argument": "conn_id"}),
         ({"table": "orders", "strategy": "xa"}, "argument_invalid", {"argument": "strategy", "value": "xa"}),
         ({"table": "orders", "key_columns": ["id"]}, "arguments_conflict", {"arguments": ["strategy", "key_columns"]}),
+        ({"table": "orders", "branches": 2}, "arguments_conflict", {"arguments": ["strategy", "branches"]}),
+        ({"table": "orders", "strategy": "prepared", "branches": 33}, "argument_invalid", {"argument": "branches"}),
+        ({"table": "orders", "strategy": "prepared", "branches": True}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "upsert"}, "argument_missing", {"argument": "key_columns"}),
         (
             {"table": "orders", "strategy": "upsert", "key_columns": "id"},
@@ -128,5 +133,5 @@ def test_sinks_of_one_connection_share_a_ledger() -> None:
 
 def test_names_of_transactions_and_sessions_are_never_too_long() -> None:
     fence = Fence("p" * 63, OURS, 2**40, 2**40)
-    assert len(new_gid(fence, "c" * 250, 2**63 - 1).sql) <= 200
-    assert len(label_of(fence, "c" * 250)) <= 63
+    assert len(new_gid(fence, "c" * 250, 2**63 - 1, label(32)).sql) <= 200
+    assert len(label_of(fence, "c" * 250, label(32))) <= 63

@@ -106,11 +106,17 @@ def test_a_doctor_that_fails_leaves_nothing_prepared(make: Make, monkeypatch: py
     assert table_of(world).prepared(world) == []
 
 
+def test_branches_that_never_find_room_are_told(make: Make) -> None:
+    world = make(ORDERS, strategy="prepared", branches=32)
+    assert examined(world)["branches"].verdict is Verdict.WARNING
+    assert "branches" not in examined(make("", strategy="prepared", branches=2))
+
+
 def test_what_a_doctor_has_left_prepared_is_rolled_back_by_the_next_prepare(make: Make) -> None:
     world = make(ORDERS, strategy="prepared")
     plan = world.plan()
     fence = world.fence(0, 0)
-    gid = new_gid(fence, "shop", PROBE_NUMBER)
+    gid = new_gid(fence, "shop", PROBE_NUMBER, "0001")
     table_of(world).sql(f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION {gid.sql}")
     world.deliver(plan)
     assert table_of(world).prepared(world) == [] and world.target.ids() == world.ids_of(1)

@@ -1,0 +1,163 @@
+"""The steps of a delivery into PostgreSQL by many tasks, over a real decision log: kills, and a task that wakes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.sinks.base import slices
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_archive
+from tests.integration.mapped_step import MappedWorld, Step
+from tests.integration.real_world import expected
+from tools.servers import Database, Postgres
+
+pytestmark = [pytest.mark.sampled, pytest.mark.server]
+
+HEAD, MARKER = "INSERT INTO .*airflow_ft_head", "INSERT INTO .*airflow_ft_ledger.* branch,"
+
+
+class World(MappedWorld):
+    """See `MappedWorld`."""
+
+    url = ""
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.database.sql("SELECT id FROM orders ORDER BY id")]
+
+    def prepared(self) -> list[Any]:
+        return self.database.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+
+    def load(self, announced: Any) -> None:
+        for branch in announced["branches"]:
+            assert self.step("load", announced, branch) is True
+
+    def finish(self, numbers: list[int]) -> None:
+        """Each row once, nothing prepared, nothing delivered from the log again."""
+        self.commit("shop")
+        steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+        assert self.ids() == expected(numbers) and self.prepared() == []
+        for number in numbers:
+            found = self.store.checkpoint(self.pipeline, number)
+            assert found.state is CheckpointState.COMPLETED
+            proof = found.votes["shop"].proof
+            assert proof is not None and "redelivered" not in proof.detail
+
+
+@pytest.fixture
+def world(postgres_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(slices, "MIN_ROWS", 2)
+    server = postgres_database.server
+    assert isinstance(server, Postgres)
+    postgres_database.sql("CREATE TABLE orders (id BIGINT, name VARCHAR(100))")
+    url = f"sqlite:///{tmp_path / 'ft.db'}"
+    with closing(open_store(url)) as store:
+        made = World(store, tmp_path / "wal", postgres_database)
+        made.url = url
+        made.fields = {
+            "conn_id": "shop", "conn_type": "postgres", "host": server.host, "port": server.port, "login": server.user,
+            "password": server.password, "schema": postgres_database.name,
+        }  # fmt: skip
+        yield made
+    for (gid,) in made.prepared():
+        postgres_database.sql(f"ROLLBACK PREPARED '{gid}'")
+
+
+def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(world: World) -> None:
+    numbers = world.stage()
+    announced = world.step("announce")
+    assert announced["branches"] == ["0001", "0002", "0003"]
+    assert world.fields["password"] not in str(announced)
+    world.load(announced)
+    assert world.ids() == [] and len(world.prepared()) == 3
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared == announced["attempt"]
+    world.finish(numbers)
+
+
+def test_an_announcement_ends_with_its_epoch(world: World) -> None:
+    """Another process takes an epoch: `prepare` then begins an attempt of its own."""
+    numbers = world.stage()
+    announced = world.step("announce")
+    assert world.step("load", announced, "0001") is True
+    with new_epoch(world.store, world.pipeline, Worker("a person"), "test", world.lease_seconds):
+        pass
+    assert world.step("load", announced, "0002") is False
+    assert world.step("prepare", announced) == numbers
+    assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared > announced["attempt"]
+    world.finish(numbers)
+
+
+def test_an_announced_number_whose_predecessor_waits_is_delivered_by_prepare(world: World) -> None:
+    """Nothing is held behind a number that is not delivered: the larger second one is not announced."""
+    numbers = [*world.stage(rows=20), *world.stage(rows=40)]
+    assert world.step("announce") is None
+    assert world.step("prepare") == numbers
+    assert len(world.prepared()) == 3
+    world.commit("shop")
+    assert world.prepared() == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "woken"])
+@pytest.mark.parametrize(
+    ("step", "stop"),
+    [
+        ("announce", f"before {HEAD}"),
+        ("announce", f"after {HEAD}"),
+        ("load", f"before {MARKER}"),
+        ("load", f"after {MARKER}"),
+        ("load", "before PREPARE TRANSACTION"),
+        ("load", "after PREPARE TRANSACTION"),
+        ("prepare", "before PREPARE TRANSACTION"),
+        ("prepare", "vote"),
+    ],
+)
+def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
+    world: World, step: str, stop: str, end: str
+) -> None:
+    """A woken one has slept beside its next try, and beside the next checkpoint."""
+    numbers = world.stage()
+    announced = None if step == "announce" else world.step("announce")
+    if step == "prepare" and stop == "vote":
+        world.load(announced)
+    branch = "0002" if step == "load" else ""
+    with Step(world, world.url, step, stop=stop, announced=announced, branch=branch) as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        announced = announced or world.step("announce")
+        if step != "prepare":
+            world.load(announced)
+        assert world.step("prepare", announced) == numbers
+        world.finish(numbers)
+        numbers += world.stage()
+        later = world.step("announce")
+        world.load(later)
+        if end == "woken":
+            answer = other.wake()
+            assert answer.get("result", False) in (True, False, [1]) or "error" in answer
+        world.step("prepare", later)
+    world.finish(numbers)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("stop", [f"after {MARKER}", "before PREPARE TRANSACTION"])
+def test_a_load_that_sleeps_does_not_stop_its_next_try(world: World, stop: str) -> None:
+    """It wakes up before the vote, when its branch was loaded by the other one: both succeed."""
+    numbers = world.stage()
+    announced = world.step("announce")
+    with Step(world, world.url, "load", stop=stop, announced=announced, branch="0002") as other:
+        other.wait_until_stopped()
+        world.load(announced)
+        assert other.wake() == {"result": True}
+    assert len(world.prepared()) == 3
+    world.step("prepare", announced)
+    world.finish(numbers)
