@@ -75,7 +75,8 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_MOST_ONCE"])
 def test_a_standby_takes_over_from_a_killed_driver_again_and_again(world: Standbys, mode: str) -> None:
     checkpointing = {"interval": 0.3, "mode": mode}
-    with world.task(world.stream(standby=True, checkpointing=checkpointing)):
+    begins = "earliest" if mode == "EXACTLY_ONCE" else "latest"
+    with world.task(world.stream(standby=True, checkpointing=checkpointing, source={"starting_offsets": begins})):
         with world.sending():
             for count in (1, 2):
                 waiting = world.until_ready(count)

@@ -77,9 +77,8 @@ class World:
         self._processes: list[subprocess.Popen[str]] = []
 
     def stream(self, job: str = "Copy", **changes: Any) -> Stream:
-        source = KafkaSource(
-            topics=[self.input], conn_id="kafka", starting_offsets="earliest", **changes.pop("source", {})
-        )
+        more = {"starting_offsets": "earliest", **changes.pop("source", {})}
+        source = KafkaSource(topics=[self.input], conn_id="kafka", **more)
         settings: dict[str, Any] = {
             "sources": {"numbers": source.to_json()},
             "topics": {"copies": self.output},
