@@ -133,6 +133,10 @@ class Driver:
             within -= 1.0
         return self._to_end
 
+    def is_killed(self) -> bool:
+        """See `airflow_ft.spark.driver.requests.Requests`: here a stream has a driver of its own."""
+        return False
+
     def _main(self) -> None:
         self.attempt = ModelAttempt(self)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, table
-from airflow_ft.sinks.hbase.server import PORT
+from airflow_ft.sinks.hbase.spec import PORT
 
 
 def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:

@@ -18,14 +18,13 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
-from airflow_ft.sinks.hbase.spec import LEDGER
+from airflow_ft.sinks.hbase.spec import LEDGER, PORT
 from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 
 _API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft_hbase_thrift")
 Mutation = _API.Mutation
 HBaseError = _API.IOError
 
-PORT = 9090
 FAMILY = "f"
 """The family of the sink's own table."""
 FOREVER = (-1, 2_147_483_647)

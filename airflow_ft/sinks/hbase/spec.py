@@ -18,6 +18,8 @@ from airflow_ft.sinks.registry import Strategy
 LEDGER = "airflow_ft"
 """The sink's own table, in the namespace that the connection names."""
 ENCODINGS = ("text", "bytes")
+PORT = 9090
+"""Of the Thrift gateway, where a connection names none."""
 STRATEGIES: Mapping[str, Strategy] = {
     "upsert": Strategy(Promise.IDEMPOTENT, "by key, 1,000 rows at a time, after the decision", "1,000 rows at a time"),
 }
