@@ -25,6 +25,10 @@ def make(tmp_path: Path, mariadb_database: Database, monkeypatch: pytest.MonkeyP
     login = f"{server.user}:{quote(server.password)}@{server.host}:{server.port}"
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", f"mysql://{login}/{mariadb_database.name}")
     mariadb_database.sql("CREATE TABLE t (id BIGINT)")
+    module = tmp_path / "dags" / "jobs" / "orders.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path / "dags")
 
     def operator(folder: Path, **arguments: Any) -> DoctorOperator:
         files = {"files": FileSource(path=str(folder), schema="id bigint")}
@@ -39,12 +43,20 @@ def test_what_is_well_is_its_result(make: Make, tmp_path: Path) -> None:
     found = {(check["subject"], check["check"]): check["verdict"] for check in checks}
     assert found["source files", "folder"] == "ok"
     assert found["connection shop", "connect"] == "ok"
+    assert found["job", "module"] == "ok"
     assert {"spark", "pipeline orders", "connection shop"} <= {subject for subject, _ in found}
 
 
 def test_a_problem_fails_the_task_for_good(make: Make, tmp_path: Path) -> None:
     with raises(AirflowFailException, "problems_found", pipeline="orders", checks=["folder"]):
         make(tmp_path / "nothing").execute({})  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_nowhere_is_a_problem(make: Make, tmp_path: Path) -> None:
+    operator = make(tmp_path)
+    (tmp_path / "dags" / "jobs" / "orders.py").unlink()
+    with raises(AirflowFailException, "problems_found", pipeline="orders", checks=["module"]):
+        operator.execute({})  # type: ignore[arg-type]
 
 
 def test_a_warning_fails_it_only_when_asked_for(make: Make, tmp_path: Path) -> None:
