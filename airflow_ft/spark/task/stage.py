@@ -150,6 +150,7 @@ def stage(
     `shared`: the driver that computes it beside other streams; None: one of its own. `look` is called every second
     with the driver, if it has started. An exception of `look` ends the driver. `standby`: as in `run_stage`.
     """
+    helpers: dict[str, Any] = {"standby": standby, "shared": shared}
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
@@ -177,8 +178,7 @@ def stage(
                     on_start=started,
                     judge=judge,
                     on_publish=beside.wake if beside else lambda: None,
-                    standby=standby,
-                    **({} if shared is None else {"shared": shared}),
+                    **{name: each for name, each in helpers.items() if each is not None},
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed
