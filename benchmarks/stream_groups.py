@@ -33,7 +33,7 @@ _PATIENCE = 400.0
 
 
 def streams(folder: Path, kafka: Kafka, count: int) -> Sequence[Stream]:
-    """So many, with their topics and tables."""
+    """Streams with their topics and tables."""
     database = folder / "out.db"
     found = []
     with closing(sqlite3.connect(database)) as connection:

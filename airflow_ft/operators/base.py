@@ -5,7 +5,7 @@ Airflow understands them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -165,19 +165,26 @@ class CheckpointOperator(BaseOperator):
         """
         raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 
-    @contextmanager
-    def run_context(self, context: Context) -> Iterator[steps.Context[DecisionLog]]:
+    def run_context(self, context: Context) -> AbstractContextManager[steps.Context[DecisionLog]]:
         """This task's run, with the decision log open for the duration of the block."""
-        task = task_of(context)
-        with closing(open_configured_store(self.store)) as store:
-            yield steps.Context(
-                store=store,
-                pipeline=self.pipeline,
-                run=run_of(context),
-                participants=participant_factory(),
-                worker=Worker(task=task, try_number=context["ti"].try_number),
-                interval_end=plain_utc(context.get("data_interval_end")),
-                lease_seconds=settings.lease_seconds(),
-                run_is_over=run_is_over,
-                is_own_stage=own_stage(self, self.role, task),
-            )
+        return opened_run(self, self.pipeline, self.store, context)
+
+
+@contextmanager
+def opened_run(
+    operator: Any, pipeline: str, store: str | None, context: Context
+) -> Iterator[steps.Context[DecisionLog]]:
+    """The run of a pipeline in a task, with its decision log open for the duration of the block."""
+    task = task_of(context)
+    with closing(open_configured_store(store)) as opened:
+        yield steps.Context(
+            store=opened,
+            pipeline=pipeline,
+            run=run_of(context),
+            participants=participant_factory(),
+            worker=Worker(task=task, try_number=context["ti"].try_number),
+            interval_end=plain_utc(context.get("data_interval_end")),
+            lease_seconds=settings.lease_seconds(),
+            run_is_over=run_is_over,
+            is_own_stage=own_stage(operator, operator.role, task),
+        )

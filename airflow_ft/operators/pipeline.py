@@ -163,8 +163,6 @@ class CheckpointedPipeline(TaskGroup):
         self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
-        if spec.streaming:
-            _check_time_outs(spec, self.default_args, self.dag)
         with self:
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
@@ -183,25 +181,6 @@ class CheckpointedPipeline(TaskGroup):
         self.commit_order = planned.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
-
-
-def _check_time_outs(spec: PipelineSpec, default_args: Mapping[str, Any], dag: Any) -> None:
-    """Refuse time-outs of Airflow that would end a stream."""
-    found = {
-        "execution_timeout": default_args.get("execution_timeout"),
-        "dagrun_timeout": getattr(dag, "dagrun_timeout", None),
-    }
-    for name, value in found.items():
-        if value is not None:
-            raise ConfigurationError(
-                f"{name} is {value}, which would end the stream: it runs until it is stopped.",
-                code="arguments_conflict",
-                remedy="Pass execution_timeout=None to CheckpointedPipeline."
-                if name == "execution_timeout"
-                else "Remove dagrun_timeout from the DAG.",
-                pipeline=spec.pipeline,
-                argument=name,
-            )
 
 
 def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:

@@ -21,7 +21,7 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.store.decision_log import DecisionLog
@@ -67,6 +67,7 @@ class StreamingPipelineOperator(StageOperator):
                 pipeline=self.spec.pipeline,
                 argument="streaming",
             )
+        check_time_outs(self, self.spec.pipeline)
         declare_outlets(self)
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
@@ -109,6 +110,23 @@ class StreamingPipelineOperator(StageOperator):
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Continue after waiting for another run; checks everything again, since a trigger proves nothing."""
         return self.execute(context)
+
+
+def check_time_outs(task: BaseOperator, pipeline: str) -> None:
+    """Raise ConfigurationError for a time-out of Airflow that would end a task of streams."""
+    found = (
+        ("execution_timeout", task.execution_timeout, "Pass execution_timeout=None."),
+        ("dagrun_timeout", getattr(task.get_dag(), "dagrun_timeout", None), "Remove dagrun_timeout from the DAG."),
+    )
+    for name, value, remedy in found:
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} is {value}, which would end the stream: it runs until it is stopped.",
+                code="arguments_conflict",
+                remedy=remedy,
+                pipeline=pipeline,
+                argument=name,
+            )
 
 
 class Paused:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_ft.operators.base import A_TEST
+from airflow_ft.operators.base import A_TEST, opened_run
 from airflow_ft.operators.emitting import declare_inlets, declare_outlets, emit
 from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.links import PipelineLink
-from airflow_ft.operators.place import check_place, check_pulls, own_stage
+from airflow_ft.operators.place import check_place, check_pulls
 from airflow_ft.operators.recover import rewinding
 from airflow_ft.operators.reporting import report_lineage
-from airflow_ft.operators.stream import KILLED, Paused, StreamingPipelineOperator
+from airflow_ft.operators.stream import KILLED, Paused, StreamingPipelineOperator, check_time_outs
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
-from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.groups import check_group
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
-from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command
+from airflow_ft.pipeline.runs import plain_utc, run_of, test_command
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, NotDeliveredError, StageError, TerminalError
-from airflow_ft.protocol.lease import Worker
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -84,6 +83,7 @@ class StreamGroupOperator(BaseOperator):
         self.specs = check_group(streams)
         self.streams = [{name: spec.plain(name) for name in _FIELDS} for spec in self.specs]
         self.pipelines = tuple(spec.pipeline for spec in self.specs)
+        check_time_outs(self, self.pipelines[0])
         self._shared: SharedDriver | None = None
         self._killed = False
         stream: Any
@@ -309,23 +309,8 @@ class _Member:
         except AirflowFtError as problem:  # the stream's own error counts
             self._stream.log.warning("the failure could not be stored: %s", problem)
 
-    @contextmanager
-    def _opened(self) -> Iterator[steps.Context[DecisionLog]]:
-        """As `CheckpointOperator.run_context`."""
-        context = self._context
-        task = task_of(context)
-        with closing(open_configured_store(self._stream.store)) as store:
-            yield steps.Context(
-                store=store,
-                pipeline=self._stream.pipeline,
-                run=run_of(context),
-                participants=participant_factory(),
-                worker=Worker(task=task, try_number=context["ti"].try_number),
-                interval_end=plain_utc(context.get("data_interval_end")),
-                lease_seconds=settings.lease_seconds(),
-                run_is_over=run_is_over,
-                is_own_stage=own_stage(self._group, self._group.role, task),
-            )
+    def _opened(self) -> AbstractContextManager[steps.Context[DecisionLog]]:
+        return opened_run(self._group, self._stream.pipeline, self._stream.store, self._context)
 
     def _try(self, last_try: bool) -> Confirmation | None:
         """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""

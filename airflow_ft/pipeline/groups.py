@@ -14,7 +14,7 @@ from airflow_ft.spark.request import listed
 from airflow_ft.spark.session.groups import is_of_session, two_connections, unequal_setting
 
 MOST = 20
-"""Streams in a group: so many were tried."""
+"""Most streams in a group: larger groups were not tried."""
 _EQUAL: tuple[tuple[str, Callable[[PipelineSpec], Hashable]], ...] = (
     ("spark_master", lambda spec: spec.spark_master),
     ("jars", lambda spec: None if spec.jars is None else listed(spec.jars)),

@@ -157,7 +157,7 @@ def wal_root_of(spec: PipelineSpec) -> str:
 def spark_settings(spec: PipelineSpec) -> SparkSettings:
     """Return how Spark is started for it."""
     conf = settings.spark_conf()
-    keep_session = timedelta(0) if spec.standby else spec.keep_session  # whatever the configuration says
+    keep_session = timedelta(0) if spec.standby else spec.keep_session  # also if [airflow_ft] keep_session is set
     return SparkSettings(
         master=spec.spark_master or settings.spark_master(),
         conf={**conf, **spec.spark_conf},

@@ -409,17 +409,14 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
     for name in left:
         if name not in others:
             raise unknown_argument(name, [*SPEC_FIELDS, *others], "a pipeline has")
-    if "position" not in known and "job" not in known and "pipeline" in known:
-        raise ConfigurationError(
-            f"the pipeline {shown(known['pipeline'])} has neither a job nor a position.",
-            code="argument_missing",
-            remedy="Give job=... and sources=..., or position=... if another program computes the rows.",
-            argument="job",
-        )
     rows = () if "position" in known else ("job", "sources")
     for name in ("pipeline", *rows, "sinks"):
         if name not in known:
             raise ConfigurationError(
-                f"{name} is missing.", code="argument_missing", remedy=f"Give {name}=...", argument=name
+                f"{name} is missing.",
+                code="argument_missing",
+                remedy=f"Give {name}=..."
+                + (", or position=... if another program computes the rows." if name == "job" else ""),
+                argument=name,
             )
     return PipelineSpec(**known), left

@@ -26,7 +26,6 @@ _SYNONYMS: Mapping[str, Sequence[str]] = {
     "path": ("folder", "table"),
     "table": ("topic", "key", "folder"),
     "topic": ("topics", "table"),
-    "schedule": ("interval",),
 }
 """Names that another sink, source or system has for an argument."""
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
@@ -140,8 +139,6 @@ def by_name(cls: type[T]) -> type[T]:
         for each in named:
             if each not in known:
                 remedy = getattr(cls, "meant", {}).get(each, "")
-                if each == "conn_id" and not remedy:
-                    remedy = f"Remove conn_id: {name} needs no connection."
                 raise unknown_argument(each, known, f"{name} has", remedy=remedy, of=name)
         for each in needed:
             if each not in named:

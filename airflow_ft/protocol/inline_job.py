@@ -178,21 +178,13 @@ def _returned(text: str) -> list[set[str]]:
     return found
 
 
-def _returns(body: Sequence[ast.stmt]) -> Iterator[ast.Return]:
+def _returns(body: Sequence[ast.AST]) -> Iterator[ast.Return]:
     """Yield the `return` statements of a function, and none of functions and classes inside it."""
-    for statement in body:
-        if isinstance(statement, ast.Return):
-            yield statement
-        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inner = [each for each in ast.iter_child_nodes(statement) if not isinstance(each, ast.expr)]
-            yield from _returns([each for child in inner for each in _inside(child)])
-
-
-def _inside(node: ast.AST) -> list[ast.stmt]:
-    """Return a statement, or those of a handler or case that is none itself."""
-    if isinstance(node, ast.stmt):
-        return [node]
-    return [each for child in ast.iter_child_nodes(node) for each in _inside(child)]
+    for node in body:
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _returns(list(ast.iter_child_nodes(node)))
 
 
 def _taken_by(

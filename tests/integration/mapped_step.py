@@ -18,11 +18,12 @@ from typing import Any
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.model import CheckpointState, RunKey
 from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.testing import nursery
+from airflow_ft.wal import open_archive
 from tests.integration.real_world import RealWorld
 from tests.sinks.mysql.committer import stopping_at
 
@@ -65,6 +66,24 @@ class MappedWorld(RealWorld):
     """`rows` goes into MySQL, or into the database that `fields` names, in three branches."""
 
     fields: Mapping[str, Any] = {}
+
+    def load(self, announced: Any) -> None:
+        """Load all branches, as mapped tasks do."""
+        for branch in announced["branches"]:
+            assert self.step("load", announced, branch) is True
+
+    def deliver(self) -> None:
+        """Commit and confirm."""
+        self.commit("shop")
+        steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+
+    def check_proven(self, numbers: list[int]) -> None:
+        """Each is complete, and nothing of it was delivered from the log again."""
+        for number in numbers:
+            found = self.store.checkpoint(self.pipeline, number)
+            assert found.state is CheckpointState.COMPLETED
+            proof = found.votes["shop"].proof
+            assert proof is not None and "redelivered" not in proof.detail
 
     @property
     def sinks(self) -> dict[str, Any]:

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol import steps
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_archive
 from tests.integration.mapped_step import MappedWorld, Step
 from tests.integration.real_world import expected
 from tools.servers import Database, Postgres
@@ -35,20 +32,11 @@ class World(MappedWorld):
     def prepared(self) -> list[Any]:
         return self.database.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
 
-    def load(self, announced: Any) -> None:
-        for branch in announced["branches"]:
-            assert self.step("load", announced, branch) is True
-
     def finish(self, numbers: list[int]) -> None:
         """Each row once, nothing prepared, nothing delivered from the log again."""
-        self.commit("shop")
-        steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+        self.deliver()
         assert self.ids() == expected(numbers) and self.prepared() == []
-        for number in numbers:
-            found = self.store.checkpoint(self.pipeline, number)
-            assert found.state is CheckpointState.COMPLETED
-            proof = found.votes["shop"].proof
-            assert proof is not None and "redelivered" not in proof.detail
+        self.check_proven(numbers)
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol import steps
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_archive
 from tests.integration.mapped_step import MappedWorld, Step
 from tests.integration.real_world import expected
 from tests.integration.test_mysql_branches_chaos import LEDGER, OF_ROWS
@@ -34,22 +31,16 @@ class Mapped:
         return Step(self.world, self.url, step, stop=stop, **given)
 
     def load(self, announced: Any) -> None:
-        for branch in announced["branches"]:
-            assert self.world.step("load", announced, branch) is True
+        self.world.load(announced)
 
     def finish(self) -> None:
-        self.world.commit("shop")
-        steps.confirm_step(self.world.context(), self.world.config, open_archive(str(self.world.root)))
+        self.world.deliver()
 
     def check(self, numbers: list[int]) -> None:
         """Each row once, nothing prepared, nothing delivered from the log again."""
         assert self.world.ids() == expected(numbers)
         assert self.world.server.sql("XA RECOVER") == []
-        for number in numbers:
-            found = self.world.store.checkpoint(self.world.pipeline, number)
-            assert found.state is CheckpointState.COMPLETED
-            proof = found.votes["shop"].proof
-            assert proof is not None and "redelivered" not in proof.detail
+        self.world.check_proven(numbers)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Standbys(World):
         return [int(pid) for pid in _STARTED.findall(self.log())]
 
     def until_ready(self, count: int = 1) -> int:
-        """So many standbys have been ready; the process of the newest one."""
+        """Wait until this number of standbys has been ready. Return the process of the newest one."""
         self.until(lambda: self.log().count(_READY) >= count, 480)
         return self.standbys()[-1]
 

@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_ft import CheckpointedPipeline, FailureRate, SocketSource
+from airflow_ft import CheckpointedPipeline, FailureRate, SocketSource, StreamGroupOperator
 from airflow_ft.operators import stream
 from airflow_ft.operators.stream import KILLED, StreamingPipelineOperator
 from airflow_ft.protocol.errors import ConfigurationError
@@ -98,6 +98,17 @@ def test_time_outs_of_airflow_that_would_end_a_stream_are_refused(
         with raises(ConfigurationError, "arguments_conflict", argument=argument):
             CheckpointedPipeline(spec(streaming=True), **given)
         CheckpointedPipeline(spec(pipeline="scheduled"), **given)
+
+
+@pytest.mark.parametrize("argument", ["execution_timeout", "dagrun_timeout"])
+def test_operators_that_are_used_one_by_one_refuse_them_too(argument: str) -> None:
+    hour = timedelta(hours=1)
+    of_dag = {argument: hour} if argument == "dagrun_timeout" else {"default_args": {argument: hour}}
+    with DAG("d", schedule=None, **of_dag):  # type: ignore[arg-type]
+        with raises(ConfigurationError, "arguments_conflict", argument=argument):
+            StreamingPipelineOperator(task_id="stream", spec=spec(streaming=True))
+        with raises(ConfigurationError, "arguments_conflict", argument=argument):
+            StreamGroupOperator(task_id="streams", streams=[spec(streaming=True)])
 
 
 def test_a_stream_may_be_exempt_from_a_time_out_of_its_dag() -> None:

@@ -498,6 +498,7 @@ def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(m
     ("make", "code", "fields"),
     [
         (lambda: FilesSink(path="/data"), "argument_unknown", {"argument": "path", "of": "FilesSink"}),
+        (lambda: FilesSink(folder="/data", conn_id="s3"), "argument_unknown", {"argument": "conn_id"}),
         (lambda: FilesSink(), "argument_missing", {"argument": "folder", "of": "FilesSink"}),
         (lambda: MySqlSink("shop.orders"), "argument_unnamed", {"of": "MySqlSink"}),
         (lambda: KafkaSource(["orders"]), "argument_unnamed", {"of": "KafkaSource"}),

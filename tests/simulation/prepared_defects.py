@@ -87,7 +87,7 @@ def rows_of_a_prepared_branch_divided_otherwise_by_a_load(change: Change) -> Non
     schedule=("A1p:32:SLEEP", "A1c:9:YIELD:A1p"),
 )
 def newer_prepared_branches_rolled_back(change: Change) -> None:
-    """R8: an attempt rolls back whatever it finds of its number."""
+    """R8: an attempt rolls back all branches of its number, also newer ones."""
 
     def roll_back(self: Any, db: Any, plan: Any, fence: Fence, kept: Any = None, *, older: bool = False) -> None:
         for name in self._listed(db, fence):

@@ -83,13 +83,13 @@ class Branches:
         return sorted(_name(gid) for gid in self.prepared)
 
     def lose(self) -> None:
-        """Somebody rolls all of them back."""
+        """A person rolls all of them back."""
         self.were_lost = True
         for gid in list(self.prepared):
             self._server.end_prepared(gid, commit=False)
 
     def end_by_hand(self, *, commit: bool) -> None:
-        """Somebody types COMMIT PREPARED, or ROLLBACK PREPARED, for the first one."""
+        """A person types COMMIT PREPARED, or ROLLBACK PREPARED, for the first one."""
         for gid in sorted(self.prepared):
             if gid.number == PROBE_NUMBER:
                 continue

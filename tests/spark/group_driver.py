@@ -1,4 +1,4 @@
-"""Stands for the driver of a group, without a JVM: says and does what the request's pipeline is called."""
+"""A program in place of a group's driver, without a JVM: the name of the pipeline tells it what to do."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ def test_an_output_keeps_the_parts_of_a_line_together_by_stream() -> None:
         output.write("other\n")
     with working_for("a"):
         output.write("half\nsecond\n")
-    output.write("nobody's\n")
+    output.write("of no stream\n")
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         lines = [pair for line in file.read().decode().split("\n")[:-1] for pair in unmarked(line)]
-    assert lines == [("b", "other"), ("a", "first half"), ("a", "second"), ("", "nobody's")]
+    assert lines == [("b", "other"), ("a", "first half"), ("a", "second"), ("", "of no stream")]
 
 
 def test_a_line_of_its_own_is_written_below_an_unfinished_one() -> None:

@@ -62,6 +62,9 @@ class DeltaSink:
     shared: bool = False
     name: str = ""
 
+    meant: ClassVar[Mapping[str, str]] = {
+        "conn_id": 'Remove conn_id. Only a table in S3 has a connection: table="s3://CONNECTION@BUCKET/FOLDER".'
+    }
     kind: ClassVar[str] = "delta"
     conn_id: ClassVar[str] = ""
     strategy: ClassVar[str] = "commit"

@@ -74,6 +74,9 @@ class FilesSink:
     success_file: bool = False
     name: str = ""
 
+    meant: ClassVar[Mapping[str, str]] = {
+        "conn_id": 'Remove conn_id. Only a folder in S3 has a connection: folder="s3://CONNECTION@BUCKET/FOLDER".'
+    }
     kind: ClassVar[str] = "files"
     conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise] = STRATEGIES["rename"].promise

@@ -64,6 +64,7 @@ class PaimonSink:
     shared: bool = False
     name: str = ""
 
+    meant: ClassVar[Mapping[str, str]] = {"conn_id": "Remove conn_id: a Paimon table needs no connection."}
     kind: ClassVar[str] = "paimon"
     conn_id: ClassVar[str] = ""
     strategy: ClassVar[str] = "commit"

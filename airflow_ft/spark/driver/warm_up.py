@@ -110,21 +110,10 @@ def _run(spark: SparkSession, place: Path, source: Path, is_over: Callable[[], b
             watch = threading.Thread(target=end, name=_NAME, daemon=True)
             watch.start()
             try:
-                _Own(request, place / RESULT, spark.newSession()).run()
+                Attempt(request, place / RESULT, None, start=spark.newSession).run()
             finally:
                 done.set()
                 watch.join()
-
-
-class _Own(Attempt):
-    """An attempt in a session that is there."""
-
-    def __init__(self, request: StageRequest, report: Path, spark: SparkSession) -> None:
-        super().__init__(request, report, None)
-        self._own = spark
-
-    def _session(self) -> SparkSession:
-        return self._own
 
 
 def _load_kafka(spark: SparkSession) -> None:

@@ -107,13 +107,15 @@ def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Ca
 
 def was_stopped(store: DecisionLog, pipeline: str, run: RunKey, since: datetime | None) -> bool:
     """Return whether the stream ended on request in this run, since the run began or was cleared."""
-    with suppress(KeyError):
-        row = store.run(pipeline, run)
-        is_over = row is not None and row.staged and store.pipeline(pipeline).turn != run
-        if is_over and row is not None and since is not None and row.stage_began is not None:
-            is_of_run = row.stage_began > since
-            return is_of_run and not store.unsettled(pipeline) and not stops(store, pipeline)  # one may be unanswered
-    return False
+    try:
+        row, turn = store.run(pipeline, run), store.pipeline(pipeline).turn
+    except KeyError:
+        return False
+    if since is None or row is None or not row.staged or turn == run:
+        return False
+    if row.stage_began is None or row.stage_began <= since:
+        return False
+    return not store.unsettled(pipeline) and not stops(store, pipeline)  # one may be unanswered
 
 
 def given_up(store: DecisionLog, pipeline: str, run: RunKey, task_id: str, since: datetime | None) -> Failure | None:
