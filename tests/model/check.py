@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 MODELS = {
     "commit_point": 100_000,
     "two_phase": 100_000,
+    "mapped": 2_000_000,
     "token": 100_000,
     "stream": 500_000,
     "modes": 20_000,
@@ -56,6 +57,10 @@ RULES = (
     Rule("NOTA_IS_NO_PROOF", "two_phase"),
     Rule("MARKER_IN_BRANCH", "two_phase"),
     Rule("TOMBSTONE_AFTER_ABORT", "two_phase", calls=2),
+    Rule("LOAD_LOOKS_AGAIN", "mapped"),
+    Rule("OWN_RANK_STAYS", "mapped"),
+    Rule("VOTE_OF_NEWEST", "mapped"),
+    Rule("WHOLE_LOOKS_FOR_ALL", "mapped", calls=2),
     Rule("KAFKA_NEVER_DECIDES", "token"),
     Rule("VANISHED_IS_LOST", "token"),
     Rule("TOKEN_BIRTH", "token"),

@@ -52,6 +52,20 @@
 #define TOMBSTONE_AFTER_ABORT 1
 #endif
 
+/* mapped.pml */
+#ifndef LOAD_LOOKS_AGAIN                /* a branch looks at the head after it has taken the place of its marker */
+#define LOAD_LOOKS_AGAIN 1
+#endif
+#ifndef OWN_RANK_STAYS                  /* no process rolls back what the announced attempt has prepared */
+#define OWN_RANK_STAYS 1
+#endif
+#ifndef VOTE_OF_NEWEST                  /* the log takes a vote of the newest attempt only */
+#define VOTE_OF_NEWEST 1
+#endif
+#ifndef WHOLE_LOOKS_FOR_ALL             /* the whole's marker waits for the markers of all branches */
+#define WHOLE_LOOKS_FOR_ALL 1
+#endif
+
 /* token.pml */
 #ifndef KAFKA_NEVER_DECIDES             /* Kafka sends after the decision of the log only */
 #define KAFKA_NEVER_DECIDES 1
