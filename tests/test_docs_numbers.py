@@ -84,7 +84,7 @@ TEXTS = {
     "recovery": [f"More than {refused.MAX_ROWS:,} refused rows", f"`orphan_age` ({MINUTES} minutes)"],
     "restarts": [
         f"tried again {USUAL.attempts} times, {SECONDS} seconds apart",
-        f"`retries`, {OF_A_STREAM.attempts:,} after {SECONDS} seconds",
+        f"`retries`, {OF_A_STREAM.attempts:,} after {OF_A_STREAM.delay.seconds} seconds",
     ],
     "savepoints": [f"at most {savepoints.MOST} savepoints"],
     "security": [f"its newest {access.NEWEST} checkpoints"],

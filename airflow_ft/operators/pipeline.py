@@ -72,7 +72,8 @@ class CheckpointedPipeline(TaskGroup):
         from_params: use the fields of `pipeline_params` in a run's trigger form, which are the DAG's params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
-            and of groups around this one. By default there are 3 retries (1,000 of a stream), 15 seconds apart.
+            and of groups around this one. By default there are 3 retries, 15 seconds apart; a stream has
+            5,000, 3 seconds apart.
 
     The other arguments are those of Airflow's TaskGroup, and what Airflow's operators have in common: `retries`,
     `retry_delay`, `pool`, `queue`, `execution_timeout`, `priority_weight`, callbacks and the like. These are given to

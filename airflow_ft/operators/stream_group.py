@@ -57,7 +57,7 @@ class StreamGroupOperator(BaseOperator):
     Args:
         streams: the pipelines, each a `PipelineSpec` with `streaming=True`.
 
-    The other arguments are those of Airflow's operators. By default there are 1,000 retries, 15 seconds apart. A retry
+    The other arguments are those of Airflow's operators. By default there are 5,000 retries, 3 seconds apart. A retry
     starts no stream that was stopped or has failed in this run. A new run does, and a cleared task.
 
     Result: by pipeline, as that of `ConfirmOperator`.

@@ -11,8 +11,11 @@ from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart,
 USUAL = FixedDelay(attempts=3, delay=timedelta(seconds=15))
 """The default. This package is made for killed tasks, so it retries them soon."""
 
-OF_A_STREAM = FixedDelay(attempts=1000, delay=timedelta(seconds=15))
-"""The default for the task of a stream, which runs for weeks and is retried when its worker dies."""
+OF_A_STREAM = FixedDelay(attempts=5000, delay=timedelta(seconds=3))
+"""The default for the task of a stream, which runs for weeks and is retried when its worker dies.
+
+Until the retry nothing is delivered.
+"""
 
 
 def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:

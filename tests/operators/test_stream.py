@@ -26,7 +26,7 @@ def test_a_group_has_the_one_task_and_airflow_retries_it_by_its_own_count() -> N
     [task] = dag.tasks
     assert isinstance(task, StreamingPipelineOperator) and task is group.confirmed
     assert task.task_id == "orders.stream"
-    assert (task.retries, task.retry_delay) == (1000, timedelta(seconds=15)), "`restart` is for what is in its task"
+    assert (task.retries, task.retry_delay) == (5000, timedelta(seconds=3)), "`restart` is for what is in its task"
 
 
 def test_what_the_dag_says_of_retries_goes_before() -> None:

@@ -29,7 +29,7 @@ def group(*streams: Any, **arguments: Any) -> StreamGroupOperator:
 
 def test_it_is_one_task_with_the_assets_of_all_and_the_retries_of_a_stream() -> None:
     task = group(stream("orders"), stream("returns"))
-    assert (task.retries, task.retry_delay) == (1000, timedelta(seconds=15))
+    assert (task.retries, task.retry_delay) == (5000, timedelta(seconds=3))
     names = [getattr(outlet, "uri", "") for outlet in task.outlets]
     assert {"airflow-ft://orders/", "airflow-ft://returns/"} <= set(names)
     assert task.pipelines == ("orders", "returns")
