@@ -12,6 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,8 +35,10 @@ from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.refused import Refused, has_rows
 from airflow_ft.wal.filesystem import filesystem, link_file
 
-_AT_ONCE = 128 << 20
-"""Bytes of rows in memory that become a file, or one for each partition. Smaller files take more CPU time."""
+_AT_ONCE = 64 << 20
+"""Bytes of rows in memory that become a file, or one for each partition."""
+_WRITERS = 2
+"""Threads that write files, while the next rows are read. So three times `_AT_ONCE` are in memory at most."""
 _CHUNK = 1 << 20
 
 Kept = MutableMapping[tuple[int, int], list[DataFile]]
@@ -62,7 +65,7 @@ class Rows(TableRows):
         if dead_letters is None and made_for in self.kept:  # another writer was faster: the files are still right
             self.files = self.kept[made_for]
         else:
-            self.files = list(self._written([each for each in readers if has_rows(each, self.sink)], dead_letters))
+            self.files = self._written([each for each in readers if has_rows(each, self.sink)], dead_letters)
             if dead_letters is None:
                 self.kept[made_for] = self.files
         return sum(each.record_count for each in self.files)
@@ -86,35 +89,55 @@ class Rows(TableRows):
             with suppress(Exception):  # `remove_orphan_files` does it too
                 self.version.table.io.delete(location)
 
-    def _written(self, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> Iterator[DataFile]:
-        for reader in readers:
-            adopted = self._adoptable(reader, len(readers))
-            waiting: list[pa.RecordBatch] = []
-            size = 0
-            for file in reader.files(self.sink):
-                if file in adopted:
-                    yield self._adopted(reader, file)
-                    continue
-                for rows in self._taken(reader, file, dead_letters):
-                    waiting.append(rows)
-                    size += rows.nbytes
-                    if size >= min(self.file_bytes, _AT_ONCE):
-                        yield from self._of(waiting)
-                        waiting, size = [], 0
-            yield from self._of(waiting)
+    def _written(self, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> list[DataFile]:
+        files: list[DataFile] = []
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="airflow-ft-iceberg") as pool:
+            writing: list[Future[list[DataFile]]] = []
+            for reader in readers:
+                for item in self._chunks(reader, len(readers), dead_letters):
+                    if isinstance(item, DataFile):
+                        files.append(item)
+                        continue
+                    if len(writing) == _WRITERS:
+                        files += writing.pop(0).result()
+                    writing.append(pool.submit(self._of, item))
+            for each in writing:
+                files += each.result()
+        return files
 
-    def _of(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFile]:
-        """Rows as files, one a partition."""
+    def _chunks(
+        self, reader: SegmentReader, segments: int, dead_letters: Refused | None
+    ) -> Iterator[DataFile | list[pa.RecordBatch]]:
+        """Yield the files that are adopted, and rows that become files."""
+        adopted = self._adoptable(reader, segments)
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for file in reader.files(self.sink):
+            if file in adopted:
+                yield self._adopted(reader, file)
+                continue
+            for rows in self._taken(reader, file, dead_letters):
+                waiting.append(rows)
+                size += rows.nbytes
+                if size >= min(self.file_bytes, _AT_ONCE):
+                    yield waiting
+                    waiting, size = [], 0
+        if waiting:
+            yield waiting
+
+    def _of(self, batches: Sequence[pa.RecordBatch]) -> list[DataFile]:
+        """Write rows as files, one a partition."""
         given = sum(each.num_rows for each in batches)
         if not given:
-            return
-        table, written = self.version.table, 0
+            return []
+        table = self.version.table
         rows = pa.Table.from_batches(batches)
+        found: list[DataFile] = []
         for file in _dataframe_to_data_files(table.metadata, rows, table.io, uuid.UUID(self._name), self._count):  # type: ignore[arg-type]
             self._made.append(file.file_path)
-            written += file.record_count
-            yield file
-        self._require(written, given)
+            found.append(file)
+        self._require(sum(file.record_count for file in found), given)
+        return found
 
     # --- files of the log --------------------------------------------------------------------------------------------
 
