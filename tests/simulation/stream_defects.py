@@ -28,6 +28,8 @@ STOPPED = NAMED["a stream that a person stops"]
 AHEAD = NAMED["a stream that runs ahead"]
 FAILING = NAMED["a stream, the job fails"]
 PAUSING = NAMED["a stream that pauses between checkpoints"]
+JUMPING = NAMED["a stream that pauses, clocks jump"]
+BACK = ("A1o:135:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL")
 
 
 # --- what expires -----------------------------------------------------------------------------------------------
@@ -232,6 +234,11 @@ def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Chan
         return self._store.now() if read(self) is not None else None
 
     change(idle.Idle, "read_as_of", now)
+
+
+@defect(JUMPING, "I9", schedule=BACK)
+def a_wall_clock_whose_steps_nobody_notices(change: Change) -> None:
+    change(idle.Idle, "_has_stepped", lambda self: False)
 
 
 @defect(GATES, "I9", at=1339)

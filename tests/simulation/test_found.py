@@ -160,6 +160,11 @@ FOUND = {
         "a drain by a run that reads nothing new",
         ["A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:68:YIELD:A1dq2~6"],
     ),
+    # The wall clock went back, so what was noted afterwards seemed to be from before Spark's last look at its source.
+    "a_clock_that_goes_back_vouches_for_nothing_that_came_after_sparks_last_look": (
+        "a stream that pauses, clocks jump",
+        ["A1o:135:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL"],
+    ),
 }
 
 

@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 
 _RECORD_SECONDS = 5.0
 _MARKS = 30  # Spark reports an interval some time after it
+_STEP_SECONDS = 0.1
+"""A smaller step of the wall clock is not noticed, so marks keep this distance from an interval."""
+_AFTER_A_STEP = 60.0  # seconds in which reports from before the step may arrive
 
 
 class Idle:
     """Intervals in which Spark found nothing new; `listening` hears of them.
 
-    Their times are of the JVM's clock, which is this machine's. What the decision log's clock said before one of them
-    began was before it.
+    Their times are of the JVM's wall clock, which is this machine's. What the decision log's clock said before one of
+    them began was before it. After a step of the wall clock that order is unknown: all marks are dropped, and none is
+    made until the reports from before the step have arrived.
     """
 
     def __init__(self, store: QueryLog) -> None:
         self._store = store
+        self._offset = _offset()
+        self._usable_from = 0.0
         self._recorded = 0.0
         self._seen = 0.0
         self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
@@ -57,12 +63,24 @@ class Idle:
 
         To be called again and again: it notes the time, to be compared with an interval that begins later.
         """
-        before = [at for wall, at in self._marks if wall < self._seen]
-        while self._marks and self._marks[0][0] < self._seen:
+        if self._has_stepped() or time.monotonic() < self._usable_from:
+            return None
+        before = [at for wall, at in self._marks if wall < self._seen - _STEP_SECONDS]
+        for _ in before:
             self._marks.popleft()
         at = self._store.now()
         self._marks.append((time.time(), at))
         return before[-1] if before else None
+
+    def _has_stepped(self) -> bool:
+        """Return whether the wall clock has made a step. Then nothing of before is kept."""
+        offset = _offset()
+        if abs(offset - self._offset) < _STEP_SECONDS:
+            return False
+        self._offset, self._usable_from = offset, time.monotonic() + _AFTER_A_STEP
+        self._marks.clear()
+        self._seen = 0.0
+        return True
 
     def is_due(self) -> bool:
         """Not each time: a stream that waits need not write."""
@@ -70,6 +88,15 @@ class Idle:
             return False
         self._recorded = time.monotonic()
         return True
+
+
+def _offset() -> float:
+    """Return the wall clock's distance from the monotonic clock, read when no other thread came in between."""
+    for _ in range(100):
+        before, wall, after = time.monotonic(), time.time(), time.monotonic()
+        if after - before < _STEP_SECONDS / 2:
+            break
+    return wall - before
 
 
 class _Listener:
