@@ -43,3 +43,12 @@ class Announcement:
             and (self.number, self.epoch, self.attempt) == (checkpoint.number, epoch, vote.attempt)
             and vote.prepared != vote.attempt
         )
+
+    def has_voted(self, checkpoint: Checkpoint, epoch: int) -> bool:
+        """Return whether this attempt, of this epoch, has voted, and none has begun after it."""
+        vote = checkpoint.votes.get(self.participant)
+        return (
+            vote is not None
+            and (self.number, self.epoch) == (checkpoint.number, epoch)
+            and vote.prepared == vote.attempt == self.attempt
+        )

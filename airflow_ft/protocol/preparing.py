@@ -38,6 +38,8 @@ class Preparing(Settling):
         wanted = wants_vote(checkpoint, participant) or (again and checkpoint.state is S.PREPARED)
         if plan is None or participant not in plan.names or not wanted:
             return checkpoint
+        if announced is not None and announced.has_voted(checkpoint, self.epoch) and not again:
+            return checkpoint  # a newer attempt would roll back all that others have loaded
         notes: Mapping[str, Any] | None = None
         attempt = 0
         if announced is not None and announced.holds(checkpoint, self.epoch):

@@ -99,6 +99,48 @@ def test_an_announcement_cleared_alone_does_not_take_a_vote_back_for_good(mix: M
     confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
 
 
+def test_a_repeated_prepare_keeps_the_branches_that_were_voted_upon(mix: Mix) -> None:
+    """Its first try has voted and died, and the other participant has not voted."""
+    stage(mix, 12)
+    recover_step(mix.context())
+    server = mix.databases["first"].server
+    announced = announce_step(mix.context(), mix.delivery, CONFIG, A)
+    assert announced is not None
+    for branch in announced.branches:
+        assert load_step(mix.context(), announced, branch)
+    prepare_step(mix.context(), mix.delivery, CONFIG, A, announced)
+    loaded = sorted(server.sql("XA RECOVER"))
+    assert len(loaded) == len(announced.branches)
+    prepare_step(mix.context(2), mix.delivery, CONFIG, A, announced)
+    assert sorted(server.sql("XA RECOVER")) == loaded
+    prepare_step(mix.context(), mix.delivery, CONFIG, B)
+    for name in mix.delivery.names:
+        commit_step(mix.context(), name)
+    confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
+    proof = mix.store.checkpoint(mix.pipeline, announced.number).votes[A].proof
+    assert proof is not None and "redelivered" not in proof.detail
+
+
+def test_a_load_finds_a_branch_that_a_person_has_committed(mix: Mix) -> None:
+    stage(mix, 12)
+    recover_step(mix.context())
+    server = mix.databases["first"].server
+    announced = announce_step(mix.context(), mix.delivery, CONFIG, A)
+    assert announced is not None and load_step(mix.context(), announced, "0001")
+    [(*_, name)] = server.sql("XA RECOVER FORMAT='SQL'")
+    server.sql(f"XA COMMIT {name}")
+    assert load_step(mix.context(2), announced, "0001"), "it is there, and needs no other try"
+    for branch in announced.branches[1:]:
+        assert load_step(mix.context(), announced, branch)
+    prepare_step(mix.context(), mix.delivery, CONFIG, A, announced)
+    prepare_step(mix.context(), mix.delivery, CONFIG, B)
+    for name in mix.delivery.names:
+        commit_step(mix.context(), name)
+    confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
+    for database in mix.databases.values():
+        assert database.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM orders") == [(12, 12)]
+
+
 def test_a_load_whose_epoch_is_over_gives_up_at_once(mix: Mix) -> None:
     """Its retries would be fenced again, and `prepare` would wait for them."""
     stage(mix, 12)

@@ -68,18 +68,18 @@ class SharedXaParticipant(XaParticipant):
     def load(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
         """Store one branch, or find it among the prepared ones."""
         with self._explaining():
-            return self._persist(
+            there = self._persist(
                 f"loading branch {branch}", plan, lambda tries: self._joined(plan, fence, notes, [branch], tries)
             )
+            return there is not None
 
     def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Load what is missing; when it returns notes, all branches are durable and no session works on one."""
 
         def conclude(tries: int) -> Mapping[str, Any] | None:
-            there = self._there_already(plan, fence)
             slices = self._slices(plan)
-            labels = [part.label for part in slices if part.label not in there]
-            if not self._joined(plan, fence, notes, labels, tries):
+            there = self._joined(plan, fence, notes, [part.label for part in slices], tries)
+            if there is None:
                 return None
             return voted({name: note for name, note in notes.items() if name != SESSION}, fence, slices, there)
 
@@ -87,15 +87,17 @@ class SharedXaParticipant(XaParticipant):
 
     # --- a branch of an announced attempt -------------------------------------------------------------------------
 
-    def _joined(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], tries: int) -> bool:
+    def _joined(
+        self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], tries: int
+    ) -> list[str] | None:
         return self._in_some_way(tries, lambda way: self._join(plan, fence, notes, labels, way, tries))
 
     def _join(
         self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], way: Way, tries: int
-    ) -> bool:
-        """Prepare those of these branches that are not prepared. False: the head no longer names the announcement.
+    ) -> list[str] | None:
+        """Prepare those of these branches that are not there. None: the head no longer names the announcement.
 
-        FencedError when a newer attempt begins meanwhile.
+        Returns branches that were committed by hand. FencedError when a newer attempt begins meanwhile.
         """
         ledger = self._ledger(plan.pipeline)
         announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
@@ -104,19 +106,21 @@ class SharedXaParticipant(XaParticipant):
             # Newer: an attempt at this number, or at another one. Or a request of the announcement came late, and the
             # head names another nonce of it.
             if head is not None and head.installation == fence.installation and head.rank > fence.rank:
-                return False
+                return None
             check_owner(head, fence)
             assert head is not None  # check_owner raises
             if head.rank != fence.rank or digest_of(head.session) != notes[SESSION]:
-                return False
+                return None
             self._nonce = head.session
-            parts = self._parts(plan, fence, [part for part in self._slices(plan) if part.label in labels])
+            there = self._there_already(plan, fence)  # behind the head: a later `commit` makes branches visible, too
+            lacks = [part for part in self._slices(plan) if part.label in labels and part.label not in there]
+            parts = self._parts(plan, fence, lacks)
             self._end_sessions(session, ledger, fence, list(parts), tries)
             lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
             if lacking:
                 self._fitting(session, plan, announced, way, judge=True)
         self._prepare_side_by_side(plan, fence, parts, lacking, way, announced)
-        return True
+        return there
 
     def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid], tries: int) -> None:
         """End sessions of other processes that work on these branches, and lost ones of this process."""
