@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import READING
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.performing import Asked
 
 
-class ActingOperator(BaseOperator):
+class ActingOperator(BaseOperator, metaclass=NamedArguments):
     """Acts on a pipeline by its name, from any DAG.
 
     Args:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.barriers import check_pipelines
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import refuse_test_run, task_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class InjectBarrierOperator(BaseOperator):
+class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
     """Puts a barrier into pipelines: everything that is in their sources now is before it.
 
     One write injects it into all of them, or into none, at one moment of the decision log's clock. A pipeline that the

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 
 from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls, own_stage, tasks_beside
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
@@ -38,7 +39,7 @@ A_TEST = (
 )
 
 
-class CheckpointOperator(BaseOperator):
+class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     """Base of the pipeline's tasks.
 
     A `TerminalError` fails the task at once, a `TransientError` lets Airflow try again; both keep their message.

@@ -33,6 +33,7 @@ from airflow_ft.protocol.arguments import (
     raising_at_the_caller,
     refuse_object,
     shown,
+    unnamed_arguments,
 )
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name, plan_delivery
@@ -103,13 +104,15 @@ class CheckpointedPipeline(TaskGroup):
     def __init__(
         self,
         spec: PipelineSpec | None = None,
-        *,
+        *unnamed: Any,
         delivery: str = "tasks",
         from_params: bool = False,
         group_id: str | None = None,
         default_args: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
+        if unnamed:
+            raise unnamed_arguments("CheckpointedPipeline", ["pipeline", "job"])
         if alone := [name for name in arguments if name in _OF_ONE_TASK]:
             raise ConfigurationError(
                 f"{alone[0]} is an argument of a single task, and CheckpointedPipeline has several.",

@@ -15,6 +15,7 @@ from airflow_ft.operators.base import A_TEST, opened_run
 from airflow_ft.operators.emitting import declare_inlets, declare_outlets, emit
 from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls
 from airflow_ft.operators.recover import rewinding
 from airflow_ft.operators.reporting import report_lineage
@@ -44,7 +45,7 @@ _FIELDS = tuple(name for name in StreamingPipelineOperator.template_fields if na
 _RETRIES = airflow_arguments(OF_A_STREAM)
 
 
-class StreamGroupOperator(BaseOperator):
+class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
     """Run several small streams in one task and one Spark driver. Each is a pipeline of its own.
 
     Each stream has its own checkpoints, epoch, restart strategy and place on the page. A stream that fails or is

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_ft.operators.failing import fail
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import metrics, settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import judged
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RecoverAllOperator(BaseOperator):
+class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
     """Settle checkpoints that have been in doubt for `orphan_age` in all pipelines of a decision log, and report their
     health.
 

@@ -102,6 +102,23 @@ def unknown_argument(
     )
 
 
+def unnamed_arguments(of: str, meant: Sequence[str]) -> ConfigurationError:
+    """Return the error for arguments without names. `meant` are some that it has."""
+    return ConfigurationError(
+        f"{of} takes its arguments by name.",
+        code="argument_unnamed",
+        remedy=f"Write {of}({', '.join(f'{each}=...' for each in meant)}).",
+        of=of,
+    )
+
+
+def missing_argument(name: str, of: str) -> ConfigurationError:
+    """Return the error for an argument that is needed."""
+    return ConfigurationError(
+        f"{name} of {of} is missing.", code="argument_missing", remedy=f"Give {name}=...", argument=name, of=of
+    )
+
+
 def raising_at_the_caller(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a constructor: Airflow shows the last two frames of a ConfigurationError, one being the DAG's line."""
 
@@ -130,25 +147,14 @@ def by_name(cls: type[T]) -> type[T]:
     def create(self: T, *unnamed: Any, **named: Any) -> None:
         if unnamed:
             meant = [*needed, *(each for each in known if each not in needed)][: len(unnamed)]
-            raise ConfigurationError(
-                f"{name} takes its arguments by name.",
-                code="argument_unnamed",
-                remedy=f"Write {name}({', '.join(f'{each}=...' for each in meant)}).",
-                of=name,
-            )
+            raise unnamed_arguments(name, meant)
         for each in named:
             if each not in known:
                 remedy = getattr(cls, "meant", {}).get(each, "")
                 raise unknown_argument(each, known, f"{name} has", remedy=remedy, of=name)
         for each in needed:
             if each not in named:
-                raise ConfigurationError(
-                    f"{each} of {name} is missing.",
-                    code="argument_missing",
-                    remedy=f"Give {each}=...",
-                    argument=each,
-                    of=name,
-                )
+                raise missing_argument(each, name)
         created(self, **named)
 
     cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]

@@ -12,6 +12,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
+from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import plain_utc
 from airflow_ft.protocol.arguments import check_type, wrong
@@ -27,7 +28,7 @@ _KEPT = "airflow_ft_gate"
 """Key under which Airflow keeps the point that the first look fixed."""
 
 
-class GateSensor(BaseSensorOperator):
+class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     """Base of the sensors. What opens one is final, so nothing is asked again after its trigger has fired.
 
     Args:

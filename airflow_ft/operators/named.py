@@ -1,0 +1,62 @@
+"""Arguments of operators and sensors: a wrong one is a ConfigurationError that names it, and the line of the DAG."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from airflow.sdk.bases.operator import BaseOperatorMeta
+
+from airflow_ft.protocol.arguments import closest, missing_argument, unknown_argument, unnamed_arguments
+from airflow_ft.protocol.errors import ConfigurationError
+
+
+class NamedArguments(BaseOperatorMeta):
+    """Metaclass of operators and sensors. Airflow itself would raise a TypeError without a fix."""
+
+    def __call__(cls, *unnamed: Any, **named: Any) -> Any:
+        """Create the operator.
+
+        Raises:
+            ConfigurationError: an argument has no name, does not exist, is missing, or has a wrong value.
+        """
+        try:
+            return cls._created(*unnamed, **named)
+        except ConfigurationError as error:  # Airflow shows the last two frames, one being the DAG's line
+            raise error.with_traceback(None) from error.__cause__
+
+    def _created(cls, *unnamed: Any, **named: Any) -> Any:
+        own, usual = _arguments(cls)
+        known = {**usual, **own}
+        if unnamed:
+            raise unnamed_arguments(cls.__name__, ["task_id", *(name for name, must in own.items() if must)])
+        for name in named:
+            if name not in known and not name.startswith("_"):  # `_airflow_from_mapped`
+                close = closest(name, list(own)) or get_close_matches(name, usual, 1)
+                remedy = f"Did you mean {close[0]}?" if close else ""
+                raise unknown_argument(name, list(own), f"{cls.__name__} has", remedy=remedy, of=cls.__name__)
+        try:
+            return super().__call__(**named)
+        except TypeError as error:
+            # Only Airflow knows what the default_args of DAG and groups give.
+            if "missing" in str(error):
+                for name in re.findall(r"'(\w+)'", str(error)):
+                    if name in known and name not in named:
+                        raise missing_argument(name, cls.__name__) from None
+            raise
+
+
+def _arguments(cls: type) -> tuple[dict[str, bool], dict[str, bool]]:
+    """Return the arguments that this package gives an operator, and those of Airflow; True: it needs the argument."""
+    own: dict[str, bool] = {}
+    usual: dict[str, bool] = {}
+    for each in cls.__mro__:
+        if "__init__" not in vars(each):
+            continue
+        found = usual if each.__module__.startswith("airflow.") else own
+        for name, argument in inspect.signature(each.__init__).parameters.items():  # type: ignore[misc]
+            if name != "self" and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+                found.setdefault(name, argument.default is argument.empty)
+    return own, usual
