@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.kafka import held
-from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.content import PlanContent
+from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.shared_slots import SharedHeldParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tests.simulation.defect import NAMED, Change, defect
@@ -35,7 +35,9 @@ def note_left_before_the_token(change: Change) -> None:
     """The note is there as soon as the rows are: who dies in between leaves rows without their token."""
     write, leave = Transaction.write, SharedHeldParticipant._leave
 
-    def early(self: SharedHeldParticipant, slot: Any, plan: Any, fence: Fence, hold: Any, into: Any, *rest: Any) -> None:
+    def early(
+        self: SharedHeldParticipant, slot: Any, plan: Any, fence: Fence, hold: Any, into: Any, *rest: Any
+    ) -> None:
         def writing(transaction: Transaction, token: Any) -> None:
             identity = transaction.identity()
             note = {"producer_id": identity.producer_id, "epoch": identity.epoch, "topics": dict(token.topics)}

@@ -188,7 +188,15 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {"xa", "prepared", "slots", "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
+        several = {
+            "xa",
+            "prepared",
+            "slots",
+            "disk",
+            "bucket",
+            "model",
+            *(["mysql"] if "set aside" in self.person else []),
+        }
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 

@@ -52,9 +52,10 @@ HELD = "held"  # the note that names the open transactions, by transactional id
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """How a slot of an announced attempt is held. `leave` keeps what names its transaction; all rows are in it by then.
+    """Holding a slot of an announced attempt.
 
-    `yields`: another process that takes the transactional id keeps it.
+    `leave` is called with what names the transaction, when rows and token are acknowledged. `yields`: if another
+    process takes the transactional id, this one gives up.
     """
 
     leave: Callable[[Mapping[str, Any]], None]

@@ -1,7 +1,7 @@
 """Slots of an announced attempt, filled by several processes (docs/adr/0038-mapped-delivery.md).
 
-The token's head names the attempt. A process that fills a slot's transaction leaves a note of its identity, (producer
-id, epoch), when every record and the token are acknowledged: as the offset of one more group, outside of the
+The token's head names the attempt. When every record and the token are acknowledged, the process that fills a slot
+leaves a note: the transaction's identity, (producer id, epoch). It is the offset of one more group, outside of the
 transaction. Another process counts a transaction only if the note and its coordinator name the same one, and if it is
 open. A transaction without such a note may lack rows, so it is initialised and filled again. A note alone proves
 nothing, and is never taken back.
