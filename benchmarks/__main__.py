@@ -96,6 +96,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "cpu": cpu.cpu,
     "branches": into_mysql.branches,
     "mapped": into_branches.mapped,
+    "mapped-kafka": into_branches.mapped_kafka,
     "postgres-branches": into_postgres.branches,
 }
 # Left out of a quick run, unless they are asked for.
@@ -111,6 +112,7 @@ LONG = frozenset(
         "in-doubt",
         "latency",
         "mapped",
+        "mapped-kafka",
         "postgres-branches",
         "savepoints",
         "streams",

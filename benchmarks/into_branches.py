@@ -1,4 +1,4 @@
-"""WAL -> MySQL by several processes: each loads a branch of one checkpoint, as mapped tasks do."""
+"""WAL -> MySQL, Kafka by several processes: each loads a branch of one checkpoint, as mapped tasks do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.bench import Bench
 from benchmarks.beside import used_by
 from benchmarks.data import segment
+from benchmarks.into_kafka import PARTITIONS, kafka_job
 from benchmarks.into_mysql import mysql_job
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 
@@ -21,21 +22,30 @@ def mapped(bench: Bench) -> list[Comparison]:
     """Two comparisons a server: seconds by processes, and the CPU time of a row."""
     found = []
     for server in (bench.servers.mariadb, bench.servers.mysql):
-        shared = Shared(bench, server)
-        seconds = [Contender(f"{n} processes", shared.run(n)) for n in PROCESSES]
         title = f"WAL -> {server.name}, {BRANCHES} branches of `xa`, loaded by processes"
-        claims = [
-            Claim(f"{server.name}, `xa`: {n} processes against one", f"{n} processes", ("1 processes",), None)
-            for n in PROCESSES[1:]
-        ]
-        found.append(Comparison(f"mapped/{server.name}", title, seconds, claims, rows=bench.rows))
-        costs = [
-            Contender(f"{n} processes, {what}", shared.cost(n, what), warm_up=0)
-            for n in PROCESSES
-            for what in ("clients", "server")
-        ]
-        found.append(Comparison(f"mapped-cpu/{server.name}", f"CPU time of a row, {title}", costs, [], unit="us"))
+        found += _by_processes(bench, Shared(bench, server), server.name, title)
     return found
+
+
+def mapped_kafka(bench: Bench) -> list[Comparison]:
+    """The same for slots of Kafka's strategy `held`."""
+    return _by_processes(bench, SharedSlots(bench), "kafka", f"WAL -> Kafka, {BRANCHES} slots of `held`, by processes")
+
+
+def _by_processes(bench: Bench, shared: Shared, name: str, title: str) -> list[Comparison]:
+    seconds = [Contender(f"{n} processes", shared.run(n)) for n in PROCESSES]
+    claims = [
+        Claim(f"{name}: {n} processes against one", f"{n} processes", ("1 processes",), None) for n in PROCESSES[1:]
+    ]
+    costs = [
+        Contender(f"{n} processes, {what}", shared.cost(n, what), warm_up=0)
+        for n in PROCESSES
+        for what in ("clients", "server")
+    ]
+    return [
+        Comparison(f"mapped/{name}", title, seconds, claims, rows=bench.rows),
+        Comparison(f"mapped-cpu/{name}", f"CPU time of a row, {title}", costs, [], unit="us"),
+    ]
 
 
 class Shared:
@@ -53,8 +63,7 @@ class Shared:
         """Seconds from `announce` to the proof: `announce`, the loads side by side, `conclude`, `commit`."""
 
         def run() -> float:
-            self._bench.empty_table(self._server)
-            job = mysql_job(self._bench, self._server, self._segment, "xa", {"branches": BRANCHES})
+            job = self._job()
             first, working = self._workers[0], self._workers[:processes]
             pids = [worker.pid for worker in working]
             before = sum(map(used_by, pids)), used_by(self._server.pid)
@@ -78,7 +87,7 @@ class Shared:
             after = sum(map(used_by, pids)), used_by(self._server.pid)
             for what, late, early in zip(("clients", "server"), after, before, strict=True):
                 self._used[processes, what] = (late - early) * 1e6 / self._bench.rows
-            self._bench.check_table(self._server, f"{processes} processes")
+            self._check(f"{processes} processes")
             return seconds
 
         return run
@@ -86,3 +95,30 @@ class Shared:
     def cost(self, processes: int, what: str) -> Callable[[], float]:
         """Microseconds of CPU of a row in the newest run with this number of processes."""
         return lambda: self._used[processes, what]
+
+    def _job(self) -> Any:
+        self._bench.empty_table(self._server)
+        return mysql_job(self._bench, self._server, self._segment, "xa", {"branches": BRANCHES})
+
+    def _check(self, who: str) -> None:
+        self._bench.check_table(self._server, who)
+
+
+class SharedSlots(Shared):
+    """The broker. A slot sends whole files, so there are as many as slots; each run fills a new topic."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._server = bench, bench.servers.kafka
+        name = f"shared-kafka-{next(bench.servers.numbers)}"
+        self._segment = segment(bench.folder / "wal", name, {"orders": bench.records}, files=BRANCHES)
+        self._workers = [bench.servers.worker("benchmarks.delivering") for _ in range(max(PROCESSES))]
+        self._used = {}
+
+    def _job(self) -> Any:
+        self._topic = f"bench-{next(self._bench.servers.numbers)}"
+        self._server.create_topic(self._topic, PARTITIONS)
+        return kafka_job(self._bench, self._segment, self._topic, "held", BRANCHES)
+
+    def _check(self, who: str) -> None:
+        self._bench.check_topic(self._topic, who)
+        self._server.delete_topic(self._topic)

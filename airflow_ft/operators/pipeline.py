@@ -69,7 +69,8 @@ class CheckpointedPipeline(TaskGroup):
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
         delivery: "tasks": one task prepares a checkpoint for each connection. "mapped": mapped tasks load the branches
             of a large checkpoint side by side, on any worker, before `prepare` votes. For `MySqlSink(strategy="xa")`
-            and `PostgresSink(strategy="prepared")`, with `branches` of at least 2.
+            and `PostgresSink(strategy="prepared")`, with `branches` of at least 2, and for `KafkaSink(strategy="held")`
+            with at least 2 `slots`.
         from_params: use the fields of `pipeline_params` in a run's trigger form, which are the DAG's params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
@@ -237,18 +238,23 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
         each.name
         for each in planned.participants
         if system(each.kind).strategies[each.strategy].has_branches
-        and max(getattr(spec.sinks[name], "branches", 2) for name in each.sinks) > 1
+        and max(_most_branches(spec.sinks[name]) for name in each.sinks) > 1
     )
     if not shared:
         raise ConfigurationError(
             'no sink has several branches, which delivery="mapped" needs.',
             code="arguments_conflict",
-            remedy='Use MySqlSink(strategy="xa", branches=4) or PostgresSink(strategy="prepared", branches=4). Or leave'
-            ' out delivery="mapped".',
+            remedy='Use MySqlSink(strategy="xa", branches=4), PostgresSink(strategy="prepared", branches=4) or'
+            ' KafkaSink(strategy="held", slots=4). Or leave out delivery="mapped".',
             pipeline=spec.pipeline,
             arguments=["delivery", "sinks"],
         )
     return shared
+
+
+def _most_branches(sink: object) -> int:
+    """Return how many branches, or slots, a sink asks for; 2 if it does not say."""
+    return int(getattr(sink, "branches", getattr(sink, "slots", 2)))
 
 
 def _prepared(spec: PipelineSpec, name: str, stage: BaseOperator, *, is_shared: bool) -> BaseOperator:

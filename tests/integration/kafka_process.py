@@ -24,6 +24,7 @@ from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.participant import open_participant
+from airflow_ft.sinks.kafka.tokens import Tokens
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
 from airflow_ft.wal import open_wal
@@ -31,6 +32,10 @@ from airflow_ft.wal import open_wal
 POINTS = {
     "before the token": (PlanContent, "send", True),
     "after the token": (Transaction, "identity", False),
+    "before the head": (Tokens, "take_over", False),
+    "after the head": (Tokens, "take_over", True),
+    "before the note": (TransactionCoordinator, "leave_note", False),
+    "after the note": (TransactionCoordinator, "leave_note", True),
     "before EndTxn": (TransactionCoordinator, "end", False),
     "after EndTxn": (TransactionCoordinator, "end", True),
 }

@@ -1,6 +1,7 @@
 """A process that takes one step of a delivery by many tasks, to be killed, or stopped at a named place.
 
-A stop is "vote", or "before REGEX" and "after REGEX" for the first statement whose beginning matches.
+A stop is "vote", or "before REGEX" and "after REGEX" for the first statement whose beginning matches. With Kafka it is
+one of `kafka_process.POINTS`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.testing import nursery
 from airflow_ft.wal import open_archive
+from tests.integration.kafka_process import POINTS
 from tests.integration.real_world import RealWorld
 from tests.sinks.mysql.committer import stopping_at
 
@@ -46,6 +48,19 @@ def run(order: Mapping[str, Any]) -> None:
             return vote(self, *args)
 
         DecisionLog.vote = voting  # type: ignore[assignment, method-assign]
+    elif order["stop"] and order["connection"]["conn_type"] == "kafka":
+        owner, name, after = POINTS[order["stop"]]
+        method = getattr(owner, name)
+
+        def stopping(*args: Any, **named: Any) -> Any:
+            if not after:
+                stop()
+            answer = method(*args, **named)
+            if after:
+                stop()
+            return answer
+
+        setattr(owner, name, stopping)
     elif order["stop"]:
         session = import_module(f"airflow_ft.sinks.{order['connection']['conn_type']}.session").Session
         session.run = stopping_at(session.run, *order["stop"].split(" ", 1), stop)
@@ -87,7 +102,10 @@ class MappedWorld(RealWorld):
 
     @property
     def sinks(self) -> dict[str, Any]:
-        from airflow_ft import MySqlSink, PostgresSink
+        from airflow_ft import KafkaSink, MySqlSink, PostgresSink
+
+        if self.fields.get("conn_type") == "kafka":
+            return {"rows": KafkaSink(topic=self.fields["schema"], conn_id="shop", strategy="held", slots=3)}
 
         if self.fields.get("conn_type") == "postgres":
             return {"rows": PostgresSink(table="orders", conn_id="shop", strategy="prepared", branches=3)}

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import airflow_ft.sinks.files.participant
 import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.kafka.plain
+import airflow_ft.sinks.kafka.shared_slots
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol import heartbeat, lease, overlap, restart, retention

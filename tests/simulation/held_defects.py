@@ -22,7 +22,7 @@ def held_transaction_committed_by_prepare(change: Change) -> None:
     def and_commit(self: HeldParticipant, plan: Any, fence: Fence) -> Any:
         notes = prepare(self, plan, fence)
         for group, note in notes.get("held", {}).items():
-            self._coordinator.end(group, held._identity(note), commit=True)
+            self._coordinator.end(group, held.identity_of(note), commit=True)
         return notes
 
     change(HeldParticipant, "prepare", and_commit)
@@ -37,7 +37,7 @@ def lost_transaction_taken_for_committed(change: Change) -> None:
         if vote is None or "held" not in vote.notes:
             return commit(self, plan, fence, vote, **rest)
         for group, note in vote.notes["held"].items():
-            self._coordinator.end(group, held._identity(note), commit=True)
+            self._coordinator.end(group, held.identity_of(note), commit=True)
         return invented(self, plan)
 
     change(HeldParticipant, "commit", end_alone)

@@ -44,9 +44,13 @@ class Transactional:
 
 @dataclass(frozen=True)
 class EndedTransaction:
-    """What became visible by one transaction: records by topic, the token before and now (offset, metadata)."""
+    """What became visible by one transaction: records by topic, the token before and now (offset, metadata).
+
+    `name` is the transactional id.
+    """
 
     server: str
+    name: str
     records: tuple[tuple[str, Item], ...]
     before: tuple[int, str] | None
     token: tuple[int, str] | None
@@ -69,6 +73,7 @@ class KafkaCluster:
         self.ids: dict[str, Transactional] = {}
         self.visible: dict[str, list[Item]] = {}
         self.commits: list[EndedTransaction | Appended] = []
+        self.notes: dict[str, tuple[int, str]] = {}  # offsets of groups that no transaction writes
 
     def known(self, name: str) -> Transactional:
         return self.ids.setdefault(name, Transactional(name, 1000 + len(self.ids)))
@@ -132,7 +137,7 @@ class KafkaCluster:
         before = state.offset
         if state.pending_offset is not None:
             state.offset = state.pending_offset
-        self.commits.append(EndedTransaction(self.name, tuple(state.pending), before, state.offset))
+        self.commits.append(EndedTransaction(self.name, state.name, tuple(state.pending), before, state.offset))
         for topic, item in state.pending:
             self.visible.setdefault(topic, []).append(item)
         self._abort(state)
@@ -158,6 +163,7 @@ class KafkaCluster:
 
     def forget_offsets(self) -> None:
         """offsets.retention.minutes have passed."""
+        self.notes.clear()
         for state in self.ids.values():
             if not state.ongoing:
                 state.offset = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,19 @@ class ModelAdmin:
             )
 
         return {name: self._ask("DescribeTransactions", call, writes=False)}
+
+    def alter_group_offsets(self, group: str, offsets: dict[Any, Any]) -> dict[Any, Any]:
+        (place, found), *_ = offsets.items()
+        write = partial(self._cluster.notes.update, {group: (found.offset, found.metadata)})
+        self._ask(f"OffsetCommit {found.offset}", write)
+        return {place: kafka.errors.NoError}
+
+    def list_group_offsets(self, groups: dict[str, Any]) -> dict[str, Any]:
+        (group, (place, *_)), *_ = groups.items()
+        offset, text = self._ask(
+            "OffsetFetch of the note", lambda: self._cluster.notes.get(group, (-1, "")), writes=False
+        )
+        return {group: {place: SimpleNamespace(offset=offset, metadata=text)}}
 
     def _run(self, send: Any, client: Any, name: str, producer: Any, commit: bool) -> int:
         """`transaction_coordinator._send_end`: the code that the coordinator answers."""

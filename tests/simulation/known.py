@@ -22,6 +22,7 @@ import tests.simulation.mode_defects
 import tests.simulation.person_defects
 import tests.simulation.prepared_defects
 import tests.simulation.savepoint_defects
+import tests.simulation.slot_defects
 import tests.simulation.source_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects

@@ -330,7 +330,8 @@ class Laws:
         if before is not None and not self.restored and token.number < before.number:
             raise Violation("I6", f"the token of {name} went back from {before.number} to {token.number}")
         if commit.records or (before is not None and token.number > before.number and token.history):
-            self._look_at_delivery(name, token.number, commit.records)
+            slot, slots = int(commit.name.rpartition(".")[2]), token.slots
+            self._look_at_delivery(name, token.number, commit.records, slot, slots)
 
     def _look_at_appended(self, name: str, commit: Appended) -> None:
         """I3: also what may come twice is decided before."""
@@ -341,11 +342,13 @@ class Laws:
         if name not in self._repeats or not set(commit.records) <= planned:
             raise Violation("I3", f"{name} shows {_rows_text(commit.records)}, which is not all decided")
 
-    def _look_at_delivery(self, name: str, number: int, rows: tuple[tuple[str, Item], ...]) -> None:
+    def _look_at_delivery(
+        self, name: str, number: int, rows: tuple[tuple[str, Item], ...], slot: int = 0, slots: int = 1
+    ) -> None:
         plan = self._plans.get(number)
         if plan is None:
             raise Violation("I6", f"{name} delivered {number}, which has no plan")
-        expected = self._items(plan, plan.participant(name).sinks)
+        expected = self._items(plan, plan.participant(name).sinks)[slot::slots]
         if sorted(map(str, expected)) != sorted(map(str, rows)):
             raise Violation(
                 "I2", f"{name} delivered {_rows_text(rows)} under number {number}; planned is {_rows_text(expected)}"

@@ -734,6 +734,24 @@ MAPPED = (
     ),
 )
 
+_SLOTS = {"parts": ("slots", "log")}
+_LATE = ("log times out", "log times out", "prepare declines item 1")
+MAPPED_HELD = Scenario("mapped held", _SLOTS, parallel=True, mapped=True, runs=(1, 2), events=LOG)
+MAPPED_SLOTS = (
+    Scenario("held in two slots", _SLOTS, events=LOG),
+    MAPPED_HELD,
+    replace(MAPPED_HELD, name="mapped held, no server fails", events=()),
+    replace(MAPPED_HELD, name="mapped held, two runs at once", concurrent=True),
+    replace(MAPPED_HELD, name="mapped held, leases respected", lease=30.0, concurrent=True),
+    replace(MAPPED_HELD, name="mapped held, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(MAPPED_HELD, name="mapped held and xa", sinks={**_SLOTS, **_XA}, events=LOG + MARIA),
+    replace(MAPPED_HELD, name="mapped held, MySQL decides", sinks={**_SLOTS, **_MYSQL}, events=LOG + DB),
+    replace(MAPPED_HELD, name="mapped held, a person aborts", person="abort carried", runs=(2, 3)),
+    replace(MAPPED_HELD, name="mapped held, rows are computed again", person="abort rewound, recover", runs=(2, 3)),
+    replace(MAPPED_HELD, name="mapped held whose transactions expire", events=_LATE, event_weight=12),
+    replace(MAPPED_HELD, name="mapped held, clocks jump", events=(*CLOCKS, "log times out"), person="recover"),
+)
+
 _SHOP = {"held": ("prepared", "shop")}
 SHOP = (
     "shop restarts",
@@ -854,7 +872,10 @@ _SCHEDULED = (
     *MAPPED,
     *PREPARING,
 )
-ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED)
+ALL = (
+    *(*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED),
+    *MAPPED_SLOTS,
+)
 
 
 def scenario_of(seed: int) -> Scenario:

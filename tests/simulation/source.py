@@ -16,6 +16,8 @@ from airflow_ft.protocol.write_ahead_log import DeadLetters, WalFile
 from airflow_ft.spark.state.locations import START_FILE
 
 ORDERS = "orders"
+PARTS = "parts"
+"""The sink whose rows are in several files, for several slots."""
 SLICE = 3  # as many offsets as a full slice has; what is no slice has one
 CLOSED = "closed"
 """The state after a drain: every window is closed, and whatever were read from here on would be too late."""
@@ -216,7 +218,7 @@ class DeadLettersModel:
 
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
-    """See `airflow_ft.protocol.write_ahead_log.SegmentReader`: one file a sink."""
+    """See `airflow_ft.protocol.write_ahead_log.SegmentReader`: one file a sink, but one a row of `PARTS`."""
 
     segment: Segment
     item: Item
@@ -229,10 +231,16 @@ class SegmentModel:
 
     def files(self, sink: str) -> Sequence[WalFile]:
         rows = self.segment.rows[sink]
+        if sink == PARTS:
+            return [WalFile(str(part), 1, 100, "") for part in range(1, rows + 1)]
         return [WalFile("1", rows, 100, "")] if rows else []
 
     def statistics(self, sink: str) -> Mapping[str, Any]:
         return {}
 
     def batches(self, sink: str, file: WalFile) -> Iterator[Any]:
-        yield self.item.rows(file.rows)
+        if sink == PARTS:
+            part = int(file.path) - 1
+            yield self.item.rows(self.segment.rows[sink]).slice(part, part + 1)
+        else:
+            yield self.item.rows(file.rows)

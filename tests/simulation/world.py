@@ -45,8 +45,8 @@ from airflow_ft.protocol.transitions import IN_DOUBT
 from airflow_ft.sinks.files.participant import open_participant as open_folder
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
-from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.plain import PlainParticipant
+from airflow_ft.sinks.kafka.shared_slots import SharedHeldParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -159,6 +159,7 @@ class Scenario:
             ),
             "kafka": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn),
             "held": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held"),
+            "slots": lambda sink, conn: KafkaSink(topic=sink, conn_id=conn, strategy="held", slots=2),
             "two-phase": lambda sink, conn: ModelSink(conn, Promise.TWO_PHASE, kind="two-phase", strategy="model"),
             "model": lambda sink, conn: ModelSink(conn_id=conn),
             "prepared": lambda sink, conn: ModelSink(conn, Promise.TWO_PHASE, kind="prepared", strategy="prepared"),
@@ -187,7 +188,15 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {"xa", "prepared", "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
+        several = {
+            "xa",
+            "prepared",
+            "slots",
+            "disk",
+            "bucket",
+            "model",
+            *(["mysql"] if "set aside" in self.person else []),
+        }
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 
@@ -384,7 +393,8 @@ class World:
     @property
     def _shared(self) -> set[str]:
         """Participants whose branches several processes may load."""
-        return {p.name for p in self.delivery.participants if p.strategy in ("xa", "prepared")}
+        several = {conn for kind, conn in self.scenario.sinks.values() if kind in ("xa", "prepared", "slots")}
+        return {p.name for p in self.delivery.participants if p.name in several}
 
     def _task(self, run: Run, number: int, steps: list[str]) -> None:
         announced = dict(run.announced)  # XComs are read when a task begins
@@ -566,7 +576,7 @@ class World:
             info = ConnectionInfo(plan.name, "mysql", schema="shop")
             return STRATEGIES[plan.strategy](plan, sinks, info, self.wal, LIMITS)
         if isinstance(server, KafkaCluster):
-            kind: type[KafkaParticipant] = HeldParticipant if plan.strategy == "held" else KafkaParticipant
+            kind: type[KafkaParticipant] = SharedHeldParticipant if plan.strategy == "held" else KafkaParticipant
             if not plan.keeps_markers:
                 kind = PlainParticipant
             return kind(plan, self._clients[plan.name], self.wal)

@@ -46,7 +46,7 @@ from airflow_ft.sinks.set_aside import DeliveredLog
 
 T = TypeVar("T")
 PRODUCER = "producer"  # the note that says what the topics demanded of a producer: it may have changed since
-_BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by group, and in which epoch
+BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by group, and in which epoch
 
 
 class KafkaParticipant:
@@ -92,7 +92,7 @@ class KafkaParticipant:
             if status is TokenStatus.READY:
                 births[slot.group] = list(token.birth)
         notes = self._check_rows(plan, topics)
-        return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
+        return {**notes, PRODUCER: self._limits(), BALLOT: {"epoch": fence.epoch, "births": births}}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
@@ -101,7 +101,7 @@ class KafkaParticipant:
         `set_aside`, without the rows that `prepare` would refuse by the topics' present settings.
         """
         notes = vote.notes if vote is not None else {}
-        note = notes.get(_BALLOT, {})
+        note = notes.get(BALLOT, {})
 
         def deliver(slot: Slot) -> Token:
             found = note.get("births", {}).get(slot.group)

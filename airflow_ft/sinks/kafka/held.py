@@ -13,8 +13,9 @@ transactional ids, and order (I4) needs only one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -47,6 +48,18 @@ _REDELIVER = "If the topics lack the rows of this checkpoint, run `airflow ft in
 TIMEOUT = "timeout_ms"  # the note that says how long a transaction was to be held
 _SETTING = "transaction.timeout.ms"
 HELD = "held"  # the note that names the open transactions, by transactional id
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Holding a slot of an announced attempt.
+
+    `leave` is called with what names the transaction, when rows and token are acknowledged. `yields`: if another
+    process takes the transactional id, this one gives up.
+    """
+
+    leave: Callable[[Mapping[str, Any]], None]
+    yields: bool
 
 
 class HeldParticipant(KafkaParticipant):
@@ -102,7 +115,7 @@ class HeldParticipant(KafkaParticipant):
         for slot in self._tokens.slots(plan.pipeline):
             token = slot.last_committed(fence)  # I5: a newer head refuses this fence
             if slot.group in held and token is None:
-                raise self._token_lost(slot, plan, _identity(held[slot.group]))
+                raise self._token_lost(slot, plan, identity_of(held[slot.group]))
             if slot.group in held and token is not None and token.number < plan.number:
                 waiting.append(slot)
         voted = {slot.group: held[slot.group]["topics"] for slot in waiting}
@@ -110,7 +123,7 @@ class HeldParticipant(KafkaParticipant):
         for topic in sorted(topic for topic, found in now.items() if found is None):
             raise missing_topic(topic, self._clients.conn_id)  # recreated, it is another one: sent again then
         for slot in waiting:
-            identity = _identity(held[slot.group])
+            identity = identity_of(held[slot.group])
             if others := other_topics(voted[slot.group], now):
                 self._coordinator.end(slot.group, identity, commit=False)
                 log.warning(
@@ -222,12 +235,22 @@ class HeldParticipant(KafkaParticipant):
 
     # --- holding -------------------------------------------------------------------------------------------------
 
-    def _hold(self, slot: Slot, plan: Plan, fence: Fence, hold: Mapping[str, Any], held: dict[str, Any]) -> None:
+    def _hold(
+        self,
+        slot: Slot,
+        plan: Plan,
+        fence: Fence,
+        hold: Mapping[str, Any],
+        held: dict[str, Any],
+        announced: Announced | None = None,
+    ) -> None:
         """Fills the slot's transaction, lets go of its producer and puts what names it into `held`."""
         expected = self._tokens.expectation(slot, plan)
 
         def work(transaction: Transaction) -> Mapping[str, Any] | None:
             token = slot.read_token(fence)
+            if announced is not None and (token is None or token.rank != fence.rank):
+                return None  # the head names another attempt
             if judge(token, expected, fence, may_wait=True) is not TokenStatus.READY:
                 return None
             assert token is not None  # judge raises TokenLostError
@@ -235,17 +258,21 @@ class HeldParticipant(KafkaParticipant):
             transaction.write(after)
             identity = transaction.identity()
             self._require_open(slot, identity, after)
-            transaction.release()
-            return {
+            note = {
                 "producer_id": identity.producer_id,
                 "epoch": identity.epoch,
                 "records": _records(after.ends or {}),
                 "topics": dict(after.topics),
                 TIMEOUT: hold.get(_SETTING),
             }
+            if announced is not None:
+                announced.leave(note)
+            transaction.release()
+            return note
 
+        yields = announced is not None and announced.yields
         with closing(self._content.read(plan, slot.index)) as reading:
-            note = slot.with_producer(fence, work, self._limits(), hold=hold)
+            note = slot.with_producer(fence, work, self._limits(), hold=hold, yields=yields)
         if note is not None:
             held[slot.group] = note
 
@@ -284,7 +311,7 @@ class HeldParticipant(KafkaParticipant):
         """End transactions that no vote counts, so that readers need not wait for their time-out."""
         with suppress(SinkUnavailableError, SinkAccessError):  # once is enough: the next init or the time-out ends them
             for group, note in held.items():
-                self._coordinator.end(group, _identity(note), commit=False)
+                self._coordinator.end(group, identity_of(note), commit=False)
 
     def _waits(self, plan: Plan, fence: Fence) -> bool:
         """Return whether an earlier number is undelivered: its transaction may be held open under the same id.
@@ -335,7 +362,8 @@ def _longest(sinks: Collection[KafkaSink], notes: Sequence[Mapping[str, Any]]) -
     return max([*given, *(int(note.get(TIMEOUT) or 0) for note in notes)], default=0)
 
 
-def _identity(note: Mapping[str, Any]) -> ProducerIdentity:
+def identity_of(note: Mapping[str, Any]) -> ProducerIdentity:
+    """Return the transaction that a note names."""
     return ProducerIdentity(int(note["producer_id"]), int(note["epoch"]))
 
 

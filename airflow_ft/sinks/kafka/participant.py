@@ -21,7 +21,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
     if not plan.keeps_markers:
         return PlainParticipant(plan, clients, wal)
     if plan.strategy == "held":
-        from airflow_ft.sinks.kafka.held import HeldParticipant  # needs a client that may be lacking
+        from airflow_ft.sinks.kafka.shared_slots import SharedHeldParticipant  # needs a client that may be lacking
 
-        return HeldParticipant(plan, clients, wal)
+        return SharedHeldParticipant(plan, clients, wal)
     return KafkaParticipant(plan, clients, wal)

@@ -164,15 +164,16 @@ class Slot:
         *,
         foreign: bool = False,
         hold: Mapping[str, Any] | None = None,
+        yields: bool = False,
     ) -> T:
         """Run `work` with a newly initialised producer, and again with another one if that is lost.
 
         Before each initialisation the head is read, so that an older owner does not even disturb the newer one. `work`
         must read the token itself and judge by that. `foreign` tolerates another's token (adoption); `hold` is for
-        transactions that are released (see `Transaction`).
+        transactions that are released (see `Transaction`). With `yields` it does not begin again once it is fenced.
 
         Raises:
-            FencedError: a newer owner; or the id was repeatedly taken away without one.
+            FencedError: a newer owner; or the id was taken away without one, repeatedly unless it `yields`.
             SinkAccessError: the transaction took longer than its time-out, so the brokers ended it.
             SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
         """
@@ -199,7 +200,7 @@ class Slot:
                     too_long = transaction.took, transaction.timeout
                     break
                 log.warning("transactional id %s: %s; starting the transaction again", self.group, failure)
-                if is_refusal(failure.error) or _is_silence(failure):
+                if is_refusal(failure.error) or _is_silence(failure) or (yields and is_fenced(failure.error)):
                     break
             finally:
                 if transaction is not None:

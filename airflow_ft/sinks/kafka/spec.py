@@ -28,6 +28,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         Promise.TWO_PHASE,
         "a transaction that is filled and held open before the decision",
         "all at once to read_committed, slot by slot",
+        has_branches=True,
     ),
 }
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms by default

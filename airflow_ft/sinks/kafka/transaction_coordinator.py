@@ -1,4 +1,4 @@
-"""Requests to the transaction coordinator itself: describe a transaction, end it from another process.
+"""Requests to coordinators themselves: describe a transaction, end it from another process, keep a note of it.
 
 librdkafka ends only transactions of its own producer, so these requests use kafka-python. `EndTxn` carries the
 transaction's identity, (producer id, epoch), and needs version 5 (KIP-890). That version raises the epoch, which shuts
@@ -20,6 +20,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer.transaction import EndTxnRequest
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.protocol.errors import SinkAccessError
@@ -153,6 +154,27 @@ class TransactionCoordinator:
             return Ending.DONE
 
         return self._ask(f"{'committing' if commit else 'aborting'} transactional id {transactional_id!r}", ask)
+
+    def leave_note(self, group: str, number: int, text: str) -> None:
+        """Commit an offset of a group that has no members, outside of every transaction; `text` is its metadata."""
+        place = TopicPartition(self._clients.settings.token_topic, 0)
+
+        def ask(client: KafkaAdminClient) -> None:
+            answer = client.alter_group_offsets(group, {place: OffsetAndMetadata(number, text, -1)})[place]
+            if answer is not kafka.errors.NoError:
+                raise answer()
+
+        self._ask(f"writing the note of group {group!r}", ask)
+
+    def note(self, group: str) -> str:
+        """Return the newest text of `leave_note`; "": there is none."""
+        place = TopicPartition(self._clients.settings.token_topic, 0)
+
+        def ask(client: KafkaAdminClient) -> str:
+            found = client.list_group_offsets({group: [place]})[group].get(place)
+            return str(found.metadata or "") if found is not None and found.offset >= 0 else ""
+
+        return self._ask(f"reading the note of group {group!r}", ask)
 
     def close(self) -> None:
         """Closes the connections."""
