@@ -15,9 +15,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.noting import note_failure
-from airflow_ft.spark.task.members import keep_trying, run_together
+from airflow_ft.spark.task.members import has_successor, keep_trying, run_together
 from airflow_ft.spark.task.shared import SharedDriver
 from tools.stream_task import Stream, say, start_module
 
@@ -41,8 +41,15 @@ def run_group(streams: Sequence[Stream]) -> int:
         def said(line: str) -> None:
             say(f"[{stream.pipeline}] {line}")
 
+        def is_succeeded() -> bool:
+            context = stream.context()
+            with closing(context.store) as store:
+                return has_successor(store, stream.pipeline, context.run, context.worker)
+
         try:
-            keep_trying(lambda _: stream.task(shared=shared, on_line=said), 3, 0.5, lambda: None)
+            keep_trying(lambda _: stream.task(shared=shared, on_line=said), 3, 0.5, lambda: "", is_succeeded)
+        except FencedError:
+            raise
         except AirflowFtError as error:
             context = stream.context()
             with closing(context.store) as store:

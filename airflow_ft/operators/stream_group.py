@@ -267,6 +267,7 @@ class _Member:
         self._stream, self._pipeline, self._context = stream, pipeline, context
         self._shared, self._why_stop = shared, why_stop
         self._group: StreamGroupOperator = stream._group
+        self._given_up: NotDeliveredError | None = None
 
     def run(self) -> Confirmation | None:
         """Run the stream until it ends; None: it had been stopped before in this run."""
@@ -274,13 +275,21 @@ class _Member:
 
         delay: Any = self._group.retry_delay
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        why = ""
+
+        def why_not_again() -> str:
+            nonlocal why
+            why = self._why_stop()
+            return why
+
         try:
-            return keep_trying(self._try, self._group.retries or 0, seconds, self._why_stop)
+            return keep_trying(self._try, self._group.retries or 0, seconds, why_not_again, self._has_successor)
         except AirflowFtError as error:
             error.filled(self._stream.pipeline)
             for line in error.log_lines:
                 self._stream.log.error("%s", line)
-            self._note(error)
+            if not why:  # else the next try of the task starts it again
+                self._note(error)
             raise
 
     @property
@@ -299,7 +308,7 @@ class _Member:
 
     def _note(self, error: AirflowFtError) -> None:
         """Show it as FAILED at once, and let another run take it up."""
-        if isinstance(error, FencedError):  # a newer owner has it
+        if isinstance(error, FencedError) or error is self._given_up:  # a newer owner has it, or it is known
             return
         try:
             with closing(open_configured_store(self._stream.store)) as store:
@@ -313,6 +322,13 @@ class _Member:
     def _opened(self) -> AbstractContextManager[steps.Context[DecisionLog]]:
         return opened_run(self._group, self._stream.pipeline, self._stream.store, self._context)
 
+    def _has_successor(self) -> bool:
+        """Return whether another process has the stream now; for a stream that was fenced."""
+        from airflow_ft.spark.task.members import has_successor
+
+        with self._opened() as run:
+            return has_successor(run.store, run.pipeline, run.run, run.worker)
+
     def _try(self, last_try: bool) -> Confirmation | None:
         """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""
         from airflow_ft.spark.task.members import given_up, was_stopped
@@ -323,12 +339,13 @@ class _Member:
             assert pipeline.restart is not None  # it is a stream
             since = _retried_since(self._context, self._group.retries or 0)
             if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, since)) is not None:
-                raise NotDeliveredError(
+                self._given_up = NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",
                     code=failure.code or "group_failed",
                     remedy=failure.remedy,
                     pipeline=run.pipeline,
                 )
+                raise self._given_up
             if was_stopped(run.store, run.pipeline, run.run, since):
                 self._stream.log.info("the stream was stopped in this run: a new run starts it again")
                 return None

@@ -94,7 +94,13 @@ class EpochOperations:
             write.event(
                 EventKind.EPOCH,
                 f"epoch {current + 1} taken by {lease_text(lease)}: {why}{taken_from}",
-                detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
+                detail={
+                    "epoch": current + 1,
+                    "holder": lease.holder,
+                    "task": lease.task,
+                    "try": lease.try_number,
+                    "dropped": [other.holder for other in held],
+                },
             )
             # I5: their processes hold an older epoch and cannot publish them any more.
             left = {other.epoch for other in held if other.holder != lease.holder}
@@ -175,7 +181,8 @@ class EpochOperations:
                 changes.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
             if changes:
-                write.event(EventKind.TURN, "; ".join(changes), detail=run_detail(run))
+                detail = {**run_detail(run), "has_turn": holder == run}
+                write.event(EventKind.TURN, "; ".join(changes), detail=detail)
             return holder
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:

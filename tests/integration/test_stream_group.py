@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Producer
 
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.recovery import recover
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -140,6 +142,12 @@ class Group:
     def condition(self, name: str) -> Condition:
         """As page and commands show it."""
         return self.store.overview(self.pipelines[name]).condition
+
+    def recover(self, name: str) -> None:
+        """As a command does: takes an epoch once the owner's lease has expired, and ends."""
+        context = self.stream(name, 1).context()
+        with closing(context.store) as store:
+            recover(store, self.pipelines[name], context.participants, Worker(), lease_seconds=5.0)
 
     def ask(self, name: str, **arguments: Any) -> int:
         return self.store.ask(self.pipelines[name], RequestKind.STOP, arguments, "a test")
@@ -260,6 +268,63 @@ def test_a_job_that_hangs_ends_the_driver_and_the_others_restart_without_countin
     with group.task("run-2"):
         group.deliver(*NAMES)
         group.stop(*NAMES)
+    group.check_exactly_once()
+
+
+@contextmanager
+def _asleep(*tasks: subprocess.Popen[str]) -> Iterator[None]:
+    """Stops them and their drivers for the duration of the block."""
+    sleeping = [
+        each
+        for task in tasks
+        for each in (psutil.Process(task.pid), *psutil.Process(task.pid).children(recursive=True))
+    ]
+    for process in sleeping:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in sleeping:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+@pytest.mark.chaos
+def test_a_stream_that_a_command_has_fenced_starts_again_beside_the_others(group: Group) -> None:
+    with group.task() as process:
+        group.deliver(*NAMES)
+        driver = group.driver()
+        for name in NAMES:
+            group.send(name)
+        with _asleep(process):
+            group.recover("a")
+        group.until(lambda: "the stream is tried again" in group.log())
+        group.deliver(*NAMES)
+        assert group.driver() == driver, "in the same driver"
+        assert group.condition("a") is Condition.RUNNING
+        group.stop(*NAMES)
+        assert process.wait(120) == 0
+    group.check_exactly_once()
+
+
+@pytest.mark.chaos
+def test_of_two_tries_that_a_command_has_fenced_the_newer_continues(group: Group) -> None:
+    with group.task() as first:
+        group.deliver(*NAMES)
+        with _asleep(first), group.task() as second:
+            group.deliver(*NAMES)
+            for name in NAMES:
+                group.send(name)
+            with _asleep(second):
+                for name in NAMES:
+                    group.recover(name)
+                first.send_signal(signal.SIGCONT)
+                for child in psutil.Process(first.pid).children(recursive=True):
+                    child.resume()
+                assert first.wait(180) != 0, "each of its streams has a successor, though that one sleeps"
+            group.deliver(*NAMES)
+            group.stop(*NAMES)
+            assert second.wait(120) == 0
     group.check_exactly_once()
 
 

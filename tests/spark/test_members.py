@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.attribution import current
 from airflow_ft.spark.task import members
-from airflow_ft.spark.task.members import given_up, keep_trying, run_together, was_stopped
+from airflow_ft.spark.task.members import given_up, has_successor, keep_trying, run_together, was_stopped
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 
@@ -52,7 +52,7 @@ def test_the_end_of_the_task_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> N
     assert stop.is_set()
 
 
-def _tried(*errors: Exception, retries: int = 2) -> list[bool]:
+def _tried(*errors: Exception, retries: int = 2, successors: Sequence[bool] = ()) -> list[bool]:
     """With these errors one after the other; whether each try was the last one."""
     tries: list[bool] = []
 
@@ -61,7 +61,8 @@ def _tried(*errors: Exception, retries: int = 2) -> list[bool]:
         if len(tries) <= len(errors):
             raise errors[len(tries) - 1]
 
-    keep_trying(step, retries, 0.0, lambda: None)
+    answers = iter(successors)
+    keep_trying(step, retries, 0.0, lambda: "", lambda: next(answers))
     return tries
 
 
@@ -83,13 +84,54 @@ def test_waiting_for_another_run_is_not_counted(monkeypatch: pytest.MonkeyPatch)
     assert _tried(*[LeaseHeldError("another one works.")] * 5) == [False] * 6
 
 
-def test_a_fenced_stream_is_not_tried_again() -> None:
+FENCED = FencedError("another process took epoch 2.")
+
+
+def test_a_fenced_stream_is_tried_again_unless_it_has_a_successor() -> None:
+    assert _tried(FENCED, successors=[False]) == [False, False]
     with pytest.raises(FencedError):
-        _tried(FencedError("another process took epoch 2."))
+        _tried(FENCED, successors=[True])
+    with pytest.raises(FencedError):
+        _tried(FENCED, retries=0)
+
+
+def test_a_fenced_stream_that_waits_for_a_lease_ends_once_a_successor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_POLL_SECONDS", 0.0)
+    with pytest.raises(FencedError):
+        _tried(FENCED, LeaseHeldError("a newer try works."), successors=[False, True])
+
+
+def test_an_unavailable_log_does_not_end_a_fenced_stream() -> None:
+    answers: list[bool | Exception] = [StoreUnavailableError("it is away."), False]
+    tries = 0
+
+    def step(_: bool) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise FENCED
+
+    def has_one() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    keep_trying(step, 3, 0.0, lambda: "", has_one)
+    assert (tries, answers) == (2, [])
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("it is away."), LeaseHeldError("another one works.")])
+def test_a_paused_dag_ends_a_stream_that_waits(error: Exception) -> None:
+    def step(_: bool) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        keep_trying(step, 5, 60.0, lambda: "the DAG is paused")
 
 
 def test_a_stream_that_waits_ends_with_its_task() -> None:
-    def check() -> None:
+    def check() -> str:
         raise KeyboardInterrupt
 
     def step(_: bool) -> None:
@@ -140,3 +182,50 @@ def test_a_retry_does_not_start_what_has_failed_and_a_cleared_run_does(store: De
     assert found is not None and found.code == JobError.code
     assert given_up(store, "orders", RUN, "streams", store.now() + timedelta(seconds=1)) is None
     assert given_up(store, "orders", RunKey("small", "run-2"), "streams", began) is None
+
+
+def _epoch(store: DecisionLog, run: RunKey = RUN, try_number: int = 1, task: str | None = None) -> None:
+    """A process takes the next epoch and ends."""
+    lease = Worker(f"small/{run.run_id}/streams" if task is None else task, try_number).lease()
+    store.take_epoch("orders", store.pipeline("orders").epoch, {}, lease, "a test")
+    store.release_lease("orders", lease.holder)
+
+
+def _has_successor(store: DecisionLog, try_number: int = 1) -> bool:
+    return has_successor(store, "orders", RUN, Worker("small/run-1/streams", try_number))
+
+
+def test_a_command_is_no_successor(store: DecisionLog) -> None:
+    store.enter_turn("orders", RUN, None)
+    _epoch(store)
+    _epoch(store, task="")
+    _epoch(store, task="maintenance/run-7/sweep")
+    assert not _has_successor(store)
+
+
+def test_of_two_tries_that_a_command_has_fenced_the_older_ends(store: DecisionLog) -> None:
+    store.enter_turn("orders", RUN, None)
+    _epoch(store)
+    _epoch(store, try_number=2)
+    _epoch(store, task="")
+    assert _has_successor(store, try_number=1)
+    assert not _has_successor(store, try_number=2)
+    _epoch(store)  # the older one had asked before
+    assert not _has_successor(store, try_number=2)
+    assert _has_successor(store, try_number=1)
+
+
+def test_another_run_is_a_successor_also_when_it_has_ended(store: DecisionLog) -> None:
+    other = RunKey("small", "run-2")
+    store.enter_turn("orders", RUN, None)
+    _epoch(store)
+    assert store.enter_turn("orders", other, None) == RUN
+    assert not _has_successor(store), "it waits for its turn"
+    store.enter_turn("orders", other, None, ended=[RUN])
+    _epoch(store, other)
+    assert _has_successor(store)
+    store.leave_turn("orders", other)
+    assert _has_successor(store)
+    store.enter_turn("orders", RUN, None)
+    _epoch(store)
+    assert not _has_successor(store), "it is the newest again"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, LeaseHeldError, TransientError, TurnHeldError
 from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.attribution import inherited, named_records, working_for
 from airflow_ft.spark.task.stream import stops
@@ -29,6 +30,8 @@ _JOIN_SECONDS = 0.5
 _END_SECONDS = 10.0
 _POLL_SECONDS = 5.0
 _STEP_SECONDS = 0.5
+_EVENTS = 1000
+"""How many events of a pipeline are looked at, newest first."""
 
 log = logging.getLogger(__name__)
 
@@ -74,35 +77,76 @@ def run_together(work: Mapping[str, Callable[[], T]], stop: Callable[[], None]) 
     return ends
 
 
-def keep_trying(step: Callable[[bool], T], retries: int, delay: float, check: Callable[[], object]) -> T:
+def keep_trying(
+    step: Callable[[bool], T],
+    retries: int,
+    delay: float,
+    why_stop: Callable[[], str],
+    has_successor: Callable[[], bool] = lambda: True,
+) -> T:
     """Repeat a stream's step as Airflow would repeat its task, while the other streams of the group continue.
 
     `step` receives whether this is the last try. An error of another kind than ours, such as one of Airflow while its
     API server restarts, is repeated as well: no other process would take up the stream.
-    Waits without a count while another run or process works on the pipeline. `check` raises if the task ends. An older
-    owner is not repeated: it reads once more, and takes no epoch (R10).
+    Waits without a count while another run or process works on the pipeline. `why_stop` raises if the task ends. If it
+    returns a reason, the stream waits no longer, and its last error is raised.
+
+    A fenced stream is repeated as well, unless `has_successor`: a command that recovers the pipeline takes an epoch
+    and ends. A stream with a successor takes no epoch any more (R10). So `has_successor` is asked before each try
+    after the first fencing.
     """
     tries = 0
+    fenced: FencedError | None = None
     while True:
         try:
+            if fenced is not None and has_successor():
+                raise fenced
             return step(tries >= retries)
-        except FencedError:
-            raise
         except (TurnHeldError, LeaseHeldError) as error:
             log.info("%s", error)
+            last: Exception = error
             wait = _POLL_SECONDS
         except Exception as error:
-            is_final = isinstance(error, AirflowFtError) and not isinstance(error, TransientError)
-            if is_final or tries >= retries:
+            is_final = isinstance(error, AirflowFtError) and not isinstance(error, TransientError | FencedError)
+            if is_final or error is fenced or tries >= retries:
                 raise
-            check()  # perhaps it is the end of the task
-            tries, wait = tries + 1, delay
+            if isinstance(error, FencedError):
+                fenced = error
+            last, tries, wait = error, tries + 1, delay
             log.warning("%s", error, exc_info=None if isinstance(error, AirflowFtError) else error)
             log.warning("the stream is tried again in %.0f s (%d of %d)", wait, tries, retries)
         deadline = time.monotonic() + wait
-        while time.monotonic() < deadline:
-            check()
-            time.sleep(_STEP_SECONDS)
+        while True:
+            if why := why_stop():  # or it raises: perhaps the error came of the end of the task
+                log.info("the stream is not tried again: %s", why)
+                raise last
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(min(_STEP_SECONDS, wait))
+
+
+def has_successor(store: DecisionLog, pipeline: str, run: RunKey, worker: Worker) -> bool:
+    """Return whether a newer try of the worker's task has taken an epoch, or another run the turn since its own epoch.
+
+    What if two tries ask, both fenced by a command: the newer one has taken an epoch before, so the older one ends. If
+    it had none yet, the older one continues until the newer one takes its first epoch, which fences it for good.
+    """
+    if store.pipeline(pipeline).turn not in (None, run):
+        return True
+    has_own = False
+    for event in store.events(pipeline, 0, _EVENTS):
+        detail = event.detail
+        if event.kind == "EPOCH" and worker.task and detail.get("task") == worker.task:
+            if detail["try"] > worker.try_number:
+                return True
+            has_own = has_own or detail["try"] == worker.try_number
+        elif event.kind == "TURN" and detail.get("has_turn") and not has_own and _run_in(detail) != run:
+            return True
+    return False
+
+
+def _run_in(detail: Mapping[str, Any]) -> RunKey:
+    return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
 
 
 def was_stopped(store: DecisionLog, pipeline: str, run: RunKey, since: datetime | None) -> bool:
