@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.errors import StageError
 from tests.integration.holding import SECONDS, Holding
 from tests.integration.stage_world import StageWorld, world
 from tests.integration.test_stage_cluster import Cluster, _executors
+from tests.raising import raises
 
 pytestmark = [pytest.mark.release, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 # Three workers, of which an application uses two: the third takes the place of one that is gone.
@@ -68,5 +70,34 @@ def test_a_master_that_recovers_gives_new_executors_after_a_restart(pipeline: St
             os.kill(_all_executors(tmp_path)[0], signal.SIGKILL)
             held.await_workers(staged, 1, 3)
             held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_stage_ends_without_its_master(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Executors do not need it."""
+    with Cluster(tmp_path, 2) as cluster:
+        held = _held(pipeline, tmp_path, cluster)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            cluster.kill_master()
+            held.go(1, 2)
+            staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_master_that_forgets_the_application_ends_its_executors(pipeline: StageWorld, tmp_path: Path) -> None:
+    """The stage waits for others that never come. The next attempt is exact."""
+    with Cluster(tmp_path, 2) as cluster:
+        held = _held(pipeline, tmp_path, cluster)
+        with held.staged(held.request()) as staged:
+            held.await_workers(staged, 1)
+            cluster.kill_master()
+            cluster.start_master()
+            held.until(staged, lambda: not _all_executors(tmp_path), "executors end")
+            held.drivers[0].kill()
+            with raises(StageError, "driver_ended"):
+                staged.result(SECONDS)
+        with held.staged(held.request()) as staged:
             staged.result(SECONDS)
     held.judge()
