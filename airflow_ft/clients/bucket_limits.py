@@ -9,7 +9,7 @@ from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.protocol.errors import ConfigurationError
 
 _ELSEWHERE = "Give a local folder or hdfs://NAMENODE:PORT/PATH"
-_TRIED = re.compile(r"local(\[[^\]]*\])?|spark://.+|yarn")
+_TRIED = re.compile(r"local(\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
 _OURS = ("spark.redaction.regex", "spark.redaction.string.regex", "spark.hadoop.fs.s3a.impl")
 """Spark settings that would show the keys, or replace the client."""
 
@@ -38,7 +38,7 @@ def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> N
         raise ConfigurationError(
             f"wal_root is in a bucket, which was not tried with the Spark master {found!r}.",
             code="log_in_bucket",
-            remedy=f'Give spark_master="local[*]", "spark://HOST:PORT" or "yarn". Or: {_ELSEWHERE}.',
+            remedy=f'Give "local[*]", "spark://HOST:PORT", "yarn" or "k8s://https://HOST:PORT". Or: {_ELSEWHERE}.',
             arguments=["wal_root", "spark_master"],
             value=found,
         )

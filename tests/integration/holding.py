@@ -3,16 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.submit import spark_home
 from airflow_ft.spark.task.launcher import Driver
-from tests.integration.stage_world import PIPELINE, StageWorld
+from tests.integration.stage_world import PIPELINE, StageWorld, streaming
 from tests.waiting import wait_for
 
 KEYS = "abcdefgh"
@@ -28,6 +30,7 @@ TWO_EXECUTORS = {
     "spark.hadoop.dfs.blocksize": str(1 << 20),
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS}s",
+    "spark.python.authenticate.socketTimeout": f"{SECONDS}s",
 }
 """Settings of Spark for two small executors, which a stage waits for."""
 ON_YARN = {
@@ -63,6 +66,8 @@ class Holding:
             master=self._master,
             conf={**self._conf, **more.pop("conf", {})},
             job_arguments={"folder": str(self.folder)},
+            # Spark gives the driver's Python worker 10 s to start, which a busy machine may exceed.
+            restart=FixedDelay(attempts=9, delay=timedelta(seconds=1)).to_json(),
             **more,
         )
 
@@ -93,6 +98,15 @@ class Holding:
             future = pool.submit(stage)
             try:
                 yield future
+            finally:
+                self.go(*range(10))
+
+    @contextmanager
+    def streamed(self, request: StageRequest) -> Iterator[list[Driver]]:
+        """Run a stream while the block runs, as `streaming`. Its workers wait until the block ends at the latest."""
+        with streaming(self._pipeline, request) as drivers:
+            try:
+                yield drivers
             finally:
                 self.go(*range(10))
 

@@ -183,8 +183,10 @@ def world(folder: Path, sessions: Path | None = None, own_sessions: Path | None 
 
 
 @contextmanager
-def streaming(pipeline: StageWorld, request: StageRequest, **config: Any) -> Iterator[None]:
-    """A stream, for the duration of the block. Nobody delivers what it publishes: by default it does not wait for that.
+def streaming(pipeline: StageWorld, request: StageRequest, **config: Any) -> Iterator[list[Driver]]:
+    """A stream, for the duration of the block, which gets its driver as soon as it has one.
+
+    Nobody delivers what it publishes: by default it does not wait for that.
 
     At its end it stops after the checkpoint under way.
     """
@@ -196,7 +198,7 @@ def streaming(pipeline: StageWorld, request: StageRequest, **config: Any) -> Ite
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(pipeline.stage, request, drivers.append)
         try:
-            yield
+            yield drivers
         finally:
             wait_for(lambda: drivers, 60, "a driver")
             drivers[0].end(drain=False)

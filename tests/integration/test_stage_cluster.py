@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,22 +42,26 @@ def master(tmp_path: Path) -> Iterator[str]:
 class Cluster:
     """A master, and workers with a folder each: `worker-0`, ... All end with the block.
 
-    recovers: after a restart the master knows its workers and applications.
+    settings: of Spark, for these servers. recovers: after a restart the master knows its workers and applications.
     """
 
-    def __init__(self, folder: Path, workers: int, *, recovers: bool = False) -> None:
+    def __init__(
+        self, folder: Path, workers: int, settings: Mapping[str, str] | None = None, *, recovers: bool = False
+    ) -> None:
         self._folder, self._port = folder, free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
         self._pages = [free_port() for _ in range(1 + workers)]
-        options = ""
+        given = dict(settings or {})
         if recovers:
             (kept := folder / "master").mkdir()
-            options = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={kept}"
+            given |= {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(kept)}
+        options = " ".join(f"-D{name}={value}" for name, value in given.items())
         self._environment = {
             **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_MASTER_OPTS": options,
+            "SPARK_WORKER_OPTS": options,
         }
         self.master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []

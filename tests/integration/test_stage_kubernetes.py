@@ -1,8 +1,9 @@
-"""Staging on Kubernetes, with log and state on HDFS: executors and the driver are killed.
+"""Staging on Kubernetes, with log and state on HDFS or in a bucket: executors and the driver are killed.
 
 The API server is real, with the rights and templates of docs/kubernetes. A stand-in for the kubelet runs executor.sh.
 """
 
+import json
 import os
 import signal
 import uuid
@@ -12,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.clients import buckets
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session import kubernetes
 from airflow_ft.spark.session.kubernetes import DRIVER_POD
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.integration.holding import KEYS, SECONDS, TWO_EXECUTORS, Holding
-from tests.integration.stage_world import streaming, world
+from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
+from tests.integration.test_s3 import JARS
+from tests.integration.test_s3_secrets import Scan, environments, event_log
 from tests.raising import raises
 from tests.waiting import wait_for
-from tools.servers import Hdfs, Kubernetes
+from tests.wal.s3.conftest import connection_of
+from tools.servers import Hdfs, Kubernetes, VersityGw
 from tools.servers.base import local_folder
 from tools.servers.kubernetes import MANIFESTS, NAMESPACE
 
@@ -60,17 +65,22 @@ def conf(cluster: Kubernetes) -> dict[str, str]:
 
 
 @pytest.fixture
-def held(
-    tmp_path: Path, cluster: Kubernetes, hdfs: Hdfs, conf: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Holding]:
+def pipeline(tmp_path: Path, cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageWorld]:
     (tmp_path / "namespace").write_text(NAMESPACE)
     monkeypatch.setattr(kubernetes, "_ACCOUNT", tmp_path)
-    monkeypatch.setenv("HADOOP_USER_NAME", hdfs.user)
     cluster.add_pod(POD)
-    for made in world(tmp_path):
-        made.root = f"{hdfs.url}/{uuid.uuid4().hex}"  # type: ignore[assignment]
-        yield Holding(made, tmp_path, cluster.master, conf)
+    yield from world(tmp_path)
     cluster.delete_pod(POD)
+
+
+@pytest.fixture
+def held(
+    pipeline: StageWorld, tmp_path: Path, cluster: Kubernetes, hdfs: Hdfs, conf: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Holding:  # fmt: skip
+    monkeypatch.setenv("HADOOP_USER_NAME", hdfs.user)
+    pipeline.root = f"{hdfs.url}/{uuid.uuid4().hex}"  # type: ignore[assignment]
+    return Holding(pipeline, tmp_path, cluster.master, conf)
 
 
 def _kill_executor(cluster: Kubernetes) -> None:
@@ -125,6 +135,54 @@ def test_a_stream_continues_without_an_executor(held: Holding, cluster: Kubernet
         finally:
             held.go(*range(10))
     held.judge()
+
+
+@pytest.fixture
+def bucket(versitygw: VersityGw) -> Iterator[str]:
+    """A folder in a bucket for the log."""
+    buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
+    yield versitygw.place(uuid.uuid4().hex)
+    buckets.forget()
+
+
+def test_nothing_shows_the_keys_of_a_log_in_a_bucket(
+    pipeline: StageWorld, tmp_path: Path, cluster: Kubernetes, bucket: str, versitygw: VersityGw, conf: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Also not the store of the API server. An executor is killed, then the driver."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    pipeline.root = bucket  # type: ignore[assignment]
+    held = Holding(pipeline, tmp_path, cluster.master, conf | event_log(tmp_path / "events"))
+    held.add(0, 1, 2)
+    more = {"jars": (JARS,), "buckets": [buckets.renew(buckets.BucketPlace.of(bucket)).to_json()]}
+    scan, pods = Scan(versitygw.password), 0
+    with scan.watching(tmp_path, cluster.folder):
+        with held.staged(held.request(**more)) as staged:
+            held.await_workers(staged, 1)
+            for kind in ("pods", "configmaps", "secrets", "events"):
+                found = cluster.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/{kind}")["items"]
+                pods += len(found) if kind == "pods" else 0
+                scan.look(kind, json.dumps(found).encode())
+            _kill_executor(cluster)
+            held.await_workers(staged, 1, 3)
+            held.go(1)
+            held.await_workers(staged, 2)
+            os.kill(held.drivers[0].pid, signal.SIGKILL)
+            with raises(StageError, "driver_ended", signal="SIGKILL"):
+                staged.result(SECONDS)
+            wait_for(lambda: not cluster.executors(), 120, "executors end")
+        with held.staged(held.request(**more)) as staged:
+            staged.result(SECONDS)
+    held.judge()
+    assert pods == 3, "two executors and the task"
+    base = pipeline.store.pipeline(PIPELINE).base
+    assert base is not None and base.location.startswith(bucket)
+    for line in pipeline.lines:
+        scan.look("the task's log", line.encode())
+    assert environments(tmp_path / "events") == 2
+    assert "db" in scan.names, "etcd's"
+    assert not scan.found
 
 
 def _are_waiting(held: Holding, n: int, workers: int) -> bool:

@@ -5,6 +5,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,10 +82,7 @@ def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding
     held.add(0, 1, 2)
     with held.staged(held.request()) as staged:
         held.await_workers(staged, 1)
-        [before] = yarn.applications("RUNNING")
-        yarn.kill()
-        yarn.start()
-        wait_for(lambda: [each["id"] for each in yarn.applications("RUNNING")] == [before["id"]], 120, "recovery")
+        _restart(yarn)
         _kill_executor(yarn)
         held.await_workers(staged, 1, 3)
         held.go(1, 2)
@@ -103,6 +101,40 @@ def test_executors_end_with_their_driver(held: Holding, yarn: Yarn) -> None:
         assert not yarn.applications("RUNNING")
     with held.staged(held.request()) as staged:
         staged.result(SECONDS)
+    held.judge()
+
+
+def _are_waiting(held: Holding, n: int, workers: int) -> bool:
+    return held.waiting(n) >= workers
+
+
+def _restart(yarn: Yarn) -> None:
+    """The ResourceManager is killed; the application outlasts it."""
+    [before] = yarn.applications("RUNNING")
+    yarn.kill()
+    yarn.start()
+    wait_for(lambda: [each["id"] for each in yarn.applications("RUNNING")] == [before["id"]], 120, "recovery")
+
+
+def test_a_stream_continues_without_executor_resource_manager_and_driver(
+    held: Holding, pipeline: StageWorld, yarn: Yarn
+) -> None:
+    """It gets new executors before and after the restart; the next driver continues from what is published."""
+    held.add(0, 1)
+    with raises(StageError, "driver_ended", signal="SIGKILL"), held.streamed(held.request()) as drivers:
+        for n, before in ((1, lambda _: None), (2, _restart)):
+            wait_for(partial(_are_waiting, held, n, 2), SECONDS, "both workers wait")
+            before(yarn)
+            _kill_executor(yarn)
+            wait_for(partial(_are_waiting, held, n, 3), SECONDS, "the task is tried again")
+            held.add(n + 1)
+            held.go(n)
+        wait_for(partial(_are_waiting, held, 3, 2), SECONDS, "both workers wait")
+        os.kill(drivers[0].pid, signal.SIGKILL)
+    wait_for(lambda: not yarn.executors() and not yarn.masters(), 120, "executors and master end")
+    assert len(pipeline.all_rows()) == 3 * len(KEYS)
+    with held.streamed(held.request()):
+        wait_for(lambda: len(pipeline.all_rows()) == 4 * len(KEYS), SECONDS, "the rows that were not published")
     held.judge()
 
 

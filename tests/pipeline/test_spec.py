@@ -452,8 +452,12 @@ BUCKET = "s3://lake@wal/log"
         ({"wal_root": "s3://key:secret@wal/log"}, "path_invalid", {"path": "s3://...@wal/log"}),
         ({"wal_root": "s3://wal"}, "path_invalid", {"path": "s3://wal"}),
         ({"keep_session": timedelta(1)}, "log_in_bucket", {"arguments": ["wal_root", "keep_session"]}),
-        ({"spark_master": "k8s://https://host"}, "log_in_bucket", {"value": "k8s://https://host"}),
-        ({"spark_conf": {"spark.master": "k8s://https://host"}}, "log_in_bucket", {"value": "k8s://https://host"}),
+        ({"spark_master": "local-cluster[2,1,512]"}, "log_in_bucket", {"value": "local-cluster[2,1,512]"}),
+        (
+            {"spark_conf": {"spark.master": "local-cluster[2,1,512]"}},
+            "log_in_bucket",
+            {"value": "local-cluster[2,1,512]"},
+        ),
         ({"spark_conf": {"spark.redaction.regex": "x"}}, "spark_setting_unsafe", {"setting": "spark.redaction.regex"}),
     ],
 )
@@ -465,11 +469,11 @@ def test_what_a_log_in_a_bucket_cannot_do_is_refused_at_parse(
 
 
 def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
-    declared = spec(wal_root="{{ params.root }}", spark_master="k8s://https://host")
-    with raises(ConfigurationError, "log_in_bucket", value="k8s://https://host"):
+    declared = spec(wal_root="{{ params.root }}", spark_master="local-cluster[2,1,512]")
+    with raises(ConfigurationError, "log_in_bucket", value="local-cluster[2,1,512]"):
         rendered(declared, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="local[2]", from_savepoint="beginning")
-    for master in ("spark://host:7077", "yarn"):
+    for master in ("spark://host:7077", "yarn", "k8s://https://host"):
         spec(wal_root=BUCKET, streaming=True, spark_master=master)
     PipelineSpec(pipeline="orders", position="2026-11-27", sinks=SINKS, wal_root=BUCKET)
     spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="/savepoints/1")
@@ -477,9 +481,9 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
 
 def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value, argument in (
-        ("SPARK_MASTER", "k8s://https://host", "spark_master"),
+        ("SPARK_MASTER", "local-cluster[2,1,512]", "spark_master"),
         ("KEEP_SESSION", "60", "keep_session"),
-        ("SPARK_CONF", '{"spark.master": "k8s://https://host"}', "spark_master"),
+        ("SPARK_CONF", '{"spark.master": "local-cluster[2,1,512]"}', "spark_master"),
     ):
         with monkeypatch.context() as patch:
             patch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
@@ -489,8 +493,8 @@ def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(m
         patch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.master": "local[2]"}')
         resolve(spec(wal_root=BUCKET))
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", BUCKET)
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "k8s://https://host")
-    with raises(ConfigurationError, "log_in_bucket", value="k8s://https://host"):
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_MASTER", "local-cluster[2,1,512]")
+    with raises(ConfigurationError, "log_in_bucket", value="local-cluster[2,1,512]"):
         resolve(spec(wal_root=None))
 
 

@@ -86,7 +86,7 @@ def test_spark_does_not_upload_keys_of_the_environment_to_yarn(monkeypatch: pyte
     ("more", "code"),
     [
         ({"master": "local-cluster[2,1,512]"}, "log_in_bucket"),
-        ({"conf": {"spark.master": "k8s://https://host"}}, "log_in_bucket"),
+        ({"conf": {"spark.master": "local-cluster[2,1,512]"}}, "log_in_bucket"),
         ({"keep_session": 60.0}, "log_in_bucket"),
         ({"conf": {"spark.hadoop.fs.s3a.bucket.wal.endpoint": "http://elsewhere"}}, "spark_setting_unsafe"),
         ({"conf": {"spark.redaction.regex": "nothing"}}, "spark_setting_unsafe"),
@@ -105,7 +105,7 @@ def test_what_goes_with_a_bucket() -> None:
         {"master": "local"},
         {"master": "spark://host:7077"},
         {"master": "yarn"},
-        {"conf": {"spark.master": "yarn"}},
+        {"conf": {"spark.master": "k8s://https://host"}},
         {"streaming": True},
         {"conf": {"spark.hadoop.fs.s3a.bucket.other.endpoint": "http://elsewhere"}},
     ):
@@ -122,7 +122,7 @@ def test_the_doctor_says_where_s3a_comes_from(tmp_path: Path, monkeypatch: pytes
     root = "s3://lake@wal/log"
     assert verdicts(wal_root=root) == {"s3a": Verdict.OK, "log in a bucket": Verdict.OK}
     assert verdicts(str(INSTALLED), wal_root=root)["s3a"] is Verdict.OK
-    assert verdicts(wal_root=root, master="k8s://https://host")["log in a bucket"] is Verdict.PROBLEM
+    assert verdicts(wal_root=root, master="local-cluster[2,1,512]")["log in a bucket"] is Verdict.PROBLEM
     assert verdicts(wal_root="/wal") == {}
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "nothing").as_uri())
     assert verdicts(wal_root=root)["s3a"] is Verdict.PROBLEM
