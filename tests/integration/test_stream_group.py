@@ -308,27 +308,6 @@ def test_a_stream_that_a_command_has_fenced_starts_again_beside_the_others(group
 
 
 @pytest.mark.chaos
-def test_of_two_tries_that_a_command_has_fenced_the_newer_continues(group: Group) -> None:
-    with group.task() as first:
-        group.deliver(*NAMES)
-        with _asleep(first), group.task() as second:
-            group.deliver(*NAMES)
-            for name in NAMES:
-                group.send(name)
-            with _asleep(second):
-                for name in NAMES:
-                    group.recover(name)
-                first.send_signal(signal.SIGCONT)
-                for child in psutil.Process(first.pid).children(recursive=True):
-                    child.resume()
-                assert first.wait(180) != 0, "each of its streams has a successor, though that one sleeps"
-            group.deliver(*NAMES)
-            group.stop(*NAMES)
-            assert second.wait(120) == 0
-    group.check_exactly_once()
-
-
-@pytest.mark.chaos
 def test_a_group_that_slept_does_no_harm_beside_its_successor(group: Group) -> None:
     with group.task() as first:
         group.deliver(*NAMES)
