@@ -1,16 +1,27 @@
 """Staging on YARN, with log and state on HDFS: executors, machines, master and driver are killed."""
 
+import json
 import os
 import signal
+import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
+import airflow_ft as ft
 from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.integration.holding import KEYS, ON_YARN, SECONDS, Holding
 from tests.integration.stage_world import StageWorld, world
@@ -173,3 +184,71 @@ def test_a_queue_that_yarn_does_not_know_is_named(held: Holding, yarn: Yarn) -> 
     found = {check.name: check for check in examine_spark("yarn", [], conf=queue)}
     assert (found["yarn"].verdict, found["queue"].code) == ("ok", "queue_unknown")
     assert {check.name: check.verdict for check in examine_spark("yarn", [])}["queue"] == "ok"
+
+
+@ft.job
+class Halves:
+    """No state, and Python workers, which wait from the second file on as those of `Held`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def transform(self, spark, sources):
+        folder = self.folder
+
+        def halves(frames):
+            for frame in frames:
+                for n in {each for each in frame["n"] if each}:
+                    Path(folder, f"there-{n}-{os.getpid()}").touch()
+                    while not Path(folder, f"go-{n}").exists():
+                        time.sleep(0.05)
+                yield frame.assign(half=frame["n"] / 2)
+
+        return sources["numbers"].mapInPandas(halves, "k string, n bigint, half double")
+
+
+def test_a_run_without_state_delivers_each_row_once_though_driver_and_executor_are_killed(
+    held: Holding, pipeline: StageWorld, folder: Path, yarn: Yarn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From files into SQLite, with the jars of an archive that `airflow ft yarn-archive` has uploaded."""
+    shop = folder / "shop.db"
+    monkeypatch.setenv("AIRFLOW_HOME", str(folder / "home"))
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(shop)}))
+    archive = upload(spark_home(), f"{yarn.hdfs.url}/spark")
+    conf = {name: each for name, each in ON_YARN.items() if name != "spark.yarn.jars"} | {ARCHIVE: archive.uri}
+    held.add(0, 1, 2)
+
+    def run() -> dict[str, Any]:
+        return ft.run(
+            pipeline="halves",
+            job=Halves,
+            job_args={"folder": str(held.folder)},
+            sources={"numbers": held.source()},
+            sinks={"halves": ft.SqliteSink(table="halves", conn_id="shop")},
+            spark_master="yarn",
+            spark_conf={"spark.driver.memory": "700m", **conf},
+            wal_root=str(pipeline.root),
+            restart=ft.FixedDelay(attempts=3, delay=timedelta(seconds=1)),
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(run)
+        try:
+            wait_for(lambda: held.waiting(1) or result.done(), SECONDS, "a worker waits")
+            [driver] = [each for each in psutil.Process().children(recursive=True) if _is_driver(each)]
+            driver.kill()
+            wait_for(lambda: held.waiting(1) >= 2 or result.done(), SECONDS, "a worker of the next driver waits")
+            held.go(1)
+            wait_for(lambda: held.waiting(2) or result.done(), SECONDS, "a worker waits")
+            _kill([each.pid for each in yarn.executors()])
+            wait_for(lambda: held.waiting(2) >= 2 or result.done(), SECONDS, "a worker of the next executor waits")
+        finally:
+            held.go(*range(10))
+        assert result.result(SECONDS)["rows"] == 3 * len(KEYS)
+    with closing(sqlite3.connect(shop)) as database:
+        found = list(database.execute("SELECT k, n, half FROM halves"))
+    assert sorted(found) == sorted((k, n, n / 2) for n in range(3) for k in KEYS)
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    return "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
