@@ -16,6 +16,12 @@ from airflow_ft.protocol.errors import ConfigurationError
 class NamedArguments(BaseOperatorMeta):
     """Metaclass of operators and sensors. Airflow itself would raise a TypeError without a fix."""
 
+    def __init__(cls, *made: Any, **more: Any) -> None:
+        super().__init__(*made, **more)
+        # `help` would show the parameters of `__call__`.
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+        cls.__signature__ = inspect.Signature(parameters)
+
     def __call__(cls, *unnamed: Any, **named: Any) -> Any:
         """Create the operator.
 
