@@ -61,7 +61,7 @@ class Stream:
 
     topics, tables, files: what each sink goes into, by its name: of Kafka, of MySQL, of the SQLite file. keys: of a
     table in which rows replace each other ("upsert", with a column `version`). jobs: the folder with the job's module.
-    lake: of the connection to a store whose bucket has the log.
+    lake: of the connection to a store whose bucket has the log. master: of Spark.
     """
 
     folder: str
@@ -83,6 +83,7 @@ class Stream:
     job_args: Mapping[str, Any] = field(default_factory=dict)
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
+    master: str = "local[2]"
     conf: Mapping[str, str] = field(default_factory=dict)
     jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
@@ -156,7 +157,7 @@ class Stream:
             sources=self.sources,
             connections={"kafka": self.connection("kafka")} if self.kafka else {},
             sinks=(*self.tables, *self.topics, *self.files),
-            master="local[2]",
+            master=self.master,
             conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "2", **self.conf},
             jars=(str(JARS), str(S3A)) if self.lake else (str(JARS),),
             buckets=[renew(BucketPlace.of(self.log_root)).to_json()] if self.lake else (),

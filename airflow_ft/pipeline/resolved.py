@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.spark.request import listed
+from airflow_ft.spark.session.kubernetes import is_kubernetes
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
@@ -157,9 +158,12 @@ def wal_root_of(spec: PipelineSpec) -> str:
 def spark_settings(spec: PipelineSpec) -> SparkSettings:
     """Return how Spark is started for it."""
     conf = settings.spark_conf()
-    keep_session = timedelta(0) if spec.standby else spec.keep_session  # also if [airflow_ft] keep_session is set
+    master = spec.spark_master or settings.spark_master()
+    keep_session = spec.keep_session
+    if spec.standby or (keep_session is None and is_kubernetes(master)):
+        keep_session = timedelta(0)  # also if [airflow_ft] keep_session is set
     return SparkSettings(
-        master=spec.spark_master or settings.spark_master(),
+        master=master,
         conf={**conf, **spec.spark_conf},
         configured=frozenset(conf.keys() - spec.spark_conf.keys()),
         jars=listed(settings.spark_jars() if spec.jars is None else spec.jars),

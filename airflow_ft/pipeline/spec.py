@@ -50,7 +50,7 @@ from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.sink_spec import HoldingSinkSpec
-from airflow_ft.spark.request import check_standby
+from airflow_ft.spark.request import check_kept, check_standby
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
@@ -200,6 +200,8 @@ class PipelineSpec:
         check_late_after(self.late_after)
         for name in ("overlap", "streaming", "standby", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
+        if self.keep_session:
+            check_kept(self._known_master)
         if self.standby:
             check_standby(self._known_master, streaming=self.streaming, keep_session=self.keep_session)
 

@@ -182,6 +182,8 @@ class StageRequest:
                 )
         if self.standby:
             check_standby(self.master or self.conf.get("spark.master", ""), streaming=self.streaming)
+        if self.keep_session:
+            check_kept(self.master or self.conf.get("spark.master", ""))
         refuse_for_buckets(self.wal_root, keep_session=self.keep_session)
         check_bucket_spark(self.wal_root, self.master, self.conf)
         for source in self.sources.values():
@@ -300,6 +302,18 @@ def check_standby(master: str, *, streaming: bool, keep_session: object = None) 
             code="arguments_conflict",
             remedy='Leave standby out, or give spark_master="local[*]".',
             arguments=["standby", "spark_master"],
+            value=master,
+        )
+
+
+def check_kept(master: str) -> None:
+    """Raise ConfigurationError for a master with which no session is kept between runs; `master`: "" if unknown."""
+    if master.startswith("k8s://"):
+        raise ConfigurationError(
+            f"keep_session does not go together with {master!r}, where executors belong to the pod of one task.",
+            code="arguments_conflict",
+            remedy="Leave keep_session out, or give timedelta(0) if [airflow_ft] keep_session is set.",
+            arguments=["keep_session", "spark_master"],
             value=master,
         )
 

@@ -128,10 +128,15 @@ def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     streams.add_argument(
         "--store", choices=["sqlite", "postgres"], default="sqlite", help="what holds the decision log"
     )
-    streams.add_argument("--wal", choices=["local", "s3"], default="local", help="what holds the write-ahead log")
+    streams.add_argument(
+        "--wal", choices=["local", "s3", "hdfs"], default="local", help="what holds the write-ahead log"
+    )
+    streams.add_argument("--master", choices=["local", "yarn"], default="local", help="where Spark works")
     found = parser.parse_args(arguments)
-    for name in {*found.stream_fault} - {*possible(found.stream_fault, found.store, found.wal)}:
-        parser.error(f"--stream-fault {name!r} needs --store postgres, or --wal s3")
+    for name in {*found.stream_fault} - {*possible(found.stream_fault, found.store, found.wal, found.master)}:
+        parser.error(f"--stream-fault {name!r} needs --store postgres, --wal s3, or --master yarn")
+    if found.master == "yarn" and (found.wal == "local" or found.only == "savepoints"):
+        parser.error("--master yarn needs --wal hdfs or --wal s3, and was not tried with savepoints")
     return found
 
 
@@ -178,6 +183,7 @@ def _stages(arguments: argparse.Namespace, folder: Path, console: Console) -> li
             arguments.stream_fault,
             arguments.store,
             arguments.wal,
+            arguments.master,
         )
         stages.append((arguments.only, STREAMING[arguments.only](streams, console)))
     return stages

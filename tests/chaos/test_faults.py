@@ -68,11 +68,21 @@ def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
 def test_the_servers_of_the_logs_are_killed_only_where_they_are(
     faults: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert set(possible(faults, "postgres", "s3")) == set(faults)
+    assert set(possible(faults, "postgres", "s3", "yarn")) == set(faults)
     for store, wal, option in (("sqlite", "s3", "--store=postgres"), ("postgres", "local", "--wal=s3")):
-        [lacking] = set(faults) - set(possible(faults, store, wal))
+        [lacking] = set(faults) - set(possible(faults, store, wal, "yarn"))
         chosen = ["--only", "streams", "--stream-fault", lacking]
         assert _arguments([*chosen, option]).stream_fault == [lacking]
         with pytest.raises(SystemExit):
             _arguments(chosen)
         assert "needs --store postgres" in capsys.readouterr().err
+
+
+def test_faults_of_yarn_need_yarn_and_a_log_that_its_machines_reach(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--only", "streams", "--stream-fault", "kill -9 of an executor of YARN"]
+    for wal in ("hdfs", "s3"):
+        assert _arguments([*chosen, "--master=yarn", f"--wal={wal}"]).master == "yarn"
+    for wrong in (chosen, [*chosen, "--master=yarn"], ["--only=savepoints", "--master=yarn", "--wal=hdfs"]):
+        with pytest.raises(SystemExit):
+            _arguments(wrong)
+        assert "--master yarn" in capsys.readouterr().err

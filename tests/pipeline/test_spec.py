@@ -412,6 +412,20 @@ def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
         spec(sources={"a": read(), "b": other})
 
 
+@pytest.mark.parametrize("given", [{"spark_master": "k8s://https://host"}, {"spark_conf": {"spark.master": "k8s://h"}}])
+def test_a_session_kept_on_kubernetes_is_refused_at_parse(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["keep_session", "spark_master"]):
+        spec(keep_session=timedelta(1), **given)
+    spec(keep_session=timedelta(0), **given)
+    spec(keep_session=timedelta(1), spark_master="yarn")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__KEEP_SESSION", "60")
+    if "spark_master" in given:
+        assert resolve(spec(**given)).spark.keep_session == timedelta(0)
+        assert resolve(spec(spark_master="yarn")).spark.keep_session == timedelta(minutes=1)
+
+
 @pytest.mark.parametrize(
     ("given", "code", "fields"),
     [

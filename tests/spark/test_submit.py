@@ -66,6 +66,13 @@ def test_a_standby_on_a_cluster_is_refused(more: dict[str, object]) -> None:
     _request(streaming=True, standby=True, master="local[2]")
 
 
+def test_a_session_kept_on_kubernetes_is_refused() -> None:
+    """A Spark connection may name the master, which no DAG parse sees."""
+    with raises(ConfigurationError, "arguments_conflict", arguments=["keep_session", "spark_master"]):
+        _request(keep_session=60.0, master="k8s://https://host")
+    _request(keep_session=60.0, master="yarn")
+
+
 KAFKA = {
     "sources": {"orders": KafkaSource(topics=["orders"]).to_json()},
     "connections": {

@@ -34,17 +34,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark import private
-from airflow_ft.spark.request import StageRequest, listed
+from airflow_ft.spark.request import StageRequest, is_local, listed
 from airflow_ft.spark.session.session_keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
 from airflow_ft.spark.session.submit import environment, properties, settings, spark_home, submit
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # Of one run, and so nothing for a JVM that serves several.
 _OF_A_RUN = ("AIRFLOW_CTX_", "TRACEPARENT", "TRACESTATE")
 _SHELL = {"_", "SHLVL", "PWD", "OLDPWD"}
 _GREETING_SECONDS = 2.0
+_LOG_LEVEL = "airflow_ft.log.level"
+"""The JVM's property with the level of its log in runs."""
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +261,8 @@ def attach(connection: int) -> SparkSession:
         java = gateway.jvm.JavaSparkContext(default.get().sparkContext())
         context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
         spark = SparkSession(context, default.get().newSession())
+        if level := gateway.jvm.System.getProperty(_LOG_LEVEL):
+            context.setLogLevel(level)
     # Workers are shared by equal environments only: those of earlier runs have imported the job as it was then.
     context.environment["AIRFLOW_FT_SESSION"] = uuid.uuid4().hex
     context._airflow_ft_files = _files(spark)  # type: ignore[attr-defined]
@@ -284,12 +289,28 @@ def detach(spark: SparkSession) -> None:
         raise RuntimeError("the job has added files, and Spark would not read them again after a change")
     # Else the state stores of this run's queries would be looked after, and written to, for another minute.
     context._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
+    if not is_local(str(context.master)):
+        _replace_executors(context)
     gateway = context._gateway
     assert gateway is not None
     server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
     # What py4j has handed to this process would stay for ever: its sessions above all. Names of objects begin with o.
     names = server.getGateway().getBindings().keySet()
     names.retainAll([name for name in names if not name.startswith("o")])
+
+
+def _replace_executors(context: SparkContext) -> None:
+    """Let the cluster start other executors: each holds Python processes of this run, which Spark never ends.
+
+    Spark would report in the task's log that it has lost them, so it is silent until the next run.
+    """
+    jvm = context._jvm
+    assert jvm is not None
+    jvm.System.setProperty(_LOG_LEVEL, str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel()))
+    context.setLogLevel("OFF")
+    spark = context._jsc.sc()
+    for number in list(spark.getExecutorIds().mkString(" ").split()):
+        spark.killAndReplaceExecutor(number)
 
 
 def await_end(seconds: float = 5.0) -> None:

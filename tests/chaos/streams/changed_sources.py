@@ -34,7 +34,7 @@ class ChangedSources(Streams):
 
     def make_servers(self) -> Servers:
         """With a second topic to read."""
-        return Servers(self.folder, store=self.store, inputs=INPUTS, wal=self.wal)
+        return Servers(self.folder, store=self.store, inputs=INPUTS, wal=self.wal, master=self.master)
 
     def make_task(self, number: int) -> Task:
         """A try of the newest run."""

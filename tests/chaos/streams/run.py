@@ -8,7 +8,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from typing import Any
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.store.decision_log import DecisionLog
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
+from tests.waiting import wait_for
 from tools.demo.console import Console
+from tools.servers import Yarn
 
 RECOVERY_SECONDS = 600.0
 FROZEN_SECONDS = 4.0  # longer than the lease of the tasks
 POSTGRES = "PostgreSQL, with the decision log"
 S3 = "the S3 server, with the write-ahead log"
+YARN = "of YARN"
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Report:
     wanted: int
     store: str
     wal: str
+    master: str
     hits: list[Hit] = field(default_factory=list)
     missed: int = 0
     numbers: int = 0
@@ -80,7 +84,8 @@ class Report:
         lines += [
             f"  {len(self.hits)} of {self.wanted} hit unfinished work, {self.missed} others did not count",
             f"  {self.numbers:,} numbers in {self.checkpoints:,} checkpoints, {self.tries} tries of the task",
-            f"  {self.seconds:.0f} s, seed {self.seed}, decision log in {self.store}, files in {self.wal}",
+            f"  {self.seconds:.0f} s, seed {self.seed}, decision log in {self.store}, files in {self.wal},"
+            f" Spark on {self.master}",
         ]
         if self.exact:
             result = f"EXACT: {self.meaning}."
@@ -92,9 +97,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """Where, how many, which faults ([]: all), and what holds the logs.
+    """Where, how many, which faults ([]: all), what holds the logs, and where Spark works.
 
-    `store`: "sqlite" or "postgres"; `wal`: "local" or "s3".
+    `store`: "sqlite" or "postgres"; `wal`: "local", "s3" or "hdfs"; `master`: "local" or "yarn".
     """
 
     folder: Path
@@ -103,6 +108,7 @@ class Options:
     faults: Sequence[str] = ()
     store: str = "sqlite"
     wal: str = "local"
+    master: str = "local"
 
 
 class Streams:
@@ -112,8 +118,8 @@ class Streams:
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
-        self.folder, self.store, self.wal = options.folder, options.store, options.wal
-        self.report = Report(options.seed, options.kills, options.store, options.wal)
+        self.folder, self.store, self.wal, self.master = options.folder, options.store, options.wal, options.master
+        self.report = Report(options.seed, options.kills, options.store, options.wal, options.master)
         self.random = random.Random(options.seed)
         options.folder.mkdir(parents=True, exist_ok=True)
         options.folder.chmod(0o711)
@@ -136,7 +142,7 @@ class Streams:
         began = time.monotonic()
         report = self.report
         faults = self.faults()
-        names = self._options.faults or possible(faults, self.store, self.wal)
+        names = self._options.faults or possible(faults, self.store, self.wal, self.master)
         self.servers.__enter__()
         try:
             inputs = self.servers.inputs
@@ -184,7 +190,7 @@ class Streams:
 
     def make_servers(self) -> Servers:
         """With the tables and topics of the pipeline."""
-        return Servers(self.folder, store=self.store, wal=self.wal)
+        return Servers(self.folder, store=self.store, wal=self.wal, master=self.master)
 
     def make_task(self, number: int) -> Task:
         """A try, which has begun."""
@@ -251,9 +257,10 @@ class Streams:
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
 
 
-def possible(faults: Iterable[str], store: str, wal: str) -> list[str]:
-    """Return those that can be made where these hold the logs."""
-    without = [server for server, there in ((POSTGRES, store == "postgres"), (S3, wal == "s3")) if not there]
+def possible(faults: Iterable[str], store: str, wal: str, master: str = "local") -> list[str]:
+    """Return those that can be made where these hold the logs, and where Spark works there."""
+    servers = {POSTGRES: store == "postgres", S3: wal == "s3", YARN: master == "yarn"}
+    without = [server for server, there in servers.items() if not there]
     return [name for name in faults if not any(server in name for server in without)]
 
 
@@ -353,6 +360,38 @@ def _s3(streams: Streams) -> None:
     server.start()
 
 
+def _executor(streams: Streams) -> None:
+    found = wait_for(_yarn(streams).executors, RECOVERY_SECONDS, "an executor")
+    with suppress(ProcessLookupError):
+        _kill(streams.random.choice(found).pid)
+
+
+def _application_master(streams: Streams) -> None:
+    for master in wait_for(_yarn(streams).masters, RECOVERY_SECONDS, "an application master"):
+        with suppress(ProcessLookupError):
+            _kill(master.pid)
+
+
+def _machine(streams: Streams) -> None:
+    """With its executors, and perhaps the application master. It comes back at once."""
+    yarn = _yarn(streams)
+    yarn.kill_node(streams.random.randrange(2))
+    yarn.start_nodes()
+
+
+def _resource_manager(streams: Streams) -> None:
+    """Nothing gets a container meanwhile, and a driver that starts has to wait."""
+    yarn = _yarn(streams)
+    yarn.kill()
+    time.sleep(streams.random.uniform(0.0, FROZEN_SECONDS))
+    yarn.start()
+
+
+def _yarn(streams: Streams) -> Yarn:
+    assert streams.servers.yarn is not None
+    return streams.servers.yarn
+
+
 def _pause_mariadb(streams: Streams) -> None:
     streams.servers.mariadb.pause()
     time.sleep(FROZEN_SECONDS)
@@ -373,5 +412,9 @@ FAULTS: Mapping[str, Fault] = {
         "MariaDB stands still": _pause_mariadb,
         f"kill -9 of {POSTGRES}": _postgres,
         f"kill -9 of {S3}": _s3,
+        f"kill -9 of an executor {YARN}": _executor,
+        f"kill -9 of the application master {YARN}": _application_master,
+        f"kill -9 of a NodeManager {YARN}, with its containers": _machine,
+        f"kill -9 of the ResourceManager {YARN}": _resource_manager,
     }.items()
 }

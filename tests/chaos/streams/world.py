@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -23,8 +24,9 @@ from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
+from tests.integration.holding import ON_YARN
 from tests.integration.kafka_world import read, value
-from tools.servers import Kafka, MariaDb, Postgres, VersityGw
+from tools.servers import Hdfs, Kafka, MariaDb, Postgres, VersityGw, Yarn
 from tools.servers.processes import tree
 from tools.stream_task import Stream, newest_driver
 
@@ -38,7 +40,8 @@ TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) E
 class Servers:
     """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL.
 
-    The write-ahead log lies in a folder, or in a bucket of an S3 server.
+    The write-ahead log lies in a folder, in a bucket of an S3 server, or on HDFS. Spark works beside the task, or on a
+    YARN of two machines.
     """
 
     def __init__(
@@ -48,17 +51,25 @@ class Servers:
         store: str = "sqlite",
         inputs: Sequence[str] = ("numbers",),
         wal: str = "local",
+        master: str = "local",
     ) -> None:
-        """`inputs`: the topics that may be read. `wal`: "local" or "s3"."""
+        """`inputs`: the topics that may be read. `wal`: "local", "s3" or "hdfs". `master`: "local" or "yarn"."""
         self._folder, self._table, self.inputs = folder, table, inputs
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
         self.postgres = Postgres(folder / "postgres") if store == "postgres" else None
         self.versitygw = VersityGw(folder / "versitygw") if wal == "s3" else None
+        self._wal = wal
+        self.hdfs = Hdfs(folder / "hdfs") if wal == "hdfs" or master == "yarn" else None
+        self.yarn = Yarn(folder / "yarn", hdfs=self.hdfs) if self.hdfs is not None and master == "yarn" else None
 
     def __enter__(self) -> Self:
         if self.versitygw is not None:
             self.versitygw.start()
             resolve_with(self.stream().connection)
+        if self.hdfs is not None:
+            os.environ["HADOOP_USER_NAME"] = self.hdfs.start().user
+        if self.yarn is not None:
+            os.environ["HADOOP_CONF_DIR"] = str(self.yarn.start().configuration)
         self.mariadb.start()
         self.kafka.start()
         if self.postgres is not None:
@@ -77,6 +88,10 @@ class Servers:
             self.postgres.stop()
         if self.versitygw is not None:
             self.versitygw.stop()
+        if self.yarn is not None:
+            self.yarn.stop_all()
+        if self.hdfs is not None:
+            self.hdfs.stop_all()
 
     @property
     def savepoints(self) -> str:
@@ -124,6 +139,10 @@ class Servers:
         }
         if (server := self.versitygw) is not None:
             usual |= {"lake": server.connection(), "wal_root": server.place("wal")}
+        elif self.hdfs is not None and self._wal == "hdfs":
+            usual["wal_root"] = f"{self.hdfs.url}/wal"
+        if self.yarn is not None:
+            usual |= {"master": "yarn", "conf": ON_YARN}
         return Stream(**usual | more)
 
 
