@@ -24,7 +24,7 @@ from airflow_ft.pipeline.assets import declared_asset
 from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
-from airflow_ft.pipeline.spec_checks import check_varying_position
+from airflow_ft.pipeline.spec_checks import check_interval, check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
 from airflow_ft.protocol.arguments import (
     check_text,
@@ -168,6 +168,7 @@ class CheckpointedPipeline(TaskGroup):
         self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
+        check_interval(spec.position, self.dag.timetable, spec.pipeline)
         with self:
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)

@@ -99,6 +99,26 @@ def check_varying_position(position: object, pipeline: str) -> None:
     )
 
 
+def check_interval(position: object, timetable: object, pipeline: str) -> None:
+    """Refuse the interval of an Airflow run as position where each run's interval is empty."""
+    if not isinstance(position, Mapping):
+        return
+    of_run = all(f"data_interval_{name}" in str(position.get(name)) for name in ("start", "end"))
+    kind = type(timetable).__name__
+    may_be_empty = kind in ("CronTriggerTimetable", "DeltaTriggerTimetable")
+    if not of_run or not may_be_empty or getattr(timetable, "interval", True):
+        return
+    data = kind.replace("Trigger", "DataInterval")
+    raise ConfigurationError(
+        f"position is the interval of the run, which is empty with this schedule ({kind}): its start is its end.",
+        code="position_empty",
+        remedy=f"Write the DAG's schedule as {data}(...) from airflow.timetables.interval.",
+        pipeline=pipeline,
+        argument="position",
+        timetable=kind,
+    )
+
+
 def check_split(job: object, sinks: Mapping[str, SinkSpec], optional: Collection[str]) -> None:
     """Check the split of a job of the DAG file, which is known; the driver checks a module after the import."""
     apart = [name for name in sinks if name not in optional]

@@ -21,7 +21,8 @@ class DeadLetters:
             it receives the rows that `parse_json(..., on_malformed="keep")` marks, and the other sink receives the
             rest.
         max_rows: most dead letters in a checkpoint; None: any number.
-        max_share: largest share of a checkpoint's rows, from 0 to 1: 0.01 is one in a hundred; None: any. One dead
+        max_share: largest share of a checkpoint's rows, from 0 and below 1: 0.01 is one in a hundred; None:
+            any. One dead
             letter is always allowed unless it is 0.
     """
 
@@ -32,11 +33,11 @@ class DeadLetters:
     def __post_init__(self) -> None:
         check_name("sink", self.sink)
         check_type("max_rows", self.max_rows, int, "Give a number as max_rows.", optional=True, of="DeadLetters")
-        share = "Give a part of 1, such as 0.01, as max_share."
+        share = "Give a part of 1, such as 0.01, as max_share. Leave it out to allow any number."
         check_type("max_share", self.max_share, (int, float), share, optional=True, of="DeadLetters")
         if self.max_rows is not None and self.max_rows < 0:
             raise wrong("max_rows", shown(self.max_rows), "Give 0 or more rows as max_rows.", of="DeadLetters")
-        if self.max_share is not None and not 0 <= self.max_share <= 1:
+        if self.max_share is not None and not 0 <= self.max_share < 1:
             raise wrong("max_share", shown(self.max_share), share, of="DeadLetters")
 
     @classmethod

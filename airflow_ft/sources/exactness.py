@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_ft.protocol.arguments import is_template
@@ -22,7 +23,29 @@ _OF_JSON = (
     "primitivesAsString",
 )
 """Refused where they are true: files are read as RFC 8259 defines JSON."""
+_USUAL = (
+    "charToEscapeQuoteEscaping", "columnNameOfCorruptRecord", "comment", "compression", "dateFormat", "delimiter",
+    "emptyValue", "encoding", "escape", "header", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "latestFirst",
+    "lineSep", "locale", "maxCachedFiles", "maxCharsPerColumn", "maxColumns", "maxFileAge", "mergeSchema", "mode",
+    "modifiedAfter", "modifiedBefore", "multiLine", "nanValue", "negativeInf", "nullValue", "pathGlobFilter",
+    "positiveInf", "quote", "recursiveFileLookup", "sep", "timestampFormat", "timestampNTZFormat", "timeZone",
+    "wholetext",
+)  # fmt: skip
+"""Options of Spark's readers of files, to recognise a misspelt one. Spark knows more, and skips unknown ones."""
 _LOCALES = ("en-us", "en_us", "en")
+
+
+def refuse_misspelt(options: Mapping[str, Any]) -> None:
+    """ConfigurationError for a name that is nearly one of Spark's options, which Spark would skip without an error."""
+    usual = {name.lower(): name for name in _USUAL}
+    for name in options:
+        if name.lower() not in usual and (close := get_close_matches(name.lower(), usual, 1, cutoff=0.85)):
+            raise ConfigurationError(
+                f"FileSource has the option {name!r}, which Spark does not know and would skip.",
+                code="option_unknown",
+                remedy=f"Did you mean {usual[close[0]]}?",
+                option=name,
+            )
 
 
 def refuse_inexact(format: str, schema: str, options: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.protocol.arguments import bound, by_name, check_options, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.sources.exactness import EXACT, refuse_inexact
+from airflow_ft.sources.exactness import EXACT, refuse_inexact, refuse_misspelt
 from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
 
@@ -159,6 +159,7 @@ class FileSource(PlainSource):
             raise ConfigurationError(
                 "FileSource needs a schema.", code="argument_missing", remedy=ddl, argument="schema"
             )
+        refuse_misspelt(self.options)
         options = {name.lower(): value for name, value in self.options.items()}
         if str(options.get("cleansource", "off")).lower() != "off":
             raise ConfigurationError(

@@ -20,6 +20,7 @@ from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.sources import source_from_json
+from airflow_ft.spark.session.kubernetes import is_kubernetes
 
 # What the protocol rests on; a user's `conf` must not say otherwise.
 FIXED_CONF = {
@@ -308,7 +309,7 @@ def check_standby(master: str, *, streaming: bool, keep_session: object = None) 
 
 def check_kept(master: str) -> None:
     """Raise ConfigurationError for a master with which no session is kept between runs; `master`: "" if unknown."""
-    if master.startswith("k8s://"):
+    if is_kubernetes(master):
         raise ConfigurationError(
             f"keep_session does not go together with {master!r}, where executors belong to the pod of one task.",
             code="arguments_conflict",

@@ -7,13 +7,14 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -259,6 +260,32 @@ def test_operators_fit_their_pipeline() -> None:
     for make in (ExternalFolderOperator, lambda **given: ExternalStageOperator(folder="/data", **given)):
         with raises(ConfigurationError, "argument_missing", argument="position"):
             make(task_id="stage", spec=spec())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_empty"),
+    [
+        ("@daily", True),
+        (timedelta(hours=1), True),
+        (CronDataIntervalTimetable("@daily", timezone="UTC"), False),
+        (None, False),
+    ],
+    ids=["cron", "delta", "with intervals", "by hand"],
+)
+def test_the_interval_of_a_run_is_no_position_where_it_is_empty(schedule: Any, is_empty: bool) -> None:
+    def declare() -> None:
+        with DAG("d", schedule=schedule):
+            CheckpointedPipeline(
+                pipeline="orders",
+                position={"start": "{{ data_interval_start }}", "end": "{{ data_interval_end }}"},
+                sinks={"orders": SqliteSink(table="orders", conn_id="shop")},
+            )
+
+    if is_empty:
+        with raises(ConfigurationError, "position_empty", argument="position"):
+            declare()
+    else:
+        declare()
 
 
 def test_a_position_that_is_the_same_in_each_run_is_refused() -> None:

@@ -30,7 +30,7 @@ def test_a_name_alone_allows_any_number() -> None:
         ({"max_share": 0.1}, 100, 1000),
         ({"max_share": 0.1}, 1, 3),  # of a few rows one is no sign of anything
         ({"max_share": 0}, 0, 1000),
-        ({"max_share": 1.0}, 1000, 1000),
+        ({"max_share": 0.999}, 999, 1000),
         ({"max_share": 0.5, "max_rows": 3}, 3, 1000),
         ({"max_share": 0.001, "max_rows": 30}, 1, 1000),
     ],
@@ -47,7 +47,7 @@ def test_as_many_as_are_allowed_pass_and_one_more_fails(limits: dict[str, Any], 
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("max_rows", -1), ("max_rows", True), ("max_share", 1.5), ("max_share", "1%")],
+    [("max_rows", -1), ("max_rows", True), ("max_share", 1), ("max_share", 1.5), ("max_share", "1%")],
 )
 def test_what_cannot_work_is_refused(argument: str, value: Any) -> None:
     with raises(ConfigurationError, "argument_invalid", of="DeadLetters", argument=argument, value=repr(value)):

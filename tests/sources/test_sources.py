@@ -303,3 +303,17 @@ def test_bounds_and_beginnings_may_be_jinja_and_are_checked_when_it_is_rendered(
     for start in ("yesterday", "2026-11-24T00:00:00"):
         with raises(ConfigurationError, "argument_invalid", argument="starting_offsets"):
             rendered("1", start)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("headers", "header"), ("multilines", "multiLine"), ("date_format", "dateFormat")]
+)
+def test_a_misspelt_option_of_a_reader_is_refused(option: str, meant: str) -> None:
+    with raises(ConfigurationError, "option_unknown", option=option) as caught:
+        FileSource(path="/data", format="csv", schema="id bigint", options={option: "true"})
+    assert caught.error is not None and caught.error.remedy == f"Did you mean {meant}?"
+
+
+@pytest.mark.parametrize("option", ["HEADER", "multiline", "samplingRatio", "quoteAll", "charset", "escapeQuotes"])
+def test_an_option_that_spark_may_know_is_kept(option: str) -> None:
+    FileSource(path="/data", format="csv", schema="id bigint", options={option: "false"})
