@@ -14,6 +14,6 @@ SYSTEM = System(
     preload=(
         "confluent_kafka.admin",
         "airflow_ft.sinks.kafka.participant",
-        *(["airflow_ft.sinks.kafka.held"] if has_second_client() else []),
+        *(["airflow_ft.sinks.kafka.shared_slots"] if has_second_client() else []),
     ),
 )
