@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from airflow_ft.protocol.model import Segment
 from benchmarks.bench import Bench
 from benchmarks.beside import used_by
 from benchmarks.data import segment
@@ -29,7 +30,12 @@ def mapped(bench: Bench) -> list[Comparison]:
 
 def mapped_kafka(bench: Bench) -> list[Comparison]:
     """The same for slots of Kafka's strategy `held`."""
-    return _by_processes(bench, SharedSlots(bench), "kafka", f"WAL -> Kafka, {BRANCHES} slots of `held`, by processes")
+    return _by_processes(
+        bench,
+        SharedSlots(bench, bench.servers.kafka),
+        "kafka",
+        f"WAL -> Kafka, {BRANCHES} slots of `held`, by processes",
+    )
 
 
 def _by_processes(bench: Bench, shared: Shared, name: str, title: str) -> list[Comparison]:
@@ -53,9 +59,7 @@ class Shared:
 
     def __init__(self, bench: Bench, server: Any) -> None:
         self._bench, self._server = bench, server
-        self._segment = segment(
-            bench.folder / "wal", f"shared-{server.name}-{next(bench.servers.numbers)}", {"orders": bench.table}
-        )
+        self._segment = self._staged(f"shared-{server.name}-{next(bench.servers.numbers)}")
         self._workers = [bench.servers.worker("benchmarks.delivering") for _ in range(max(PROCESSES))]
         self._used: dict[tuple[int, str], float] = {}
 
@@ -96,6 +100,9 @@ class Shared:
         """Microseconds of CPU of a row in the newest run with this number of processes."""
         return lambda: self._used[processes, what]
 
+    def _staged(self, name: str) -> Segment:
+        return segment(self._bench.folder / "wal", name, {"orders": self._bench.table})
+
     def _job(self) -> Any:
         self._bench.empty_table(self._server)
         return mysql_job(self._bench, self._server, self._segment, "xa", {"branches": BRANCHES})
@@ -107,12 +114,8 @@ class Shared:
 class SharedSlots(Shared):
     """The broker. A slot sends whole files, so there are as many as slots; each run fills a new topic."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench, self._server = bench, bench.servers.kafka
-        name = f"shared-kafka-{next(bench.servers.numbers)}"
-        self._segment = segment(bench.folder / "wal", name, {"orders": bench.records}, files=BRANCHES)
-        self._workers = [bench.servers.worker("benchmarks.delivering") for _ in range(max(PROCESSES))]
-        self._used = {}
+    def _staged(self, name: str) -> Segment:
+        return segment(self._bench.folder / "wal", name, {"orders": self._bench.records}, files=BRANCHES)
 
     def _job(self) -> Any:
         self._topic = f"bench-{next(self._bench.servers.numbers)}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
 
-from airflow_ft.protocol.arguments import closest, missing_argument, unknown_argument, unnamed_arguments
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.arguments import (
+    closest,
+    missing_argument,
+    raising_at_the_caller,
+    unknown_argument,
+    unnamed_arguments,
+)
 
 
 class NamedArguments(BaseOperatorMeta):
@@ -22,24 +28,18 @@ class NamedArguments(BaseOperatorMeta):
         _, *parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
         cls.__signature__ = inspect.Signature(parameters)
 
+    @raising_at_the_caller
     def __call__(cls, *unnamed: Any, **named: Any) -> Any:
         """Create the operator.
 
         Raises:
             ConfigurationError: an argument has no name, does not exist, is missing, or has a wrong value.
         """
-        try:
-            return cls._created(*unnamed, **named)
-        except ConfigurationError as error:  # Airflow shows the last two frames, one being the DAG's line
-            raise error.with_traceback(None) from error.__cause__
-
-    def _created(cls, *unnamed: Any, **named: Any) -> Any:
         own, usual = _arguments(cls)
-        known = {**usual, **own}
         if unnamed:
             raise unnamed_arguments(cls.__name__, ["task_id", *(name for name, must in own.items() if must)])
         for name in named:
-            if name not in known and not name.startswith("_"):  # `_airflow_from_mapped`
+            if name not in own and name not in usual and not name.startswith("_"):  # `_airflow_from_mapped`
                 close = closest(name, list(own)) or get_close_matches(name, usual, 1)
                 remedy = f"Did you mean {close[0]}?" if close else ""
                 raise unknown_argument(name, list(own), f"{cls.__name__} has", remedy=remedy, of=cls.__name__)
@@ -49,11 +49,12 @@ class NamedArguments(BaseOperatorMeta):
             # Only Airflow knows what the default_args of DAG and groups give.
             if "missing" in str(error):
                 for name in re.findall(r"'(\w+)'", str(error)):
-                    if name in known and name not in named:
+                    if (name in own or name in usual) and name not in named:
                         raise missing_argument(name, cls.__name__) from None
             raise
 
 
+@cache
 def _arguments(cls: type) -> tuple[dict[str, bool], dict[str, bool]]:
     """Return the arguments that this package gives an operator, and those of Airflow; True: it needs the argument."""
     own: dict[str, bool] = {}

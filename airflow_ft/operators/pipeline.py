@@ -239,7 +239,7 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
         each.name
         for each in planned.participants
         if system(each.kind).strategies[each.strategy].has_branches
-        and max(_most_branches(spec.sinks[name]) for name in each.sinks) > 1
+        and max(getattr(spec.sinks[name], "branches", 2) for name in each.sinks) > 1
     )
     if not shared:
         raise ConfigurationError(
@@ -251,11 +251,6 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
             arguments=["delivery", "sinks"],
         )
     return shared
-
-
-def _most_branches(sink: object) -> int:
-    """Return how many branches, or slots, a sink asks for; 2 if it does not say."""
-    return int(getattr(sink, "branches", getattr(sink, "slots", 2)))
 
 
 def _prepared(spec: PipelineSpec, name: str, stage: BaseOperator, *, is_shared: bool) -> BaseOperator:

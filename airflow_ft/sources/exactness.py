@@ -1,4 +1,7 @@
-"""Options of Spark's readers that would lose rows, or change values, of JSON and CSV: refused when a DAG is parsed."""
+"""Options of Spark's readers that are refused when a DAG is parsed.
+
+They would lose rows, or change values, of JSON and CSV; or they are misspelt, and Spark would skip them.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from tests.waiting import wait_for
 
 KEYS = "abcdefgh"
 SECONDS = 600
+RESTART = {"restart": FixedDelay(attempts=9, delay=timedelta(seconds=1)).to_json()}
+"""Spark gives the driver's Python worker 10 s to start, which a busy machine may exceed."""
 TWO_EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
@@ -66,8 +68,7 @@ class Holding:
             master=self._master,
             conf={**self._conf, **more.pop("conf", {})},
             job_arguments={"folder": str(self.folder)},
-            # Spark gives the driver's Python worker 10 s to start, which a busy machine may exceed.
-            restart=FixedDelay(attempts=9, delay=timedelta(seconds=1)).to_json(),
+            **RESTART,
             **more,
         )
 

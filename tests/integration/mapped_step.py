@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -186,3 +186,34 @@ class Step:
         self._process.wait(240)
         answer: dict[str, Any] = json.loads(self._output.read().splitlines()[-1])
         return answer
+
+
+def stopped_anywhere(
+    world: MappedWorld, url: str, step: str, stop: str, end: str, *, branch: str, finish: Callable[[list[int]], None]
+) -> list[int]:
+    """Stop a task of the first checkpoint, whose next try is finished; return its number and that of a second one.
+
+    The task is "killed", or "woken" (`end`) when branches of the second checkpoint are loaded. `branch`: what `load`
+    loads.
+    """
+    numbers = world.stage()
+    announced = None if step == "announce" else world.step("announce")
+    if step == "prepare" and stop == "vote":
+        world.load(announced)
+    with Step(world, url, step, stop=stop, announced=announced, branch=branch if step == "load" else "") as other:
+        other.wait_until_stopped()
+        if end == "killed":
+            other.kill()
+        announced = announced or world.step("announce")
+        if step != "prepare":
+            world.load(announced)
+        assert world.step("prepare", announced) == numbers
+        finish(numbers)
+        numbers += world.stage()
+        later = world.step("announce")
+        world.load(later)
+        if end == "woken":
+            answer = other.wake()
+            assert "error" in answer or answer["result"] in (None, True, False, [1])
+        world.step("prepare", later)
+    return numbers

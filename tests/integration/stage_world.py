@@ -186,7 +186,7 @@ def world(folder: Path, sessions: Path | None = None, own_sessions: Path | None 
 def streaming(pipeline: StageWorld, request: StageRequest, **config: Any) -> Iterator[list[Driver]]:
     """A stream, for the duration of the block, which gets its driver as soon as it has one.
 
-    Nobody delivers what it publishes: by default it does not wait for that.
+    No process delivers what it publishes, and by default it does not wait for that.
 
     At its end it stops after the checkpoint under way.
     """

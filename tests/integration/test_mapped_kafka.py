@@ -20,7 +20,7 @@ from airflow_ft.store import open_store
 from airflow_ft.wal.writer import SegmentFolder, rows_a_group, write_table
 from tests.integration import real_world
 from tests.integration.kafka_world import read_ids
-from tests.integration.mapped_step import MappedWorld, Step
+from tests.integration.mapped_step import MappedWorld, Step, stopped_anywhere
 from tests.integration.real_world import expected
 from tools.servers import Kafka
 
@@ -182,27 +182,7 @@ def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
     world: World, step: str, stop: str, end: str
 ) -> None:
     """A woken one has slept beside its next try, and beside the next checkpoint."""
-    numbers = world.stage()
-    announced = None if step == "announce" else world.step("announce")
-    if step == "prepare" and stop == "vote":
-        world.load(announced)
-    branch = "1" if step == "load" else ""
-    with Step(world, world.url, step, stop=stop, announced=announced, branch=branch) as other:
-        other.wait_until_stopped()
-        if end == "killed":
-            other.kill()
-        announced = announced or world.step("announce")
-        if step != "prepare":
-            world.load(announced)
-        assert world.step("prepare", announced) == numbers
-        world.finish(numbers)
-        numbers += world.stage()
-        later = world.step("announce")
-        world.load(later)
-        if end == "woken":
-            answer = other.wake()
-            assert answer.get("result", False) in (None, True, False, [1]) or "error" in answer
-        world.step("prepare", later)
+    numbers = stopped_anywhere(world, world.url, step, stop, end, branch="1", finish=world.finish)
     world.finish(numbers, again=end == "woken")
 
 

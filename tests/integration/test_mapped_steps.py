@@ -13,7 +13,7 @@ import pytest
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
-from tests.integration.mapped_step import MappedWorld, Step
+from tests.integration.mapped_step import MappedWorld, Step, stopped_anywhere
 from tests.integration.real_world import expected
 from tests.integration.test_mysql_branches_chaos import LEDGER, OF_ROWS
 from tools.servers import Database
@@ -33,11 +33,9 @@ class Mapped:
     def load(self, announced: Any) -> None:
         self.world.load(announced)
 
-    def finish(self) -> None:
-        self.world.deliver()
-
-    def check(self, numbers: list[int]) -> None:
+    def finish(self, numbers: list[int]) -> None:
         """Each row once, nothing prepared, nothing delivered from the log again."""
+        self.world.deliver()
         assert self.world.ids() == expected(numbers)
         assert self.world.server.sql("XA RECOVER") == []
         self.world.check_proven(numbers)
@@ -63,8 +61,7 @@ def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(mapped: Mapped
     attempt = world.store.checkpoint(world.pipeline, 1).votes["shop"].attempt
     assert world.step("prepare", announced) == numbers
     assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared == attempt == announced["attempt"]
-    mapped.finish()
-    mapped.check(numbers)
+    mapped.finish(numbers)
 
 
 def test_what_travels_through_xcom_names_no_branch_and_no_password(mapped: Mapped) -> None:
@@ -83,8 +80,7 @@ def test_the_largest_checkpoint_is_announced_and_prepare_takes_the_others(mapped
     mapped.load(announced)
     assert world.step("prepare", announced) == numbers
     assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared == announced["attempt"]
-    mapped.finish()
-    mapped.check(numbers)
+    mapped.finish(numbers)
 
 
 def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
@@ -99,8 +95,7 @@ def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
     assert world.step("prepare", announced) == numbers
     assert world.store.checkpoint(world.pipeline, 1).votes["shop"].prepared > announced["attempt"]
     assert world.step("load", announced, "0002") is False
-    mapped.finish()
-    mapped.check(numbers)
+    mapped.finish(numbers)
 
 
 @pytest.mark.chaos
@@ -122,30 +117,9 @@ def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
     mapped: Mapped, step: str, stop: str, end: str
 ) -> None:
     """A woken one has slept beside its next try, and beside the next checkpoint."""
-    world = mapped.world
-    numbers = world.stage()
-    announced = None if step == "announce" else world.step("announce")
-    if step == "prepare" and stop == "vote":
-        mapped.load(announced)
-    branch = "0002" if step == "load" else ""
-    with mapped.process(step, stop, announced=announced, branch=branch) as other:
-        other.wait_until_stopped()
-        if end == "killed":
-            other.kill()
-        announced = announced or world.step("announce")
-        if step != "prepare":
-            mapped.load(announced)
-        assert world.step("prepare", announced) == numbers
-        mapped.finish()
-        numbers += world.stage()
-        later = world.step("announce")
-        mapped.load(later)
-        if end == "woken":
-            answer = other.wake()
-            assert answer.get("result", False) in (True, False, [1]) or "error" in answer
-        world.step("prepare", later)
-        mapped.finish()
-    mapped.check(numbers)
+    world, url = mapped.world, mapped.url
+    numbers = stopped_anywhere(world, url, step, stop, end, branch="0002", finish=mapped.finish)
+    mapped.finish(numbers)
 
 
 @pytest.mark.chaos
@@ -161,5 +135,4 @@ def test_a_load_that_sleeps_does_not_stop_its_next_try(mapped: Mapped) -> None:
         assert other.wake() == {"result": True}
     assert len(world.server.sql("XA RECOVER")) == 3
     world.step("prepare", announced)
-    mapped.finish()
-    mapped.check(numbers)
+    mapped.finish(numbers)

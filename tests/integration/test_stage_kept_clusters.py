@@ -9,17 +9,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.session_leases import kept
-from tests.integration.holding import KEYS, ON_YARN, TWO_EXECUTORS
+from tests.integration.holding import KEYS, ON_YARN, RESTART, TWO_EXECUTORS
 from tests.integration.stage_world import StageWorld, world
 from tests.integration.test_stage_cluster import Cluster, _executors
 from tests.integration.test_stage_kept import JOB
@@ -35,8 +33,6 @@ pytestmark = [
     pytest.mark.timeout(2400),
 ]
 KEEP = 600.0
-# Spark gives the driver's Python worker 10 s to start, which a busy machine may exceed.
-RESTART = {"restart": FixedDelay(attempts=9, delay=timedelta(seconds=1)).to_json()}
 
 
 @dataclass(frozen=True)

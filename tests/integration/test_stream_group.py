@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 import uuid
@@ -21,10 +22,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Producer
 
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.pipelines import RequestKind
-from airflow_ft.protocol.recovery import recover
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -143,11 +143,10 @@ class Group:
         """As page and commands show it."""
         return self.store.overview(self.pipelines[name]).condition
 
-    def recover(self, name: str) -> None:
+    def fence(self, name: str) -> None:
         """As a command does: takes an epoch once the owner's lease has expired, and ends."""
-        context = self.stream(name, 1).context()
-        with closing(context.store) as store:
-            recover(store, self.pipelines[name], context.participants, Worker(), lease_seconds=5.0)
+        with new_epoch(self.store, self.pipelines[name], Worker(), "a test", 5.0):
+            pass
 
     def ask(self, name: str, **arguments: Any) -> int:
         return self.store.ask(self.pipelines[name], RequestKind.STOP, arguments, "a test")
@@ -272,21 +271,31 @@ def test_a_job_that_hangs_ends_the_driver_and_the_others_restart_without_countin
 
 
 @contextmanager
-def _asleep(*tasks: subprocess.Popen[str]) -> Iterator[None]:
-    """Stops them and their drivers for the duration of the block."""
-    sleeping = [
-        each
-        for task in tasks
-        for each in (psutil.Process(task.pid), *psutil.Process(task.pid).children(recursive=True))
-    ]
-    for process in sleeping:
-        process.suspend()
-    try:
-        yield
-    finally:
+def _asleep(group: Group, task: subprocess.Popen[str]) -> Iterator[Callable[[], None]]:
+    """The task and its driver sleep, until the end of the block or what it gives is called.
+
+    Not within a write to the decision log: SQLite's lock would keep out others, as no server's does.
+    """
+    sleeping = [psutil.Process(task.pid), *psutil.Process(task.pid).children(recursive=True)]
+
+    def wake() -> None:
         for process in sleeping:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+
+    try:
+        while True:
+            for process in sleeping:
+                process.suspend()
+            with closing(sqlite3.connect(group.folder / "ft.db", timeout=0)) as log, suppress(sqlite3.OperationalError):
+                log.execute("BEGIN IMMEDIATE")
+                log.rollback()
+                break
+            wake()
+            time.sleep(0.05)
+        yield wake
+    finally:
+        wake()
 
 
 @pytest.mark.chaos
@@ -296,8 +305,8 @@ def test_a_stream_that_a_command_has_fenced_starts_again_beside_the_others(group
         driver = group.driver()
         for name in NAMES:
             group.send(name)
-        with _asleep(process):
-            group.recover("a")
+        with _asleep(group, process):
+            group.fence("a")
         group.until(lambda: "the stream is tried again" in group.log())
         group.deliver(*NAMES)
         assert group.driver() == driver, "in the same driver"
@@ -313,22 +322,12 @@ def test_a_group_that_slept_does_no_harm_beside_its_successor(group: Group) -> N
         group.deliver(*NAMES)
         for name in NAMES:
             group.send(name)
-        sleeping = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
-        for process in sleeping:
-            process.suspend()
-        try:
-            with group.task():
+        with _asleep(group, first) as wake, group.task():
+            group.deliver(*NAMES)
+            wake()
+            for _ in range(5):
                 group.deliver(*NAMES)
-                for process in sleeping:
-                    with suppress(psutil.NoSuchProcess):
-                        process.resume()
-                for _ in range(5):
-                    group.deliver(*NAMES)
-                group.stop(*NAMES)
-                assert group.process is not None and group.process.wait(120) == 0
-            assert first.wait(120) != 0, "it was fenced"
-        finally:
-            for process in sleeping:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+            group.stop(*NAMES)
+            assert group.process is not None and group.process.wait(120) == 0
+        assert first.wait(120) != 0, "it was fenced"
     group.check_exactly_once()

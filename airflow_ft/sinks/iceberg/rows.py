@@ -94,27 +94,24 @@ class Rows(TableRows):
         with ThreadPoolExecutor(_WRITERS, thread_name_prefix="airflow-ft-iceberg") as pool:
             writing: list[Future[list[DataFile]]] = []
             for reader in readers:
-                for item in self._chunks(reader, len(readers), dead_letters):
-                    if isinstance(item, DataFile):
-                        files.append(item)
-                        continue
+                adopted = self._adoptable(reader, len(readers))
+                files += [self._adopted(reader, file) for file in adopted]
+                for rows in self._chunks(reader, adopted, dead_letters):
                     if len(writing) == _WRITERS:
                         files += writing.pop(0).result()
-                    writing.append(pool.submit(self._of, item))
+                    writing.append(pool.submit(self._of, rows))
             for each in writing:
                 files += each.result()
         return files
 
     def _chunks(
-        self, reader: SegmentReader, segments: int, dead_letters: Refused | None
-    ) -> Iterator[DataFile | list[pa.RecordBatch]]:
-        """Yield the files that are adopted, and rows that become files."""
-        adopted = self._adoptable(reader, segments)
+        self, reader: SegmentReader, adopted: Sequence[WalFile], dead_letters: Refused | None
+    ) -> Iterator[list[pa.RecordBatch]]:
+        """Yield the rows of the other files, as many at once as become a file."""
         waiting: list[pa.RecordBatch] = []
         size = 0
         for file in reader.files(self.sink):
             if file in adopted:
-                yield self._adopted(reader, file)
                 continue
             for rows in self._taken(reader, file, dead_letters):
                 waiting.append(rows)

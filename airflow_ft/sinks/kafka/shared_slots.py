@@ -80,7 +80,7 @@ class SharedHeldParticipant(HeldParticipant):
             if not all(self._names(slot, fence) for slot in self._tokens.slots(plan.pipeline)):
                 return None
             self._in_each_slot(plan, join)
-        except FencedError as error:  # by a newer attempt, or by one that does not yield: a newer one settles that
+        except FencedError as error:  # by a newer attempt or another `prepare`: a newer attempt of ours ends that
             log.info("%s: attempt %s at checkpoint %d: %s", self._plan.name, fence.rank, plan.number, error.what)
             return None
         if len(held) < self._tokens.count:

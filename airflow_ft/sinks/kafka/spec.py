@@ -186,6 +186,11 @@ class KafkaSink:
         return Promise.AT_LEAST_ONCE
 
     @property
+    def branches(self) -> int:
+        """Most branches of a checkpoint: its slots."""
+        return self.slots
+
+    @property
     def roles(self) -> Mapping[str, str]:
         """Return which column has which role, for those that are given."""
         named = {role: getattr(self, role) for role in _ROLES}
