@@ -79,12 +79,18 @@ need_java() {
 
 # --- the virtual environment -----------------------------------------------------------------------------------------
 
-install_uv() {
-  [ -x "$local_/uv/bin/uv" ] && return
-  local python=$1
-  "$python" -m pip --version >/dev/null 2>&1 || { system_packages python3-pip; python=/usr/bin/python3; }
-  "$python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore \
-    --target "$local_/uv" --upgrade uv
+# Several components want it at the same time, each in a process of its own.
+install_uv() { # PYTHON
+  local python=$1 fresh=$local_/uv.new
+  (
+    flock 9
+    [ ! -x "$local_/uv/bin/uv" ] || exit 0
+    "$python" -m pip --version >/dev/null 2>&1 || { system_packages python3-pip; python=/usr/bin/python3; }
+    rm -rf "$local_/uv" "$fresh"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore \
+      --target "$fresh" uv
+    mv "$fresh" "$local_/uv"
+  ) 9>"$local_/locks/uv"
 }
 
 install_venv() {
