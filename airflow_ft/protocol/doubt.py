@@ -113,10 +113,7 @@ def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantF
             if evidence.finding is Finding.HEURISTIC and store.checkpoint(name, number).decided_at is not None:
                 found_there[number] = Evidence(Finding.ABSENT, "it was decided just now and is being delivered")
     now = store.now()
-    return [
-        each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers[each[0].pipeline, each[1]], now)
-        for each in found
-    ]
+    return [each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers, now) for each in found]
 
 
 def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
@@ -127,21 +124,26 @@ def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
     return Doubt(pipeline, 0, "", state, at, age, evidence, halt.remedy, last_error_code=halt.code)
 
 
-def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:
+def _doubt(
+    checkpoint: Checkpoint, name: str, answers: dict[tuple[str, str], dict[int, Evidence]], now: datetime
+) -> Doubt:
     began = checkpoint.in_doubt_since
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
-    evidence = answers[checkpoint.number]
-    advice = _advice(checkpoint, evidence)
+    evidence = answers[checkpoint.pipeline, name][checkpoint.number]
+    deciding = checkpoint.plan.commit_point if checkpoint.plan else None
+    decided = answers[checkpoint.pipeline, deciding][checkpoint.number] if deciding else evidence
+    advice = _advice(checkpoint, evidence, aborted=decided.finding is Finding.REFUSED)
     vote = checkpoint.votes.get(name)
     problem = vote.problem if vote is not None and vote.proof is None else None
     error, code = (problem.text, problem.code) if problem is not None else ("", "")
     return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
 
 
-def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
+def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool) -> str:
+    """`aborted`: the deciding sink holds the abort marker."""
     if evidence.finding is Finding.CONTRADICTION:
         return "find out whether sink or log is right before anything else"
-    if evidence.finding is Finding.HEURISTIC and checkpoint.state is CheckpointState.ABORTED:
+    if evidence.finding is Finding.HEURISTIC and (aborted or checkpoint.state is CheckpointState.ABORTED):
         return "delete the visible rows as described, then run `airflow ft resume`"
     if evidence.finding is Finding.HEURISTIC:
         return "--commit delivers the rest; or delete the visible rows as described, then --abort"

@@ -127,8 +127,9 @@ class Settling(Acting):
             HeuristicCommitError: prepared rows of one of them were committed by hand. Nothing is aborted.
         """
         later_ones = [c for c in live_plans(self._store.open_checkpoints(self._pipeline)) if c.number > number]
-        for concerned in [self._store.checkpoint(self._pipeline, number), *later_ones]:
-            self._refuse_heuristic(concerned, message)
+        first = self._store.checkpoint(self._pipeline, number)
+        for concerned in [first, *later_ones]:
+            self._refuse_heuristic(concerned, first, message)
         for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
             if later.number > number:
                 why = f"checkpoint {number} was aborted."
@@ -165,8 +166,11 @@ class Settling(Acting):
             )
             return aborted
 
-    def _refuse_heuristic(self, checkpoint: Checkpoint, why: str) -> None:
-        """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort."""
+    def _refuse_heuristic(self, checkpoint: Checkpoint, first: Checkpoint, why: str) -> None:
+        """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort.
+
+        `first` is the oldest checkpoint of the abort.
+        """
         for participant in checkpoint.plan.participants if checkpoint.plan else ():
             plan = checkpoint.plan
             if plan is None or checkpoint.state is S.ABORTED or not may_be_heuristic(checkpoint, participant):
@@ -180,17 +184,45 @@ class Settling(Acting):
             # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
             now = self._store.checkpoint(self._pipeline, checkpoint.number)
             if found and now.state in (S.STAGED, S.PREPARED):
+                code, remedy = self._way_out(checkpoint, first)
                 self._halt(
                     HeuristicCommitError(
                         f"it cannot be aborted ({why.rstrip('.')}): {found}",
-                        remedy=f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it"
-                        " delivers the rest, so that all sinks have the rows. Or delete the visible rows as described"
-                        f" above, then run `airflow ft resume {self._pipeline}`.",
+                        code=code,
+                        remedy=remedy,
                         pipeline=self._pipeline,
                         checkpoint=checkpoint.number,
                         participant=participant.name,
                     )
                 )
+
+    def _way_out(self, checkpoint: Checkpoint, first: Checkpoint) -> tuple[str, str]:
+        """Return code and remedy for rows that were committed by hand. An abort marker leaves only their deletion."""
+        delete = f"elete the visible rows as described above, then run `airflow ft resume {self._pipeline}`"
+        if (holder := self._tombstoned_at(first)) is not None:
+            return (
+                "heuristic_commit_aborted",
+                f"D{delete}. Checkpoint {first.number} can no longer be delivered, because {holder} has its abort"
+                " marker. A later checkpoint delivers its rows, or they are computed again.",
+            )
+        return (
+            HeuristicCommitError.code,
+            f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it delivers the"
+            f" rest, so that all sinks have the rows. Or d{delete}.",
+        )
+
+    def _tombstoned_at(self, checkpoint: Checkpoint) -> str | None:
+        """Return the deciding sink if it holds an abort marker. If it is away, return None: a commit asks it again."""
+        plan = checkpoint.plan
+        if plan is None or plan.commit_point is None:
+            return None
+        try:
+            with self._open(plan, plan.commit_point) as sink:
+                proof = sink.proof(plan)
+        except (SinkUnavailableError, SinkAccessError) as error:
+            log.warning("checkpoint %d: cannot look for an abort marker: %s", checkpoint.number, error)
+            return None
+        return plan.commit_point if proof is not None and proof.outcome is Outcome.ABORTED else None
 
     def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
         """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""

@@ -20,8 +20,10 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import HeuristicCommitError, PipelineHaltedError, StateConflictError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Fence
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.planning import tombstone_detail
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -47,15 +49,18 @@ def small_branches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class XaWorld(RealWorld):
-    """Sink `rows` by `xa`, in three branches; with `second` another one beside it, under a connection of its own."""
+    """Sink `rows` by `xa`, in three branches; with `second` another one by this strategy beside it, under a connection
+    of its own.
+    """
 
-    second: bool = False
+    second: str = ""
 
     @property
     def sinks(self) -> dict[str, Any]:
         sinks = {"rows": MySqlSink(table="orders", conn_id="shop", strategy="xa", branches=3)}
         if self.second:
-            sinks["copies"] = MySqlSink(table="copies", conn_id="store", strategy="xa", branches=1)
+            branches = {"branches": 1} if self.second == "xa" else {}
+            sinks["copies"] = MySqlSink(table="copies", conn_id="store", strategy=self.second, **branches)
         return sinks
 
     def connections(self, conn_id: str) -> ConnectionInfo:
@@ -149,7 +154,7 @@ def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: Xa
     world.overrides = {}
     world.commit_by_hand(1)
     assert world.finding(1)[0] is Finding.HEURISTIC
-    with raises(HeuristicCommitError, "heuristic_commit") as refused:
+    with raises(HeuristicCommitError, "heuristic_commit_aborted") as refused:
         world.deliver()
     assert "`airflow ft resume" in refused.error.remedy
     assert world.halted is HaltReason.HEURISTIC_COMMIT
@@ -182,7 +187,7 @@ def test_a_prepare_again_keeps_what_was_committed_by_hand_and_delivers_the_rest(
 def test_a_staged_one_is_delivered_when_a_person_says_so(world: XaWorld) -> None:
     """A vote is lacking, since a table does not fit; whoever gives the checkpoint up is told, and can deliver it."""
     world.deliver()
-    world.second = True
+    world.second = "xa"
     world.server.sql("CREATE TABLE copies (id TINYINT, name VARCHAR(100)) ENGINE=InnoDB", world.database.name)
     world.stage(1)
     steps.prepare_step(world.context(), world.delivery, world.config, "shop")
@@ -195,6 +200,44 @@ def test_a_staged_one_is_delivered_when_a_person_says_so(world: XaWorld) -> None
     assert world.store.checkpoint(world.pipeline, 2).state is S.STAGED
     world.server.sql("ALTER TABLE copies MODIFY id BIGINT", world.database.name)
     assert world.resolver().commit(2).state is S.COMPLETED
+    assert world.ids() == expected([1, 2])
+    assert sorted(r[0] for r in world.server.sql("SELECT id FROM copies", world.database.name)) == expected([2])
+
+
+def test_where_the_deciding_sink_has_aborted_only_deleting_is_offered(world: XaWorld) -> None:
+    """The process that aborted died after it wrote the abort marker, before it told the decision log."""
+    world.deliver()
+    world.second = "local"
+    world.server.sql("CREATE TABLE copies (id BIGINT, name VARCHAR(100)) ENGINE=InnoDB", world.database.name)
+    world.stage(1)
+    world.prepare()
+    given = world.store, world.pipeline, world.participants, Worker(), "a test", 0.1
+    with coordinating(*given) as (coordinator, _):
+        plan = world.store.checkpoint(world.pipeline, 2).plan
+        assert plan is not None and plan.commit_point == "store"
+        attempt = world.store.begin_attempt(world.pipeline, coordinator.epoch, 2, "store")
+        fence = Fence(world.pipeline, world.store.installation, coordinator.epoch, attempt)
+        with closing(world.participants(plan.participant("store"))) as sink:
+            sink.abort(plan, fence, tombstone_detail(AbortReason.USER, "a test", AfterAbort.CARRIED))
+    world.commit_by_hand(1)
+    listed = doubts(world.store, [world.pipeline], world.participants)
+    assert {doubt.participant: doubt.evidence.finding for doubt in listed} == {
+        "shop": Finding.HEURISTIC,
+        "store": Finding.REFUSED,
+    }
+    assert not any("--commit" in doubt.advice for doubt in listed if doubt.participant == "shop")
+
+    for attempt_to_settle in (world.deliver, lambda: world.resolver().commit(2)):
+        with raises(HeuristicCommitError, "heuristic_commit_aborted", checkpoint=2) as refused:
+            attempt_to_settle()
+        assert "--commit" not in refused.error.remedy and f"airflow ft resume {world.pipeline}" in refused.error.remedy
+    for name in prepared(world):  # type: ignore[arg-type]
+        world.server.sql(f"XA ROLLBACK {name}")
+    visible = sorted(set(world.ids()) - set(expected([1])))
+    world.delete_by_hand(world.store.pipeline(world.pipeline).halt.message, visible)
+    world.store.resume(world.pipeline, "ada")
+    world.deliver()
+    world.deliver()
     assert world.ids() == expected([1, 2])
     assert sorted(r[0] for r in world.server.sql("SELECT id FROM copies", world.database.name)) == expected([2])
 

@@ -52,6 +52,11 @@ FOUND = {
         "the mode changes back",
         ["A1:33:SLEEP", "A2:8:LOSE_REPLY", "A3:7:SLEEP", "B1:11:DIE_AFTER", "B2:12:YIELD:A1"],
     ),
+    # Who aborted had died behind the abort marker; the person was told that the rest can be delivered, for ever.
+    "rows_committed_by_hand_beside_an_abort_marker_are_deleted": (
+        "a commit by hand, MySQL decides",
+        ["A1:188:YIELD:P1", "P1:18:YIELD:P2", "A2:49:EVENT:maria commits a branch by hand"],
+    ),
     # A sink had refused the drain, and the person who drained was told that it has delivered what was open.
     "a_drain_that_a_sink_has_refused_is_not_named_in_the_answer": (
         "a drain beside a stop at once",

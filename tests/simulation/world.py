@@ -12,7 +12,7 @@ from typing import Any
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.errors import HeuristicCommitError, StageError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import (
     AfterAbort,
@@ -41,7 +41,7 @@ from airflow_ft.protocol.steps import (
     take_turn,
 )
 from airflow_ft.protocol.sweep import ORPHAN_AGE
-from airflow_ft.protocol.transitions import IN_DOUBT
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.sinks.files.participant import open_participant as open_folder
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
@@ -553,13 +553,25 @@ class World:
             if plan is None:
                 continue
             if checkpoint.state is CheckpointState.ABORTED and found:
-                for server in found:
-                    server.branches.take_out(checkpoint.number)
-                    self.laws.taken_out(server.name, plan)
-                self.store.resume(PIPELINE, "a person")
-            elif checkpoint.state in IN_DOUBT or (checkpoint.state is CheckpointState.STAGED and found):
-                self._resolver().commit(checkpoint.number)
+                self._take_out(checkpoint.number)
+            elif checkpoint.state in MAY_BE_VISIBLE or (checkpoint.state is CheckpointState.STAGED and found):
+                try:
+                    self._resolver().commit(checkpoint.number)
+                except HeuristicCommitError as error:
+                    if error.code != "heuristic_commit_aborted":
+                        raise
+                    self._take_out(error.checkpoint)
         self.store.resume(PIPELINE, "a person")  # who was late may have halted it once more
+
+    def _take_out(self, number: int) -> None:
+        """Delete what was committed by hand of a number that cannot be delivered."""
+        plan = self.store.checkpoint(PIPELINE, number).plan
+        assert plan is not None
+        for server in self.servers.values():
+            if isinstance(server, Branched) and any(found == number for found, _ in server.branches.by_hand):
+                server.branches.take_out(number)
+                self.laws.taken_out(server.name, plan)
+        self.store.resume(PIPELINE, "a person")
 
     def _resolver(self) -> Resolver:
         return Resolver(self.store, PIPELINE, self.open, "a person", Worker("a person"), self.scenario.lease)

@@ -52,6 +52,7 @@ def committed_by_hand(description: str, pipeline: str) -> HeuristicCommitError:
     """ABORTED is decided, and rows are visible: `as_sink_head` says which, and the DELETE that settles it."""
     return HeuristicCommitError(
         f"the checkpoint is ABORTED, and its rows cannot be rolled back: {description}",
+        code="heuristic_commit_aborted",
         remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
         f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
     )

@@ -155,6 +155,7 @@ class FilesParticipant(OwnedFolder):
                 marker = f" and {self.ledger.path(self.ledger.marker_uri(plan.number))}" if marked else ""
                 raise HeuristicCommitError(
                     f"the checkpoint is ABORTED, but it cannot be rolled back: {early}",
+                    code="heuristic_commit_aborted",
                     remedy=f"Remove that folder{marker}, then run `airflow ft resume {plan.pipeline}`. A later"
                     " checkpoint delivers its rows, or they are computed again.",
                 )
