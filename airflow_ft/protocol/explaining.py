@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import HistoryLog
-from airflow_ft.protocol.errors import NewerReleaseError
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, NewerReleaseError
 from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.overview import Condition, Overview
@@ -145,8 +145,9 @@ def checkpoint_actions(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[C
     earlier = [each for each in opened if each.number < checkpoint.number]
     is_first = not any(each.state in MAY_BE_VISIBLE for each in earlier)
     halted = row.halt_reason if row.status is PipelineStatus.HALTED else None
+    is_aborted = row.halt is not None and row.halt.code == AbortedHeuristicCommitError.code
     actions: list[str] = []
-    if state in MAY_BE_VISIBLE and is_first and halted in (None, HaltReason.HEURISTIC_COMMIT):
+    if state in MAY_BE_VISIBLE and is_first and halted in (None, HaltReason.HEURISTIC_COMMIT) and not is_aborted:
         actions.append("commit")
     if halted is None and not decided and state in (S.STAGED, S.PREPARED, S.QUARANTINED):
         actions.append("abort")

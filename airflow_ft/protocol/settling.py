@@ -6,6 +6,7 @@ import logging
 
 from airflow_ft.protocol.acting import Acting
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     CheckpointExpiredError,
     HeuristicCommitError,
     SinkAccessError,
@@ -184,11 +185,10 @@ class Settling(Acting):
             # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
             now = self._store.checkpoint(self._pipeline, checkpoint.number)
             if found and now.state in (S.STAGED, S.PREPARED):
-                code, remedy = self._way_out(checkpoint, first)
+                halting, remedy = self._way_out(checkpoint, first)
                 self._halt(
-                    HeuristicCommitError(
+                    halting(
                         f"it cannot be aborted ({why.rstrip('.')}): {found}",
-                        code=code,
                         remedy=remedy,
                         pipeline=self._pipeline,
                         checkpoint=checkpoint.number,
@@ -196,17 +196,17 @@ class Settling(Acting):
                     )
                 )
 
-    def _way_out(self, checkpoint: Checkpoint, first: Checkpoint) -> tuple[str, str]:
-        """Return code and remedy for rows that were committed by hand. An abort marker leaves only their deletion."""
+    def _way_out(self, checkpoint: Checkpoint, first: Checkpoint) -> tuple[type[HeuristicCommitError], str]:
+        """Return error and remedy for rows that were committed by hand. An abort marker leaves only their deletion."""
         delete = f"elete the visible rows as described above, then run `airflow ft resume {self._pipeline}`"
         if (holder := self._tombstoned_at(first)) is not None:
             return (
-                "heuristic_commit_aborted",
+                AbortedHeuristicCommitError,
                 f"D{delete}. Checkpoint {first.number} can no longer be delivered, because {holder} has its abort"
                 " marker. A later checkpoint delivers its rows, or they are computed again.",
             )
         return (
-            HeuristicCommitError.code,
+            HeuristicCommitError,
             f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it delivers the"
             f" rest, so that all sinks have the rows. Or d{delete}.",
         )

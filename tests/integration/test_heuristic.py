@@ -18,7 +18,13 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.doubt import Finding, doubts
-from airflow_ft.protocol.errors import HeuristicCommitError, PipelineHaltedError, StateConflictError, UnfitTargetError
+from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
+    HeuristicCommitError,
+    PipelineHaltedError,
+    StateConflictError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Fence
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
@@ -154,7 +160,7 @@ def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: Xa
     world.overrides = {}
     world.commit_by_hand(1)
     assert world.finding(1)[0] is Finding.HEURISTIC
-    with raises(HeuristicCommitError, "heuristic_commit_aborted") as refused:
+    with raises(AbortedHeuristicCommitError, "heuristic_commit_aborted") as refused:
         world.deliver()
     assert "`airflow ft resume" in refused.error.remedy
     assert world.halted is HaltReason.HEURISTIC_COMMIT
@@ -228,7 +234,7 @@ def test_where_the_deciding_sink_has_aborted_only_deleting_is_offered(world: XaW
     assert not any("--commit" in doubt.advice for doubt in listed if doubt.participant == "shop")
 
     for attempt_to_settle in (world.deliver, lambda: world.resolver().commit(2)):
-        with raises(HeuristicCommitError, "heuristic_commit_aborted", checkpoint=2) as refused:
+        with raises(AbortedHeuristicCommitError, "heuristic_commit_aborted", checkpoint=2) as refused:
             attempt_to_settle()
         assert "--commit" not in refused.error.remedy and f"airflow ft resume {world.pipeline}" in refused.error.remedy
     for name in prepared(world):  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import HeuristicCommitError, StageError
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, StageError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import (
     AfterAbort,
@@ -557,9 +557,7 @@ class World:
             elif checkpoint.state in MAY_BE_VISIBLE or (checkpoint.state is CheckpointState.STAGED and found):
                 try:
                     self._resolver().commit(checkpoint.number)
-                except HeuristicCommitError as error:
-                    if error.code != "heuristic_commit_aborted":
-                        raise
+                except AbortedHeuristicCommitError as error:
                     self._take_out(error.checkpoint)
         self.store.resume(PIPELINE, "a person")  # who was late may have halted it once more
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, HeuristicCommitError
 from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeline_actions
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
@@ -317,6 +318,13 @@ class TestActions:
         assert self.fitting(scene, 1) == {"commit", "redeliver", "dead_letter"}
         scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
         assert self.fitting(scene, 1) == {"redeliver"} and self.fitting(scene, 2) == set()
+
+    @pytest.mark.parametrize("error", [HeuristicCommitError, AbortedHeuristicCommitError])
+    def test_of_a_checkpoint_that_was_committed_by_hand(self, scene: Scene, error: type[HeuristicCommitError]) -> None:
+        scene.stage()
+        scene.prepare(1)
+        scene.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "it is visible.", code=error.code)
+        assert ("commit" in self.fitting(scene, 1)) is (error is HeuristicCommitError)
 
     def test_of_a_pipeline(self, scene: Scene) -> None:
         assert set(pipeline_actions(judged(scene))) == {"recover", "rewind", "reset_state", "verify", "doctor"}

@@ -41,6 +41,7 @@ from airflow_ft.protocol.errors.retried import (
     TurnHeldError,
 )
 from airflow_ft.protocol.errors.waiting import (
+    AbortedHeuristicCommitError,
     DataLossError,
     ForeignOwnerError,
     HaltError,
@@ -56,12 +57,12 @@ from airflow_ft.protocol.errors.waiting import (
 )
 
 __all__ = [
-    "PROPOSED", "AirflowFtError", "CheckpointExpiredError", "ConfigurationError", "DataLossError", "DeadLettersError",
-    "DeclinedError", "ExternalRowsError", "FencedError", "ForeignOwnerError", "FoundProblemsError", "HaltError",
-    "HeuristicCommitError", "JobError", "LeaseHeldError", "NewerReleaseError", "NotDeliveredError",
-    "PipelineHaltedError", "QuarantinedError", "RestartsExhaustedError", "SealError", "SinkAccessError",
-    "SinkUnavailableError", "StageError", "StateConflictError", "StateMeaningError", "StorageUnavailableError",
-    "StoreBehindSinkError", "StoreCorruptError", "StoreUnavailableError", "TerminalError", "TokenLostError",
-    "TransientError", "TurnHeldError", "UnfitTargetError", "WalCorruptError", "filled", "require_not_renamed",
-    "require_runnable", "require_understood", "together",
+    "PROPOSED", "AbortedHeuristicCommitError", "AirflowFtError", "CheckpointExpiredError", "ConfigurationError",
+    "DataLossError", "DeadLettersError", "DeclinedError", "ExternalRowsError", "FencedError", "ForeignOwnerError",
+    "FoundProblemsError", "HaltError", "HeuristicCommitError", "JobError", "LeaseHeldError", "NewerReleaseError",
+    "NotDeliveredError", "PipelineHaltedError", "QuarantinedError", "RestartsExhaustedError", "SealError",
+    "SinkAccessError", "SinkUnavailableError", "StageError", "StateConflictError", "StateMeaningError",
+    "StorageUnavailableError", "StoreBehindSinkError", "StoreCorruptError", "StoreUnavailableError",
+    "TerminalError", "TokenLostError", "TransientError", "TurnHeldError", "UnfitTargetError", "WalCorruptError",
+    "filled", "require_not_renamed", "require_runnable", "require_understood", "together",
 ]  # fmt: skip

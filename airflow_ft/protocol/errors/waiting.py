@@ -103,6 +103,12 @@ class HeuristicCommitError(HaltError):
     reason = HaltReason.HEURISTIC_COMMIT
 
 
+class AbortedHeuristicCommitError(HeuristicCommitError):
+    """The same, but the checkpoint is aborted: delivering the rest is no way out, only deleting what is visible."""
+
+    code = "heuristic_commit_aborted"
+
+
 class DataLossError(TerminalError):
     """Unread records of a source are gone because a topic was deleted or recreated under its name. Or a full refresh
     would skip records, because it starts after the source's last position.

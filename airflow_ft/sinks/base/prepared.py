@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from airflow_ft.protocol.errors import HeuristicCommitError, TerminalError
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, TerminalError
 from airflow_ft.protocol.votes import Vote
 
 PROBE_NUMBER = 0
@@ -48,11 +48,10 @@ def counted(vote: Vote) -> tuple[int, int]:
     return (int(vote.notes.get("epoch", 0)), vote.prepared)
 
 
-def committed_by_hand(description: str, pipeline: str) -> HeuristicCommitError:
+def committed_by_hand(description: str, pipeline: str) -> AbortedHeuristicCommitError:
     """ABORTED is decided, and rows are visible: `as_sink_head` says which, and the DELETE that settles it."""
-    return HeuristicCommitError(
+    return AbortedHeuristicCommitError(
         f"the checkpoint is ABORTED, and its rows cannot be rolled back: {description}",
-        code="heuristic_commit_aborted",
         remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
         f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
     )

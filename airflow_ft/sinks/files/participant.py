@@ -23,7 +23,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
   Until then the head counts the number as delivered.
 - the other folders of the number are removed: it is visible and proven; the next prepare removes them.
 - the abort marker (abort): some folders are gone, and the next one removes the rest. An earlier rename is detected
-  (HeuristicCommitError).
+  (AbortedHeuristicCommitError).
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
@@ -39,8 +39,8 @@ from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     AirflowFtError,
-    HeuristicCommitError,
     SinkUnavailableError,
     StateConflictError,
     UnfitTargetError,
@@ -153,9 +153,8 @@ class FilesParticipant(OwnedFolder):
             if early := self.heuristic(plan):
                 marked = existing is not None and existing.outcome is Outcome.COMMITTED
                 marker = f" and {self.ledger.path(self.ledger.marker_uri(plan.number))}" if marked else ""
-                raise HeuristicCommitError(
+                raise AbortedHeuristicCommitError(
                     f"the checkpoint is ABORTED, but it cannot be rolled back: {early}",
-                    code="heuristic_commit_aborted",
                     remedy=f"Remove that folder{marker}, then run `airflow ft resume {plan.pipeline}`. A later"
                     " checkpoint delivers its rows, or they are computed again.",
                 )

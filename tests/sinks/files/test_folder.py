@@ -20,11 +20,11 @@ from airflow_ft import FilesSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     AirflowFtError,
     DeclinedError,
     FencedError,
     HaltError,
-    HeuristicCommitError,
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
@@ -308,7 +308,7 @@ def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> No
     (folder.staged / f"1.1-{vote.prepared}").rename(place)
     early = participant_of(world, plan).heuristic(plan)
     assert str(place) in early and "40 rows" in early
-    with raises(HeuristicCommitError, "heuristic_commit_aborted") as caught:
+    with raises(AbortedHeuristicCommitError, "heuristic_commit_aborted") as caught:
         participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
     assert caught.error is not None and str(place) in caught.error.headline
     assert f"airflow ft resume {world.pipeline}" in caught.error.remedy

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     DeclinedError,
     FencedError,
-    HeuristicCommitError,
     SinkUnavailableError,
     TransientError,
 )
@@ -195,7 +195,7 @@ def test_a_commit_by_hand_of_one_branch_halts_an_abort_and_counts_when_it_is_dec
     table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[0].sql}")
     text = quick(world).heuristic(plan)
     assert "0001 of 3" in text and "13 rows are visible in orders" in text
-    with raises(HeuristicCommitError, "heuristic_commit_aborted"):
+    with raises(AbortedHeuristicCommitError, "heuristic_commit_aborted"):
         abort(world, plan)
     attempt = world.attempt()
     notes = prepare(world, plan, attempt)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     DeclinedError,
     FencedError,
     ForeignOwnerError,
-    HeuristicCommitError,
     SinkUnavailableError,
     StateConflictError,
     StoreBehindSinkError,
@@ -251,7 +251,7 @@ def test_what_is_committed_by_hand_halts_an_abort_until_it_is_deleted(make: Make
     world.prepare(plan)
     hand(world, "COMMIT")
     for _ in range(2):
-        with raises(HeuristicCommitError, "heuristic_commit_aborted") as raised:
+        with raises(AbortedHeuristicCommitError, "heuristic_commit_aborted") as raised:
             world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
     delete = delete_in(str(raised.error))
     table_of(world).sql(f"BEGIN; DELETE FROM orders; {delete}; COMMIT")
