@@ -70,6 +70,7 @@ def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[s
     check_plain("job_args", job_args)
     if isinstance(job, InlineJob):  # a module is not imported here: its job is asked in the driver
         job.check_arguments(list(job_args))
+        job.check_schemas()
 
 
 def check_position(position: object, fields: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
+from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
 
 MOST_BYTES = 256 * 1024
@@ -134,6 +135,28 @@ class InlineJob:
                 missing=missing,
                 unknown=unknown,
             )
+
+    def check_schemas(self) -> None:
+        """Raise ConfigurationError for a schema that `parse_json` gets as text, and that Spark could not read."""
+        nodes = [node for part in self.parts for node in _statements(part.text)]
+        constants = {
+            target.id: node.value
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        if any(getattr(node, "name", "") == "parse_json" for node in nodes):  # a function of the author's own
+            return
+        calls = [each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call)]
+        for call in calls:
+            if getattr(call.func, "id", getattr(call.func, "attr", "")) != "parse_json":
+                continue
+            by_name = [each.value for each in call.keywords if each.arg == "schema"]
+            for given in (*call.args[1:2], *by_name):
+                value = constants.get(given.id) if isinstance(given, ast.Name) else given
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    check_ddl(value.value, "schema", f"parse_json in the job {self.reference}")
 
     def __str__(self) -> str:
         """Return the text that Airflow shows and uses to detect a new version of a DAG."""

@@ -32,6 +32,17 @@ CASES: dict[str, tuple[Callable[[], Any], str, dict[str, str]]] = {
         "name_invalid",
         {},
     ),
+    "mapped, misspelt": (
+        lambda: StopStreamOperator.partial(task_id="stop", savepoints=True),
+        "argument_unknown",
+        {"argument": "savepoints", "of": "StopStreamOperator"},
+    ),
+    "mapped, unnamed": (lambda: StopStreamOperator.partial("stop"), "argument_unnamed", {"of": "StopStreamOperator"}),
+    "mapped, no task_id": (
+        lambda: CheckpointSensor.partial(pipeline="orders"),
+        "argument_missing",
+        {"argument": "task_id"},
+    ),
     "a group": (lambda: CheckpointedPipeline("orders", "jobs.orders"), "argument_unnamed", {}),
 }
 
@@ -77,3 +88,11 @@ def test_a_class_of_a_user_may_have_arguments_of_its_own() -> None:
             self.reason = reason
 
     assert Stop(task_id="stop", pipeline="orders", reason="release").reason == "release"
+
+
+def test_a_mapped_task_has_the_arguments_of_partial_and_expand() -> None:
+    with DAG("orders", schedule=None, default_args={"retries": 7}):
+        gate = CheckpointSensor.partial(task_id="gate", poke_interval=5).expand(pipeline=["orders", "clicks"])
+        stop = StopStreamOperator.partial(task_id="stop", savepoint=True).expand(pipeline=["orders"])
+    assert (gate.operator_class, stop.operator_class) == (CheckpointSensor, StopStreamOperator)
+    assert (stop.partial_kwargs["savepoint"], stop.retries) == (True, 7)
