@@ -158,6 +158,26 @@ class InlineJob:
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     check_ddl(value.value, "schema", f"parse_json in the job {self.reference}")
 
+    def check_sources(self, sources: Collection[str]) -> None:
+        """Raise ConfigurationError if `transform` reads a source that the pipeline does not declare.
+
+        Check only the statements before the first branch or loop: a job may serve several pipelines.
+        """
+        for node in _statements(self.parts[-1].text) if self.parts else ():
+            found = [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]
+            for each in found:
+                if isinstance(each, ast.FunctionDef) and each.name == ("transform" if len(found) > 1 else self.name):
+                    for name in _read_at_once(each, 2 if isinstance(node, ast.ClassDef) else 1):
+                        if name not in sources:
+                            raise ConfigurationError(
+                                f"the job {self.reference} asks for source {name!r}, which the pipeline does not"
+                                f" declare. Declared: {', '.join(sources)}.",
+                                code="source_unknown",
+                                remedy=f"Correct the name in the job, or add {name!r} to sources={{...}}.",
+                                source=name,
+                                declared=sorted(sources),
+                            )
+
     def __str__(self) -> str:
         """Return the text that Airflow shows and uses to detect a new version of a DAG."""
         return f"{self.reference} (sha256 {self.sha256[:16]})"
@@ -180,6 +200,29 @@ def _statements(text: str) -> list[ast.stmt]:
     block = ast.parse(f"if True:\n{text}").body[0]  # it may be inside a `with`
     assert isinstance(block, ast.If)
     return block.body
+
+
+def _read_at_once(function: ast.FunctionDef, at: int) -> Iterator[str]:
+    """Yield the sources that a job reads before its first branch; `at`: which of its parameters holds them."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    if (function.decorator_list and at == 2) or len(parameters) <= at:
+        return
+    sources = parameters[at].arg
+    for statement in function.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.Import | ast.ImportFrom):
+            return
+        nodes = list(ast.walk(statement))
+        if any(isinstance(each, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for each in nodes):
+            return
+        for each in nodes:
+            if isinstance(each, ast.Name) and each.id == sources and not isinstance(each.ctx, ast.Load):
+                return
+        for each in nodes:
+            owner, key = getattr(each, "value", None), getattr(each, "slice", None)
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "static":
+                owner, key = each.func.value, next(iter(each.args), None)
+            if isinstance(owner, ast.Name) and owner.id == sources and isinstance(key, ast.Constant):
+                yield from (key.value,) if isinstance(key.value, str) else ()
 
 
 def _returned(text: str) -> list[set[str]]:
