@@ -173,4 +173,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, __all__, 1)
+    meant = f". Did you mean {close[0]!r}?" if close and not name.startswith("_") else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")

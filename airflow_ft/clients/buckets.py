@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.s3 import SCHEME, config_of
-from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver, connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StorageUnavailableError
 
 _PLACE = re.compile(r"s3://(?:(?P<conn>[\w.-]+)@)?(?P<bucket>[a-z0-9][a-z0-9.-]+[a-z0-9])(?P<key>(?:/[^/]+)+)/?")
@@ -223,7 +223,7 @@ def _found(place: BucketPlace) -> BucketSettings:
             conn_id=place.conn_id,
         )
     try:
-        return BucketSettings.of(_resolvers[0](place.conn_id))
+        return BucketSettings.of(connection_of_type("aws", place.conn_id, _resolvers[0]))
     except SinkAccessError as error:
         raise StorageUnavailableError(
             f"{place} cannot be reached: {error.what}",

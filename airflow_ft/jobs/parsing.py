@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 
 from airflow_ft.jobs.exact import reader
 from airflow_ft.jobs.uids import PARSED, tag
+from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ def parse_json(
     the beginning of the text. "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
     partition, offset and raw. See `parsed_rows` and `malformed_rows`.
     """
-    fields = cast("T.StructType", T.StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    if isinstance(schema, str):
+        check_ddl(schema, "schema", "parse_json")
+        schema = cast("T.StructType", T.StructType.fromDDL(schema))
+    fields = schema
     if clash := sorted({*keep} & {*fields.names}) or sorted({*keep, *fields.names} & {MALFORMED}):
         raise ConfigurationError(
             f"parse_json would create two columns named {', '.join(clash)}.",

@@ -10,7 +10,6 @@ from airflow_ft.operators.failing import fail
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
 from airflow_ft.pipeline.resolved import delivery_context, spark_settings
-from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.arguments import check_type
 from airflow_ft.protocol.doctor import Verdict, worst
 from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
@@ -66,7 +65,6 @@ class DoctorOperator(CheckpointOperator):
             spec.pipeline,
             delivery.wal_root,
             spark,
-            spark_master(spark.master),
             delivery.plan(spec.sinks, spec.commit_point),
             spec.sources,
             job=module_of(spec.job),

@@ -110,7 +110,7 @@ class ExternalStageOperator(_ExternalOperator):
         pipeline, position = resolve(spec, self.spec), Position.of(spec.position)
         rows = HandedOut(pipeline, str(self.folder))
         if rows.is_own:
-            self._require_writer()
+            self.require_writer()
         found = external.stage(pipeline, run, task_connections, position, rows.open)
         rows.remove()
         new = Numbers.of([] if found.is_repeated else [found.number])
@@ -121,7 +121,12 @@ class ExternalStageOperator(_ExternalOperator):
             "repeated": found.is_repeated,
         }
 
-    def _require_writer(self) -> None:
+    @property
+    def reads_handed_out(self) -> bool:
+        """Return whether its folder is the output of `ExternalFolderOperator`."""
+        return getattr(getattr(self.folder, "operator", None), "role", "") == "folder"
+
+    def require_writer(self) -> None:
         """Raise ConfigurationError if no task writes between the folder and this one, which would find it empty."""
         folders = {task.task_id for task in tasks_beside(self) if getattr(task, "role", "") == "folder"}
         if not set(self.upstream_task_ids) - folders:

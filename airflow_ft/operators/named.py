@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.bases.operator import BaseOperatorMeta
 
 from airflow_ft.protocol.arguments import (
@@ -18,6 +20,9 @@ from airflow_ft.protocol.arguments import (
     unnamed_arguments,
 )
 
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
+
 
 class NamedArguments(BaseOperatorMeta):
     """Metaclass of operators and sensors. Airflow itself would raise a TypeError without a fix."""
@@ -27,6 +32,8 @@ class NamedArguments(BaseOperatorMeta):
         # `help` would show the parameters of `__call__`.
         _, *parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
         cls.__signature__ = inspect.Signature(parameters)
+        if not any(isinstance(each, NamedArguments) for each in cls.__mro__[1:]):
+            type.__setattr__(cls, "partial", classmethod(_partial))  # Airflow lets operators have their own
 
     @raising_at_the_caller
     def __call__(cls, *unnamed: Any, **named: Any) -> Any:
@@ -35,14 +42,7 @@ class NamedArguments(BaseOperatorMeta):
         Raises:
             ConfigurationError: an argument has no name, does not exist, is missing, or has a wrong value.
         """
-        own, usual = _arguments(cls)
-        if unnamed:
-            raise unnamed_arguments(cls.__name__, ["task_id", *(name for name, must in own.items() if must)])
-        for name in named:
-            if name not in own and name not in usual and not name.startswith("_"):  # `_airflow_from_mapped`
-                close = closest(name, list(own)) or get_close_matches(name, usual, 1)
-                remedy = f"Did you mean {close[0]}?" if close else ""
-                raise unknown_argument(name, list(own), f"{cls.__name__} has", remedy=remedy, of=cls.__name__)
+        own, usual = _checked(cls, unnamed, named)
         try:
             return super().__call__(**named)
         except TypeError as error:
@@ -52,6 +52,35 @@ class NamedArguments(BaseOperatorMeta):
                     if (name in own or name in usual) and name not in named:
                         raise missing_argument(name, cls.__name__) from None
             raise
+
+
+@raising_at_the_caller
+def _partial(cls: Any, *unnamed: Any, **named: Any) -> OperatorPartial:
+    """Return a mapped operator without what `expand` gives it.
+
+    Raises:
+        ConfigurationError: an argument has no name, or does not exist, or there is no task_id.
+    """
+    _checked(cls, unnamed, named)
+    if "task_id" not in named:
+        raise missing_argument("task_id", f"{cls.__name__}.partial")
+    made: OperatorPartial = vars(BaseOperator)["partial"].__get__(None, cls)(**named)
+    return made
+
+
+def _checked(
+    cls: type, unnamed: Sequence[object], named: Collection[str]
+) -> tuple[Mapping[str, bool], Mapping[str, bool]]:
+    """Return what `_arguments` does, after a look for arguments without names, and for unknown ones."""
+    own, usual = _arguments(cls)
+    if unnamed:
+        raise unnamed_arguments(cls.__name__, ["task_id", *(name for name, must in own.items() if must)])
+    for name in named:
+        if name not in own and name not in usual and not name.startswith("_"):  # `_airflow_from_mapped`
+            close = closest(name, list(own)) or get_close_matches(name, usual, 1)
+            remedy = f"Did you mean {close[0]}?" if close else ""
+            raise unknown_argument(name, list(own), f"{cls.__name__} has", remedy=remedy, of=cls.__name__)
+    return own, usual
 
 
 @cache

@@ -162,6 +162,15 @@ class CheckpointedPipeline(TaskGroup):
             super().__init__(group_id=group_id, default_args=own, **arguments)
         except DuplicateTaskIdFound as error:
             raise _taken(spec, group_id, arguments) from error
+        except RuntimeError as error:
+            if "inside a dag" not in str(error):
+                raise
+            raise ConfigurationError(
+                "a CheckpointedPipeline belongs to a DAG.",
+                code="dag_missing",
+                remedy='Indent it below `with DAG("orders"):`, or give dag=. Without Airflow use airflow_ft.run.',
+                pipeline=spec.pipeline,
+            ) from error
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         usual = OF_A_STREAM if spec.streaming else USUAL

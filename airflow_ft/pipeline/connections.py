@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
+from airflow_ft.protocol.connections import UNKNOWN_TYPE, ConnectionInfo, ConnectionResolver
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 
 
@@ -56,7 +56,7 @@ def _missing(conn_id: str) -> SinkAccessError:
     return SinkAccessError(
         "the Airflow connection is not defined, or cannot be read now.",
         code="connection_missing",
-        remedy=f"Create it with `airflow connections add {conn_id} --conn-type ...`, or set"
+        remedy=f"Create it with `airflow connections add {conn_id} {UNKNOWN_TYPE}`, or set"
         f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`).",
         participant=conn_id,
     )

@@ -11,6 +11,7 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.metrics import Counters
 from airflow_ft.protocol.arguments import check_text
+from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
         return text
     conn_id = text.removeprefix("conn:")
     try:
-        connection = connections(conn_id)
+        connection = connection_of_type("postgres", conn_id, connections)
     except SinkAccessError as error:
         raise StoreUnavailableError(
             f"the decision log's connection {conn_id!r}: {error.what}",

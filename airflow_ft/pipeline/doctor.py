@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.adoption import participants_of
 from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
@@ -47,9 +48,10 @@ _NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
 class Patient:
     """Pipeline to examine. Without `participants` the decision log lists them; only a DAG knows `sources`.
 
-    `left_out` are parts of the DAG that cannot be examined, and why. `job` names the module of a job; "": it has none,
-    or only a run knows it. `store` is the DAG's decision log; None: the configured one. `computes`: it has a job of
-    Spark. `dag_file` is for remedies; "": unknown.
+    `spark_master` may name a connection ("conn:<id>"). `left_out` are parts of the DAG that cannot be examined, and
+    why. `job` names the module of a job; "": it has none, or only a run knows it. `store` is the DAG's decision log;
+    None: the configured one. `computes`: it has a job of Spark; None: unknown. `dag_file` is for remedies; "": unknown.
+    `structure` are checks of the DAG itself.
     """
 
     pipeline: str
@@ -62,8 +64,9 @@ class Patient:
     left_out: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
     store: str | None = None
-    computes: bool = True
+    computes: bool | None = None
     dag_file: str = ""
+    structure: Sequence[Check] = ()
 
     @classmethod
     def of(
@@ -71,19 +74,18 @@ class Patient:
         pipeline: str,
         wal_root: str,
         spark: SparkSettings,
-        master: str,
         delivery: Delivery | None,
         sources: Mapping[str, Source],
         **more: Any,
     ) -> Patient:
-        """A pipeline as it is declared; `master` is that of `spark`, looked up."""
+        """A pipeline as it is declared."""
         packages = [*listed(spark.conf.get("spark.jars.packages", "")), *spark.packages]
         return cls(
             pipeline=pipeline,
             wal_root=wal_root,
             participants={participant.name: participant for participant in delivery.participants} if delivery else {},
             sources=sources,
-            spark_master=master,
+            spark_master=spark.master,
             jars=spark.jars,
             spark_conf={**spark.conf, "spark.jars.packages": ",".join(packages)},
             **more,
@@ -110,9 +112,9 @@ def examine(
             f"not examined, because only a run can render it: {why}",
             "Do nothing if only a run has the value, such as {{ ds }}. If it is a param, give the param a default.",
         )
-    checks += dag.checks
-    checks += _configuration()
+    checks += [*dag.checks, *patient.structure, *_configuration()]
     participants: Mapping[str, ParticipantPlan] = patient.participants
+    computes = patient.computes
     needed: list[Segment] = []
     newest: list[SegmentReader] = []
     if store is not None:
@@ -120,11 +122,12 @@ def examine(
             checks += _store(store, patient.pipeline, is_declared=bool(patient.participants or patient.sources))
             participants = participants or _known(store, patient.pipeline, checks)
             needed, newest = _rows(store, patient.pipeline, wal)
+            computes = _computes(store, patient.pipeline) if computes is None else computes
         except AirflowFtError as error:
             checks.append(_failed("decision log", error))
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
-        *([lambda: _spark(patient)] if patient.computes else []),
+        *([lambda: _spark(patient, connections)] if computes else []),
         lambda: _job(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
@@ -210,23 +213,37 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLo
     return examine_wal(root, wal, needed, store)
 
 
-def _spark(patient: Patient) -> list[Check]:
+def _computes(store: DecisionLog, pipeline: str) -> bool:
+    """Return whether Spark computes its rows; True: the decision log does not know."""
+    try:
+        newest = next((c for c in store.checkpoints(pipeline, 50) if c.spec), None)
+        return newest is None or store.spec(newest.spec).get("position") is None
+    except KeyError:
+        return True
+
+
+def _spark(patient: Patient, connections: ConnectionResolver) -> list[Check]:
     from airflow_ft.spark.task.doctor import examine_spark
 
-    return examine_spark(
-        patient.spark_master,
+    exam, sources = Examination("spark"), patient.sources.values()
+    master = exam.attempt("master", lambda: spark_master(patient.spark_master, connections))
+    return exam.checks + examine_spark(
+        master,
         patient.jars,
         patient.spark_conf,
-        needs_connector=any(source.needs_connector for source in patient.sources.values()),
+        needs_connector=any(source.needs_connector for source in sources) if sources else None,
         wal_root=patient.wal_root,
     )
 
 
 def _job(patient: Patient) -> list[Check]:
     """Look for the module of the job without importing it, as Spark's driver would from this machine."""
-    if not patient.job:
-        return []
     exam, module = Examination("job"), patient.job.partition(":")[0]
+    if patient.computes:
+        command = filled("`airflow ft dry-run`", patient.pipeline, patient.dag_file)
+        exam.ok("rows", f"not computed, so its columns and names of sinks were not checked: {command} runs the job")
+    if not module:
+        return exam.checks
     path = [*sys.path, *([str(Path(patient.dag_file).absolute().parent)] if patient.dag_file else [])]
     origin = _origin(module, path)
     if origin:
@@ -387,5 +404,5 @@ def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, sto
 
 def _failed(subject: str, error: AirflowFtError) -> Check:
     exam = Examination(subject)
-    exam.problem("examination", error.what, error.remedy, error.code)
+    exam.failed("examination", error)
     return exam.checks[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from airflow_ft.protocol.arguments import kind_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 
@@ -44,7 +45,7 @@ def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:
                 value=type(strategy).__name__,
             )
     raise ConfigurationError(
-        f"restart is a {type(strategy).__name__}, but Airflow counts tries of a task and not failures per time.",
+        f"restart is {kind_of(strategy)}, but Airflow counts tries of a task and not failures per time.",
         code="argument_invalid",
         remedy="Give FixedDelay(attempts=3, delay=timedelta(seconds=15)) or an ExponentialDelay, for example.",
         argument="restart",

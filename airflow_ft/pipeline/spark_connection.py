@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_ft.pipeline.connections import task_connections
-from airflow_ft.protocol.connections import ConnectionResolver
+from airflow_ft.protocol.connections import ConnectionResolver, connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError
 
 _CONNECTION = "conn:"
@@ -20,7 +20,7 @@ def spark_master(setting: str, connections: ConnectionResolver = task_connection
     if not setting.startswith(_CONNECTION):
         return setting
     conn_id = setting.removeprefix(_CONNECTION)
-    connection = connections(conn_id)
+    connection = connection_of_type("spark", conn_id, connections)
     mode = str(connection.extra.get("deploy-mode") or connection.extra.get("deploy_mode") or "client")
     if mode != "client":
         raise ConfigurationError(

@@ -23,6 +23,7 @@ from airflow_ft.protocol.arguments import (
     is_late_anywhere,
     is_resolved_later,
     is_template,
+    kind_of,
     refuse_object,
     shown,
     wrong,
@@ -70,6 +71,8 @@ def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[s
     check_plain("job_args", job_args)
     if isinstance(job, InlineJob):  # a module is not imported here: its job is asked in the driver
         job.check_arguments(list(job_args))
+        job.check_schemas()
+        job.check_sources(sources)
 
 
 def check_position(position: object, fields: Mapping[str, Any]) -> None:
@@ -182,7 +185,7 @@ def check_spark(
             refuse_object(f"spark_conf[{name!r}]", value)
         elif not is_resolved_later(value):  # it may be a secret: show only its type
             remedy = f'Give text: {{"{name}": "..."}}.'
-            raise wrong(f"spark_conf[{name!r}]", f"a {type(value).__name__}", remedy)
+            raise wrong(f"spark_conf[{name!r}]", kind_of(value), remedy)
     check_conf(spark_conf)
     if isinstance(jars, str):
         refuse_object("jars", jars)

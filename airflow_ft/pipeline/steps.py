@@ -286,8 +286,11 @@ def request(
     from airflow_ft.spark.state.settings import keep_configured
 
     sources, spark = pipeline.sources, pipeline.spark
-    conn_ids = {source.conn_id for source in sources.values() if source.conn_id}
-    found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
+    users = {source.conn_id: source for source in sources.values() if source.conn_id}
+    found = {
+        conn_id: source.connection(connections) if isinstance(source, KafkaSource) else connections(conn_id)
+        for conn_id, source in sorted(users.items())
+    }
     for source in sources.values():
         if isinstance(source, KafkaSource):
             source.reader_options(found[source.conn_id])

@@ -21,13 +21,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 _SYNONYMS: Mapping[str, Sequence[str]] = {
+    "checkpoint": ("number",),
+    "connection": ("conn_id",),
+    "connection_id": ("conn_id",),
     "key": ("key_columns", "primary_key", "row_key"),
     "keys": ("key_columns", "primary_key", "row_key", "key"),
+    "name": ("pipeline",),
     "path": ("folder", "table"),
+    "pipelines": ("streams", "pipeline"),
+    "pipeline_name": ("pipeline",),
     "table": ("topic", "key", "folder"),
     "topic": ("topics", "table"),
+    "trigger": ("interval",),
 }
 """Names that another sink, source or system has for an argument."""
+_OF_CONNECTIONS = {
+    *("bootstrap_servers", "brokers", "servers", "host", "hosts", "port", "url", "uri", "database", "schema"),
+    *("user", "username", "login", "password"),
+}
+"""What an author may look for in a sink or source, and an Airflow connection has."""
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
@@ -41,6 +53,12 @@ _LONGEST_BARRIER = 250
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
 
 
+def kind_of(value: object) -> str:
+    """The type of a value with its article: "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
 def shown(value: object) -> str:
     """A value in a message: short, and of containers the kind alone, since they may hold secrets."""
     if isclass(value):
@@ -48,11 +66,11 @@ def shown(value: object) -> str:
     if isroutine(value):
         return f"the function {value.__name__}"
     if isinstance(value, Mapping | set | frozenset | list | tuple):
-        return f"a {type(value).__name__}"
+        return kind_of(value)
     text = repr(value)
     if isinstance(value, str | int | float | bool) or value is None:
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST and " at 0x" not in text else "")
+    return kind_of(value) + (f" ({text})" if len(text) <= _LONGEST and " at 0x" not in text else "")
 
 
 def wrong(
@@ -141,6 +159,7 @@ def by_name(cls: type[T]) -> type[T]:
     name = cls.__name__
     arguments = [each for each in fields(cls) if each.init]  # type: ignore[arg-type]
     known = [each.name for each in arguments]
+    of_authors = [each.name for each in arguments if each.compare]  # `replace` passes the others
     needed = [each.name for each in arguments if each.default is MISSING and each.default_factory is MISSING]
 
     @wraps(created)
@@ -151,7 +170,9 @@ def by_name(cls: type[T]) -> type[T]:
         for each in named:
             if each not in known:
                 remedy = getattr(cls, "meant", {}).get(each, "")
-                raise unknown_argument(each, known, f"{name} has", remedy=remedy, of=name)
+                if not remedy and "conn_id" in known and each in _OF_CONNECTIONS:
+                    remedy = f"Write {each} into the Airflow connection, and its id as conn_id."
+                raise unknown_argument(each, of_authors, f"{name} has", remedy=remedy, of=name)
         for each in needed:
             if each not in named:
                 raise missing_argument(each, name)
@@ -302,7 +323,7 @@ def check_plain(argument: str, value: object) -> None:
 
 
 def _kind(value: object) -> str:
-    return shown(value) if isclass(value) or isroutine(value) else f"a {type(value).__name__}"
+    return shown(value) if isclass(value) or isroutine(value) else kind_of(value)
 
 
 def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
@@ -389,9 +410,7 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
         if isinstance(each, str):
             refuse_object(f"{argument}[{name!r}]", each, of=of)
         if not isinstance(each, str | int | float | bool) and not is_resolved_later(each):
-            raise wrong(
-                f"{argument}[{name!r}]", f"a {type(each).__name__}", f"Give text as {argument}[{name!r}].", of=of
-            )
+            raise wrong(f"{argument}[{name!r}]", kind_of(each), f"Give text as {argument}[{name!r}].", of=of)
 
 
 def check_job(job: object) -> None:
@@ -402,7 +421,8 @@ def check_job(job: object) -> None:
     if hasattr(type(job), "transform"):
         remedy = f"Give the class: job={type(job).__name__}, without parentheses. Its arguments belong into job_args."
     elif getattr(job, "__module__", "") == "__main__" or str(getattr(job, "__module__", "")).startswith(_OF_A_DAG):
-        remedy = "Write @airflow_ft.job above it."
+        is_lambda = getattr(job, "__name__", "") == "<lambda>"
+        remedy = f"Write {'it with def, and ' if is_lambda else ''}@airflow_ft.job above it."
     elif isclass(job):
         remedy = f'Write @airflow_ft.job above it, or name it: "{job.__module__}:{job.__qualname__}".'
     elif isroutine(job):

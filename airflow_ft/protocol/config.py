@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from airflow_ft.protocol.arguments import by_name, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
@@ -22,10 +22,11 @@ def check_name(kind: str, name: str) -> str:
     if isinstance(name, str):
         refuse_object(kind, name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
+        letters = "Use 1 to 63 of the characters a-z, 0-9, '_' and '-'. Begin with a letter or digit."
         raise ConfigurationError(
             f"{shown(name)} is not allowed as the name of a {kind}.",
             code="name_invalid",
-            remedy="Use 1 to 63 of the characters a-z, 0-9, '_' and '-'. Begin with a letter or digit.",
+            remedy=letters if isinstance(name, str) else f"Give the name of one {kind} as text.",
             kind=kind,
             name=shown(name),
         )
@@ -75,6 +76,11 @@ class CheckpointConfig:
         resume_drained: let a run continue from the state before a drain, so drained results are emitted again when
             they close. Without it a run after a drain is refused.
     """
+
+    meant: ClassVar[Mapping[str, str]] = {
+        name: f"It belongs to the pipeline: CheckpointedPipeline({name}=...)."
+        for name in ("late_after", "overlap", "restart", "retries", "retry_delay", "streaming", "wal_root")
+    }
 
     mode: CheckpointingMode = field(
         default=CheckpointingMode.EXACTLY_ONCE, metadata={"kind": Choice(CheckpointingMode)}

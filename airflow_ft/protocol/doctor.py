@@ -6,6 +6,7 @@ Each system has a module `doctor` (such as `airflow_ft.sinks.<kind>.doctor`), wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,8 @@ from airflow_ft.protocol.warning import PipelineWarning
 
 T = TypeVar("T")
 _OF_DAG = "`airflow ft doctor {} --dag FILE`"
+_RETRIED = re.compile(r"(?<=[.`)]) ?(?:Airflow|The task) retries(?: the task)?\.|[,:]? (?:and )?the task retries(?=\.)")
+"""What errors of a task say about it. No task is behind the checks of a person."""
 
 
 class Verdict(StrEnum):
@@ -72,20 +75,25 @@ class Examination:
 
     def warn(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It works, but."""
-        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy, code))
+        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, _RETRIED.sub("", remedy), code))
 
     def problem(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It would fail."""
-        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy, code))
+        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, _RETRIED.sub("", remedy), code))
+
+    def failed(self, name: str, error: AirflowFtError) -> None:
+        """One of our errors, with where it is as far as the subject does not say that."""
+        where = f"connection {error.participant!r}: " if error.participant not in self.subject else ""
+        where += f"sink {error.sink}: " if error.sink else ""
+        where += f"column {error.column}: " if error.column else ""
+        self.problem(name, f"{where}{error.what}", error.remedy, error.code)
 
     def attempt(self, name: str, step: Callable[[], T]) -> T | None:
         """The step's result; None when it raised one of our errors, which is then a PROBLEM under this name."""
         try:
             return step()
         except AirflowFtError as error:
-            where = f"sink {error.sink}: " if error.sink else ""
-            column = f"column {error.column}: " if error.column else ""
-            self.problem(name, f"{where}{column}{error.what}", error.remedy, error.code)
+            self.failed(name, error)
             return None
 
     def passes(self, name: str, text: str, step: Callable[[], object]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
+from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
 
 MOST_BYTES = 256 * 1024
@@ -135,6 +136,48 @@ class InlineJob:
                 unknown=unknown,
             )
 
+    def check_schemas(self) -> None:
+        """Raise ConfigurationError for a schema that `parse_json` gets as text, and that Spark could not read."""
+        nodes = [node for part in self.parts for node in _statements(part.text)]
+        constants = {
+            target.id: node.value
+            for node in nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        if any(getattr(node, "name", "") == "parse_json" for node in nodes):  # a function of the author's own
+            return
+        calls = [each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call)]
+        for call in calls:
+            if getattr(call.func, "id", getattr(call.func, "attr", "")) != "parse_json":
+                continue
+            by_name = [each.value for each in call.keywords if each.arg == "schema"]
+            for given in (*call.args[1:2], *by_name):
+                value = constants.get(given.id) if isinstance(given, ast.Name) else given
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    check_ddl(value.value, "schema", f"parse_json in the job {self.reference}")
+
+    def check_sources(self, sources: Collection[str]) -> None:
+        """Raise ConfigurationError if `transform` reads a source that the pipeline does not declare.
+
+        Check only the statements before the first branch or loop: a job may serve several pipelines.
+        """
+        for node in _statements(self.parts[-1].text) if self.parts else ():
+            found = [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]
+            for each in found:
+                if isinstance(each, ast.FunctionDef) and each.name == ("transform" if len(found) > 1 else self.name):
+                    for name in _read_at_once(each, 2 if isinstance(node, ast.ClassDef) else 1):
+                        if name not in sources:
+                            raise ConfigurationError(
+                                f"the job {self.reference} asks for source {name!r}, which the pipeline does not"
+                                f" declare. Declared: {', '.join(sources)}.",
+                                code="source_unknown",
+                                remedy=f"Correct the name in the job, or add {name!r} to sources={{...}}.",
+                                source=name,
+                                declared=sorted(sources),
+                            )
+
     def __str__(self) -> str:
         """Return the text that Airflow shows and uses to detect a new version of a DAG."""
         return f"{self.reference} (sha256 {self.sha256[:16]})"
@@ -157,6 +200,29 @@ def _statements(text: str) -> list[ast.stmt]:
     block = ast.parse(f"if True:\n{text}").body[0]  # it may be inside a `with`
     assert isinstance(block, ast.If)
     return block.body
+
+
+def _read_at_once(function: ast.FunctionDef, at: int) -> Iterator[str]:
+    """Yield the sources that a job reads before its first branch; `at`: which of its parameters holds them."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    if (function.decorator_list and at == 2) or len(parameters) <= at:
+        return
+    sources = parameters[at].arg
+    for statement in function.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.Import | ast.ImportFrom):
+            return
+        nodes = list(ast.walk(statement))
+        if any(isinstance(each, ast.IfExp | ast.BoolOp | ast.Lambda | ast.comprehension) for each in nodes):
+            return
+        for each in nodes:
+            if isinstance(each, ast.Name) and each.id == sources and not isinstance(each.ctx, ast.Load):
+                return
+        for each in nodes:
+            owner, key = getattr(each, "value", None), getattr(each, "slice", None)
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "static":
+                owner, key = each.func.value, next(iter(each.args), None)
+            if isinstance(owner, ast.Name) and owner.id == sources and isinstance(key, ast.Constant):
+                yield from (key.value,) if isinstance(key.value, str) else ()
 
 
 def _returned(text: str) -> list[set[str]]:

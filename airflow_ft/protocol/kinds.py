@@ -26,7 +26,8 @@ class Duration:
     @property
     def remedy(self) -> str:
         least = f" of at least {self.least.total_seconds():g} s"
-        return f"Give a timedelta{least}" + (", or None for never." if self.never else ".")
+        never = ", or None for never" if self.never else ""
+        return f"Give a timedelta{least}{never}, such as timedelta(seconds=30)."
 
     def is_good(self, value: object) -> bool:
         return (value is None and self.never) or (isinstance(value, timedelta) and value >= self.least)

@@ -29,7 +29,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.connections import ConnectionInfo, connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class System:
     first. `clients` are the modules that have to be importable, and `extra` the extra of airflow-ft that installs them
     ("": they come with it). `preload` are modules for the process that forks tasks, or processes of the conformance
     kit. `connects`: Airflow connections name its participants. Otherwise `conn_id` returns the connection that a
-    participant needs, by default an empty one (""). `place` is the setting of a sink that says where its rows go ("":
-    lineage does not know). `shares`: its sinks have a setting `shared`, without which two pipelines cannot deliver
-    into one place (`airflow_ft.protocol.sharing`).
+    participant needs, by default an empty one (""). `conn_type` is their type, for remedies. `place` is
+    the setting of a sink that says where its rows go ("": lineage does not know). `shares`: its sinks have a setting
+    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
     """
 
     kind: str
@@ -88,6 +88,7 @@ class System:
     preload: Sequence[str] = ()
     connects: bool = True
     conn_id: Callable[[ParticipantPlan], str] = _none
+    conn_type: str = ""
     place: str = ""
     shares: bool = False
 
@@ -106,7 +107,7 @@ class System:
     def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
         """Return how a participant of it is reached; raises as `connections` does."""
         conn_id = plan.name if self.connects else self.conn_id(plan)
-        return connections(conn_id) if conn_id else ConnectionInfo(plan.name, "")
+        return connection_of_type(self.conn_type, conn_id, connections) if conn_id else ConnectionInfo(plan.name, "")
 
     def called(self, plan: ParticipantPlan) -> str:
         """Return the name of a participant in messages."""

@@ -93,7 +93,7 @@ def _topics(exam: Examination, name: str, source: KafkaSource, connections: Conn
 
     for error in unreachable({name: source}, connections):  # the client would ask for a minute
         raise error
-    clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
+    clients = KafkaClients(KafkaSettings.from_connection(source.connection(connections)))
     if not source.topics:
         describe(clients, [])
         exam.ok("topics", f"all that match {source.pattern!r}, present and future")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_ft.protocol.arguments import bound, by_name, check_options, check_text, check_type, is_template
+from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.exactness import EXACT, refuse_inexact, refuse_misspelt
 from airflow_ft.sources.names import scheme
@@ -127,6 +128,8 @@ class FileSource(PlainSource):
         ddl = 'Give the columns as in SQL, such as schema="id bigint, at date".'
         if not is_template(self.schema):
             check_type("schema", self.schema, str, ddl, optional=True, of=of)
+            if self.schema:
+                check_ddl(self.schema, "schema", of)
         for name, what in (("max_files_per_trigger", "files"), ("max_bytes_per_trigger", "bytes")):
             object.__setattr__(self, name, bound(name, getattr(self, name), of, what))
         bounds = (self.max_files_per_trigger, self.max_bytes_per_trigger)

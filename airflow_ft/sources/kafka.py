@@ -20,13 +20,14 @@ from airflow_ft.protocol.arguments import (
     refuse_object,
     shown,
 )
+from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.kafka_options import kafka_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.protocol.connections import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 
 GROUP_OFFSETS = "group_offsets"
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
@@ -254,6 +255,10 @@ class KafkaSource:
             "options": dict(self.options),
             **({"start_declared": self.start_declared} if self.start_declared else {}),
         }
+
+    def connection(self, connections: ConnectionResolver) -> ConnectionInfo:
+        """Return its Airflow connection; raises as `connections` does."""
+        return connection_of_type("kafka", self.conn_id, connections)
 
     def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:
         """All options of Spark's Kafka reader; they contain the connection's secrets."""

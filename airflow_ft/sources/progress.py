@@ -49,7 +49,7 @@ class GroupOffsets:
 
         group = str(source.group_id)
         ids = {topic: found.translate(_AS_LIBRDKAFKA) for topic, found in ids.items()}
-        clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))
+        clients = KafkaClients(KafkaSettings.from_connection(source.connection(self._connections)))
         now = topic_ids(clients, ids)
         if left := {*other_topics(ids, now), *(topic for topic, found in now.items() if found is None)}:
             log.warning("group %s: deleted topics have no offsets: %s", group, ", ".join(sorted(left)))

@@ -24,7 +24,7 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
     asked: dict[tuple[str, str], list[str]] = {}
     for name, source in sources.items():
         if isinstance(source, KafkaSource):
-            servers = source.reader_options(connections(source.conn_id))["kafka.bootstrap.servers"]
+            servers = source.reader_options(source.connection(connections))["kafka.bootstrap.servers"]
             asked.setdefault((source.conn_id, servers), []).append(name)
     for (conn_id, servers), names in asked.items():
         if refusals := _refusals(servers.split(",")):

@@ -22,7 +22,7 @@ def describe(source: Source, connections: ConnectionResolver) -> Iterator[str]:
         return
     from airflow_ft.clients.kafka.client import KafkaSettings
 
-    settings = KafkaSettings.from_connection(connections(source.conn_id))
+    settings = KafkaSettings.from_connection(source.connection(connections))
     user = str(settings.common.get("sasl.username") or USER)
     for grant in grants(source):
         yield grant.command(user)
@@ -53,7 +53,7 @@ def missing_topics(sources: Mapping[str, Source], connections: ConnectionResolve
         try:
             if any(unreachable({name: source}, connections)):
                 continue
-            clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
+            clients = KafkaClients(KafkaSettings.from_connection(source.connection(connections)))
             found = describe_topics(clients, source.topics)
         except AirflowFtError:  # the job reports it
             continue

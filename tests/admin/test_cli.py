@@ -811,6 +811,41 @@ def test_doctor_examines_the_sinks_of_a_pipeline_whose_rows_another_task_compute
             ft(*command, "--dag", str(dag))
 
 
+def test_doctor_looks_for_pools_and_for_the_writer_of_rows(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    from airflow import settings
+    from airflow.models.pool import Pool
+
+    dag = tmp_path / "a_dag.py"
+    text = (
+        "from airflow.sdk import DAG, task\n"
+        "from airflow_ft import CheckpointedPipeline, MySqlSink\n"
+        "@task(pool='no_such_pool')\n"
+        "def compute(folder): pass\n"
+        "with DAG('d', schedule=None):\n"
+        "    new = CheckpointedPipeline(pipeline='new', position='{{ ds }}',\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
+        "    compute(new.folder)"
+    )
+
+    def found() -> dict[str, str]:
+        with contextlib.suppress(SystemExit):
+            ft("doctor", "new", "--dag", str(dag), "-o", "json")
+        checks = json.loads(capsys.readouterr().out)
+        assert "spark" not in {check["subject"] for check in checks}, "no job"
+        return {check["code"]: check["text"] for check in checks if check["subject"] == "DAG"}
+
+    dag.write_text(text)
+    assert set(found()) == {"", "writer_missing"}, "without Airflow's database the pool is unknown"
+    Pool.__table__.create(settings.engine)
+    request.addfinalizer(lambda: Pool.__table__.drop(settings.engine))
+    assert set(problems := found()) == {"pool_missing", "writer_missing"}
+    assert "'no_such_pool'" in problems["pool_missing"] and "compute" in problems["pool_missing"]
+    dag.write_text(f"{text.replace('no_such_pool', 'default_pool')} >> new.stage\n")
+    assert not found()
+
+
 @pytest.mark.parametrize(
     ("text", "code", "begins", "ends"),
     [

@@ -410,3 +410,38 @@ def _declare(folder: Path, text: str) -> None:
     PipelineSpec(
         **{**DECLARED, "job": job_of(folder / "orders.py", text, "Orders"), "sinks": sinks}, dead_letters="rejected"
     )
+
+
+PLAIN_JOB = "@ft.job\ndef transform(spark, sources):\n    "
+CLASS_JOB = "@ft.job\nclass transform:\n    def transform(self, spark, found):\n        "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{PLAIN_JOB}return sources['refunds'].where('amount > 0')",
+        f"{PLAIN_JOB}both = sources['orders'].join(sources.static('refunds'), 'id')\n    return both",
+        f"{CLASS_JOB}return found['refunds']",
+    ],
+)
+def test_a_source_that_is_not_declared_is_refused(tmp_path: Path, text: str) -> None:
+    job = imported(tmp_path / "orders.py", f"{HEAD}{text}\n").transform
+    with raises(ConfigurationError, "source_unknown", source="refunds", declared=["orders"], pipeline="orders"):
+        PipelineSpec(**{**DECLARED, "job": job})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{PLAIN_JOB}return sources['orders']",
+        f"{PLAIN_JOB}return sources['refunds'] if 'refunds' in sources else sources['orders']",
+        f"{PLAIN_JOB}if 'refunds' not in sources:\n        return sources['orders']\n    return sources['refunds']",
+        f"{PLAIN_JOB}sources = {{'refunds': 1}}\n    return sources['refunds']",
+        f"{PLAIN_JOB}return spark['refunds']",
+        f"{PLAIN_JOB}return [sources[name] for name in ('refunds',)]",
+        f"{CLASS_JOB}return spark['refunds']",
+    ],
+)
+def test_other_reads_of_sources_are_left_to_the_driver(tmp_path: Path, text: str) -> None:
+    job = imported(tmp_path / "orders.py", f"{HEAD}{text}\n").transform
+    PipelineSpec(**{**DECLARED, "job": job})

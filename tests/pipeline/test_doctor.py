@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` says of a job's module, and its last line. tests/integration/test_doctor.py has the rest."""
+"""What `airflow ft doctor` says of a job and of Spark, and its words. tests/integration/test_doctor.py has the rest."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft import FileSource, KafkaSource
 from airflow_ft.pipeline.actions.examining import lines
-from airflow_ft.pipeline.doctor import Patient, _job
-from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.doctor import Patient, _job, _spark
+from airflow_ft.protocol.connections import connection_of_type
+from airflow_ft.protocol.doctor import Check, Examination, Verdict
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.sources import Source
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -49,3 +55,54 @@ def test_the_last_line_counts(verdicts: str, counts: set[str]) -> None:
     *_, last = lines([Check("spark", "java", Verdict(each), "text") for each in verdicts.split()])
     assert all(each in last for each in counts)
     assert ("problem" in last) == ("problem" in verdicts)
+
+
+def test_a_job_that_was_not_run_is_named_once() -> None:
+    [check] = _job(Patient("p", "/wal", computes=True, dag_file="dag.py"))
+    assert check.verdict is Verdict.OK
+    assert "`airflow ft dry-run p --dag dag.py`" in check.text
+
+
+def test_a_missing_connection_of_the_master_hides_no_other_check() -> None:
+    checks = _spark(Patient("p", "/wal", spark_master="conn:no_cluster"), server_connections)
+    [problem] = [check for check in checks if check.verdict is Verdict.PROBLEM]
+    assert (problem.name, problem.code) == ("master", "connection_missing")
+    assert "'no_cluster'" in problem.text and "--conn-type spark`" in problem.remedy
+    assert {"spark-submit", "java"} <= {check.name for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("sources", "asked"),
+    [
+        ({"files": FileSource(path="/in", schema="id bigint")}, False),
+        ({"orders": KafkaSource(topics=["orders"])}, True),
+        ({}, True),  # without the DAG
+    ],
+)
+def test_kafka_is_examined_if_the_pipeline_may_read_it(sources: dict[str, Source], asked: bool) -> None:
+    checks = _spark(Patient("p", "/wal", sources=sources), server_connections)
+    assert ("kafka connector" in {check.name for check in checks}) is asked
+
+
+def test_the_fix_of_a_missing_connection_has_its_type() -> None:
+    with raises(SinkAccessError, "connection_missing", participant="shop") as caught:
+        connection_of_type("mysql", "shop", server_connections)
+    assert caught.error is not None and "add shop --conn-type mysql`" in caught.error.remedy
+    assert caught.error.remedy in caught.error.args[0]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "left"),
+    [
+        ("Start it. Airflow retries.", "Start it."),
+        ("Check `x`. The task retries.", "Check `x`."),
+        ("Nothing was published, and the task retries.", "Nothing was published."),
+        ("Mount the disk at /wal: the task retries. Or restore it.", "Mount the disk at /wal. Or restore it."),
+        ("Airflow retries only a TransientError.", "Airflow retries only a TransientError."),
+    ],
+)
+def test_no_check_says_that_a_task_retries(remedy: str, left: str) -> None:
+    exam = Examination("log")
+    exam.problem("reachable", "it is away", remedy)
+    exam.warn("reachable", "it is away", remedy)
+    assert [check.remedy for check in exam.checks] == [left, left]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.admin.commands.common import command, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
+from airflow_ft.admin.commands.structure import examine_structure
 from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream_group import StreamGroupOperator
@@ -21,7 +22,6 @@ from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.doctor import Patient, examine, module_of
 from airflow_ft.pipeline.resolved import delivery_context, resolve, spark_settings
-from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.pipeline.templates import rebuild
 from airflow_ft.protocol.doctor import Verdict, worst
 from airflow_ft.protocol.errors import ConfigurationError
@@ -55,7 +55,7 @@ def dry_run(args: Namespace) -> None:
 @command
 def doctor(args: Namespace) -> None:
     """`airflow ft doctor PIPELINE [--dag FILE]`; ends with status 1 when there is a problem."""
-    patient = from_dag(args.pipeline, args.dag) if args.dag else configured(args.pipeline, server_connections)
+    patient = from_dag(args.pipeline, args.dag) if args.dag else configured(args.pipeline)
     checks = examine(
         patient,
         lambda: open_configured_store(args.store or patient.store, server_connections),
@@ -83,13 +83,11 @@ def from_dag(pipeline: str, file: str) -> Patient:
         carrier = None
     spec = task.spec.rendered(values)
     delivery, spark = delivery_context(spec), spark_settings(spec)
-    master = spark_master(spark.master, server_connections)
     plan = delivery.plan(sinks, carrier) if sinks else None
     return Patient.of(
         spec.pipeline,
         delivery.wal_root,
         spark,
-        master,
         plan,
         sources,
         left_out=left_out,
@@ -97,6 +95,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
         store=spec.store,
         computes=not spec.is_external,
         dag_file=file,
+        structure=examine_structure(task),
     )
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
-from airflow_ft.pipeline.spark_connection import spark_master
-from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.doctor import Check, Verdict, worst
 from airflow_ft.protocol.errors import FoundProblemsError
 from airflow_ft.spark.request import listed
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def configured(pipeline: str, connections: ConnectionResolver) -> Patient:
+def configured(pipeline: str) -> Patient:
     """A pipeline as the decision log and the configuration know it, without its DAG: its sources are not known."""
     return Patient(
         pipeline=pipeline,
         wal_root=settings.wal_root(),
-        spark_master=spark_master(settings.spark_master(), connections),
+        spark_master=settings.spark_master(),
         jars=listed(settings.spark_jars()),
         spark_conf=settings.spark_conf(),
     )

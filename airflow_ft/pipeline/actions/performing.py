@@ -92,7 +92,7 @@ class Asked:
 def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any:
     """Do the action, and return what it made or found as plain data. Raises its errors, and FoundProblemsError."""
     if asked.action == "doctor":
-        checks = examining.doctor(by, examining.configured(asked.pipeline, by.connections), open_log)
+        checks = examining.doctor(by, examining.configured(asked.pipeline), open_log)
         for line in examining.lines(checks):
             by.say(line)
         examining.require(checks, asked.pipeline)

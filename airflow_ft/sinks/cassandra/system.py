@@ -13,4 +13,5 @@ SYSTEM = System(
     clients=("cassandra",),
     extra="cassandra",
     preload=("airflow_ft.sinks.cassandra.participant",),
+    conn_type="cassandra",
 )

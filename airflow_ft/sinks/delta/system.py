@@ -18,4 +18,5 @@ SYSTEM = System(
     preload=("airflow_ft.sinks.delta.participant",),
     connects=False,
     conn_id=partial(conn_id_of, "table"),
+    conn_type="aws",
 )

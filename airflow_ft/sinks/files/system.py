@@ -15,4 +15,5 @@ SYSTEM = System(
     preload=("airflow_ft.sinks.files.participant",),
     connects=False,
     conn_id=partial(conn_id_of, "folder"),
+    conn_type="aws",
 )

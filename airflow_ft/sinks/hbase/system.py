@@ -13,4 +13,5 @@ SYSTEM = System(
     clients=("happybase", "thriftpy2"),
     extra="hbase",
     preload=("airflow_ft.sinks.hbase.participant",),
+    conn_type="hbase",
 )

@@ -16,4 +16,5 @@ SYSTEM = System(
     preload=("airflow_ft.sinks.iceberg.participant",),
     connects=False,
     conn_id=connection_of,
+    conn_type="iceberg",
 )

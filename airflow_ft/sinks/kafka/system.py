@@ -16,4 +16,5 @@ SYSTEM = System(
         "airflow_ft.sinks.kafka.participant",
         *(["airflow_ft.sinks.kafka.shared_slots"] if has_second_client() else []),
     ),
+    conn_type="kafka",
 )

@@ -12,4 +12,5 @@ SYSTEM = System(
     shares=True,
     clients=("pymysql",),
     preload=("airflow_ft.sinks.mysql.participant",),
+    conn_type="mysql",
 )

@@ -13,4 +13,5 @@ SYSTEM = System(
     clients=("psycopg2",),
     extra="postgres",
     preload=("airflow_ft.sinks.postgres.participant",),
+    conn_type="postgres",
 )

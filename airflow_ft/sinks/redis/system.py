@@ -13,4 +13,5 @@ SYSTEM = System(
     clients=("redis", "msgpack"),
     extra="redis",
     preload=("airflow_ft.sinks.redis.participant",),
+    conn_type="redis",
 )

@@ -11,4 +11,5 @@ SYSTEM = System(
     place="table",
     shares=True,
     preload=("airflow_ft.sinks.sqlite.participant",),
+    conn_type="sqlite",
 )

@@ -34,25 +34,25 @@ _TIMEOUT = 30  # seconds for `java -version`
 
 
 def examine_spark(
-    master: str,
+    master: str | None,
     jars: Sequence[str],
     conf: Mapping[str, str] = MappingProxyType({}),
     *,
-    needs_connector: bool = False,
+    needs_connector: bool | None = None,
     wal_root: str = "",
 ) -> list[Check]:
-    """`master` "" is local[*], as for spark-submit.
+    """`master` "" is local[*], as for spark-submit; None: unknown.
 
     conf: Spark's settings. wal_root: the write-ahead log, which may need S3A.
 
-    needs_connector: True if a source needs the connector. A missing one is then a problem, else a warning.
+    needs_connector: whether a source needs the connector; None: unknown, so a missing one is only a warning.
     """
     exam = Examination("spark")
     home = exam.attempt("spark-submit", spark_home)
     if home is not None:
         submit = home / "bin" / "spark-submit"
         if os.access(submit, os.X_OK):
-            exam.ok("spark-submit", f"{submit}, master {master or 'local[*]'}")
+            exam.ok("spark-submit", str(submit) if master is None else f"{submit}, master {master or 'local[*]'}")
         else:
             remedy = "Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME."
             exam.problem("spark-submit", f"{submit} cannot be run", remedy)
@@ -62,7 +62,7 @@ def examine_spark(
         exam.ok("jars", f"{len(files)} jar files")
     if home is not None:
         _examine_python(exam, home)
-    cluster = master or conf.get("spark.master", "")
+    cluster = "" if master is None else master or conf.get("spark.master", "")
     if yarn.is_yarn(cluster):
         _examine_yarn(exam, conf)
     elif kubernetes.is_kubernetes(cluster) and home is not None:
@@ -70,11 +70,13 @@ def examine_spark(
         exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf, home))
     elif standalone.is_standalone(cluster):
         exam.passes("master", f"{cluster} accepts connections", lambda: standalone.require_master(cluster))
-    if home is not None:
-        _examine_connector(exam, home, files or [], conf, needs_connector)
+    if home is not None and needs_connector is not False:
+        _examine_connector(exam, home, files or [], conf, needs_connector=bool(needs_connector))
     if home is not None and is_bucket(wal_root):
         _examine_s3a(exam, home, files or [], conf)
-        exam.passes("log in a bucket", "master and settings fit", lambda: check_bucket_spark(wal_root, master, conf))
+        if master is not None:
+            fits = lambda: check_bucket_spark(wal_root, master, conf)  # noqa: E731
+            exam.passes("log in a bucket", "master and settings fit", fits)
     return exam.checks
 
 
@@ -146,7 +148,7 @@ def _examine_queue(exam: Examination, found: yarn.HadoopConfiguration, queue: st
 
 
 def _examine_connector(
-    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], needs_connector: bool
+    exam: Examination, home: Path, jars: Sequence[str], conf: Mapping[str, str], *, needs_connector: bool
 ) -> None:
     """Which Kafka connector a driver would get; what would have to be fetched is asked for, and not fetched."""
     name = "kafka connector"
