@@ -33,7 +33,7 @@ from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_redis import Keys
 from tests.raising import raises
-from tests.sinks.keyed import check_verify
+from tests.sinks.keyed import check_last_rows, check_verify
 from tools.servers import Redis
 
 pytestmark = pytest.mark.server
@@ -158,6 +158,10 @@ def test_the_printed_rules_suffice(world: World) -> None:
             world.deliver(world.plan())
     finally:
         target.db.execute_command("ACL", "DELUSER", "loader")
+
+
+def test_no_row_waits_for_a_full_batch(world: World) -> None:
+    check_last_rows(world)
 
 
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
