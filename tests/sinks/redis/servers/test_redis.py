@@ -283,6 +283,17 @@ def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
     changes.send(iter([(0, chunk)]))
 
 
+@pytest.mark.parametrize("value", ["hash", "json"])
+def test_rows_with_a_key_alone_are_written(world: World, value: str) -> None:
+    target: Any = world.target
+    target.sink = replace(target.sink, value=value)
+    world.deliver(world.plan(pa.table({"id": [1, 2]})))
+    assert target.ids() == [1, 2] and [target._read(f"orders:{id}")["id"] for id in target.ids()] in (
+        ["1", "2"],
+        [1, 2],
+    )
+
+
 def test_a_row_may_have_thousands_of_columns(world: World) -> None:
     target: Any = world.target
     wide = pa.table({"id": [1], **{f"c{number}": [number if number % 2 else None] for number in range(9_000)}})
