@@ -70,6 +70,17 @@ def test_checkpoints_follow_each_other_and_carry_segments(world: World, kafka: K
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10), (2, 5), (3, 7))
 
 
+@pytest.mark.parametrize("strategy", ["transaction", "held"])
+def test_checkpoints_of_one_record_lose_none(kafka: Kafka, topic: str, tmp_path: Path, strategy: str) -> None:
+    """A transaction ends right after its first record, which its commit must not overtake (apache/seatunnel#11534)."""
+    world = World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, strategy=strategy)})
+    for number in range(1, 21):
+        plan = world.checkpoint(number, 1)
+        world.prepare(plan)
+        assert world.commit(plan).counts == {"alerts": 1}
+    assert read_ids(kafka.bootstrap, topic) == expected_ids(*((number, 1) for number in range(1, 21)))
+
+
 def test_a_checkpoint_without_rows_still_moves_the_token(world: World, kafka: Kafka, topic: str) -> None:
     world.deliver(1, 3)
     for empty in (world.checkpoint(2, 0), world.plan(3, world.segment(3, {}))):

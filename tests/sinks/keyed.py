@@ -1,4 +1,4 @@
-"""`verify` over a sink with one row for each key, the same for several systems."""
+"""Checks of sinks with one row for each key, the same for several systems."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ CHANGES = (
     [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")],
 )
 """Two checkpoints, after which the keys 0, 1, 3 and 4 are there, and 2 is not."""
+SIZES = (1, 9, 10, 11, 999, 1_000, 1_001, 8_001)
+"""Rows of a checkpoint: one less and one more than what a sink sends at once."""
+
+
+def check_last_rows(world: World) -> None:
+    """Deliver checkpoints of `SIZES`: no row waits for more rows to fill a batch (apache/seatunnel#8174)."""
+    expected: list[int] = []
+    for size in SIZES:
+        plan = world.plan(world.table(len(expected), size))
+        proof = world.deliver(plan)
+        expected += range(len(expected), len(expected) + size)
+        assert sum(proof.counts.values()) == size
+        world.shows(expected, f"after a checkpoint of {size} rows")
 
 
 def check_verify(

@@ -33,7 +33,7 @@ from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_cassandra import KEYSPACE, tables
 from tests.raising import raises
-from tests.sinks.keyed import check_verify
+from tests.sinks.keyed import check_last_rows, check_verify
 from tools.servers import Cassandra
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
@@ -213,6 +213,18 @@ def test_null_replaces_a_value_and_other_columns_stay(world: World) -> None:
     assert rows(world, f"SELECT * FROM {KEYSPACE}.wide") == [(1, None, "x")]
 
 
+def test_a_delete_has_its_timestamp_and_hides_no_later_write(world: World) -> None:
+    """The delete is one place before the insert, so its timestamp is one less (apache/cassandra-spark-connector#1359)."""
+    target: Any = world.target
+    deliver(world, id=[1, 2], text=["a", "a"])
+    target.sink = replace(target.sink, change_column="op")
+    deliver(world, op=["delete", "insert"], id=[1, 2], text=[None, "b"])
+    [(stamp,)] = rows(world, f"SELECT WRITETIME(text) FROM {KEYSPACE}.orders WHERE id = 2")
+    for at, seen in ((stamp - 1, []), (stamp, [("other",)])):
+        target.db.execute(f"INSERT INTO {KEYSPACE}.orders (id, text) VALUES (1, 'other') USING TIMESTAMP {at}")
+        assert rows(world, f"SELECT text FROM {KEYSPACE}.orders WHERE id = 1") == seen
+
+
 def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = table(world, "brief", "id bigint PRIMARY KEY, text text")
     world.target.sink = replace(sink, ttl_seconds=1_000)
@@ -283,6 +295,10 @@ def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest
     world.deliver(world.plan())
     world.shows(world.ids_of(1, 2))
     assert max(lost.values()) < 0
+
+
+def test_no_row_waits_for_a_full_batch(world: World) -> None:
+    check_last_rows(world)
 
 
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:

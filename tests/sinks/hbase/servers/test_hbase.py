@@ -33,7 +33,7 @@ from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_hbase import Rows
 from tests.raising import raises
-from tests.sinks.keyed import check_verify
+from tests.sinks.keyed import check_last_rows, check_verify
 from tools.servers import HBase
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled(among="HBase")]
@@ -130,6 +130,10 @@ def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
     assert "grant 'USER', 'RW', 'shop:orders'" in lines
 
 
+def test_no_row_waits_for_a_full_batch(world: World) -> None:
+    check_last_rows(world)
+
+
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
     run = f"{target.run}k"
@@ -150,6 +154,38 @@ def test_null_deletes_a_cell_and_others_stay(world: World) -> None:
     target.db.table("orders").put(f"{target.run}:1".encode(), {b"f:theirs": b"c"})
     world.deliver(world.plan(pa.table({"id": [1], "text": ["d"], "note": pa.array([None], pa.string())})))
     assert target.rows("orders", target.run) == {1: {"id": b"1", "text": b"d", "theirs": b"c"}}
+
+
+@pytest.fixture
+def versions(world: World) -> Iterator[str]:
+    """A table whose family `f` keeps several versions of a cell."""
+    db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
+    db.create_table("versions", {"f": {"max_versions": 5}})
+    yield "versions"
+    db.delete_table("versions", disable=True)
+
+
+def test_older_versions_of_a_cell_do_not_come_back(world: World, versions: str) -> None:
+    """NULL and deletes hide all versions, not the newest alone (apache/flink#22612)."""
+    target: Any = world.target
+    target.sink = replace(target.sink, table=versions, change_column="op")
+
+    def deliver(*changes: tuple[str, str | None]) -> dict[int, dict[str, bytes]]:
+        kinds, texts = zip(*changes, strict=True)
+        rows = pa.table({"op": kinds, "id": [1] * len(kinds), "text": pa.array(texts, pa.string())})
+        world.deliver(world.plan(rows))
+        found: dict[int, dict[str, bytes]] = target.rows(versions, target.run)
+        return found
+
+    def texts() -> list[bytes]:
+        kept: list[bytes] = target.db.table(versions).cells(f"{target.run}:1".encode(), b"f:text", versions=5)
+        return kept
+
+    deliver(("insert", "a"))
+    assert deliver(("update", "b"))[1]["text"] == b"b" and texts() == [b"b", b"a"]
+    assert deliver(("update", None)) == {1: {"id": b"1"}} and texts() == []
+    assert deliver(("update", "c"), ("delete", None)) == {} and texts() == []
+    assert deliver(("insert", "d"), ("delete", None), ("insert", "e"))[1]["text"] == b"e" and texts() == [b"e"]
 
 
 def test_two_sinks_of_one_table_keep_each_others_cells(world: World) -> None:

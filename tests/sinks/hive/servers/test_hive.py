@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,20 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from thriftpy2.transport import TTransportException
 
 from airflow_ft.clients import buckets
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     SinkAccessError,
+    SinkUnavailableError,
     StorageUnavailableError,
     StoreBehindSinkError,
     UnfitTargetError,
 )
+from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.hive import memory, table
 from airflow_ft.sinks.hive.columns import lacks_columns
 from airflow_ft.sinks.hive.metastore import Connected
@@ -77,6 +81,64 @@ def test_a_raised_fence_refuses_what_is_on_its_way(world: World) -> None:
     a_raised_fence_refuses_what_is_on_its_way(world)
     place = local_path(world.target.files()[0]).parents[1]  # type: ignore[attr-defined]
     assert len(list(place.iterdir())) == 1  # what was refused left no files
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["a retry", "another run"])
+@pytest.mark.parametrize("reads", [0, 1, 2], ids=["before it reads", "before it commits", "after it committed"])
+def test_a_request_that_lands_late_adds_its_rows_once(world: World, epoch: int, reads: int) -> None:
+    """The answer is lost, and the metastore does the request later, beside the next try."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    commit, late = table.Version.commit, list[Any]()
+
+    def lose(*of: Any) -> None:
+        late.extend(of)
+        raise TTransportException(TTransportException.TIMED_OUT, "a test")
+
+    def land() -> None:
+        commit(*late)
+        late[0].place.close()
+
+    with mock.patch.object(table.Version, "commit", lose), raises(SinkUnavailableError, "server_unreachable"):
+        world.commit(plan, vote)
+    if reads == 0:
+        land()
+    with before_the_next("commit", land) if reads == 1 else nullcontext():
+        if epoch == 2:
+            vote = world.prepare(plan, epoch=epoch)
+        assert world.commit(plan, vote, epoch=epoch).outcome is Outcome.COMMITTED
+    if reads == 2:
+        with pytest.raises(OvertakenError):
+            land()
+    world.shows(world.ids_of(1, 2))
+
+
+def test_no_step_drops_partitions(server: Hive, tmp_path: Path) -> None:
+    """Rows of others, and of earlier checkpoints, have the same values in partition columns.
+
+    See apache/seatunnel#4920 and apache/seatunnel#10280.
+    """
+    target = Table(server)
+    target.make({"id": "bigint"}, {"text": "string", **OURS})
+
+    def there() -> list[dict[str, Any]]:
+        return sorted(target.read(), key=lambda row: int(row["id"]))
+
+    with closing(World(target, tmp_path)) as world:
+        rows = [{"id": id, "text": "DE"} for id in range(4)]
+        for row in rows[:2]:
+            world.deliver(world.plan(pa.Table.from_pylist([row])))
+        with closing(World(target, tmp_path)) as other:  # not this pipeline
+            other.deliver(other.plan(pa.Table.from_pylist([rows[2]])))
+        assert there() == rows[:3]
+        plan = world.plan(pa.table({"id": [9], "text": ["DE"]}))
+        vote = world.prepare(plan)
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
+        assert aborted.outcome is Outcome.ABORTED and world.commit(plan, vote).outcome is Outcome.ABORTED
+        assert there() == rows[:3]
+        world.deliver(world.plan(pa.Table.from_pylist([rows[3]])))
+        assert there() == rows
 
 
 def test_two_pipelines_do_not_meet(world: World) -> None:

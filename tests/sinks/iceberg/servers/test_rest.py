@@ -11,8 +11,11 @@ from unittest import mock
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
+from requests.exceptions import ReadTimeout
 
-from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.world import World
 from tests.raising import raises
 from tests.sinks.iceberg.world import Table, of_server
@@ -59,3 +62,42 @@ def test_two_pipelines_do_not_meet(world: World) -> None:
         with before_the_next_commit(lambda: other.prepare(other.plan())):
             world.commit(plan, vote)
         world.shows(world.ids_of(1, 2))
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["a retry", "another run"])
+@pytest.mark.parametrize("reads", [0, 1, 2], ids=["before it reads", "before it commits", "after it committed"])
+def test_a_commit_that_lands_late_adds_its_rows_once(world: World, epoch: int, reads: int) -> None:
+    """The answer is lost, and the catalog does the commit later, beside the next try.
+
+    See apache/iceberg#14425 and apache/iceberg#16008.
+    """
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    call, late, tried = RestCatalog.commit_table, list[Any](), 0
+
+    def lose(*of: Any) -> Any:
+        late.extend(of)
+        raise ReadTimeout("a test")
+
+    def land() -> None:
+        call(*late)
+
+    def between(*of: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        if tried == reads == 1:
+            land()
+        return call(*of)
+
+    with mock.patch.object(RestCatalog, "commit_table", lose), raises(SinkUnavailableError, "server_unreachable"):
+        world.commit(plan, vote)
+    if reads == 0:
+        land()
+    with mock.patch.object(RestCatalog, "commit_table", between):
+        vote = world.prepare(plan, epoch=epoch) if epoch == 2 else vote
+        assert world.commit(plan, vote, epoch=epoch).outcome is Outcome.COMMITTED
+    if reads == 2:
+        with pytest.raises(CommitFailedException):
+            land()
+    world.shows(world.ids_of(1, 2))

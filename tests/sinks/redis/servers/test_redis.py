@@ -33,7 +33,7 @@ from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.conformance.test_redis import Keys
 from tests.raising import raises
-from tests.sinks.keyed import check_verify
+from tests.sinks.keyed import check_last_rows, check_verify
 from tools.servers import Redis
 
 pytestmark = pytest.mark.server
@@ -160,6 +160,10 @@ def test_the_printed_rules_suffice(world: World) -> None:
         target.db.execute_command("ACL", "DELUSER", "loader")
 
 
+def test_no_row_waits_for_a_full_batch(world: World) -> None:
+    check_last_rows(world)
+
+
 def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     target: Any = world.target
     target.sink = RedisSink(key="keyed:{id}", conn_id="cache", change_column="op")
@@ -277,6 +281,17 @@ def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
     world.participant(plan).forget(world.fence(1, 0), 1)
     changes.client = world.target.raw  # type: ignore[attr-defined]
     changes.send(iter([(0, chunk)]))
+
+
+@pytest.mark.parametrize("value", ["hash", "json"])
+def test_rows_with_a_key_alone_are_written(world: World, value: str) -> None:
+    target: Any = world.target
+    target.sink = replace(target.sink, value=value)
+    world.deliver(world.plan(pa.table({"id": [1, 2]})))
+    assert target.ids() == [1, 2] and [target._read(f"orders:{id}")["id"] for id in target.ids()] in (
+        ["1", "2"],
+        [1, 2],
+    )
 
 
 def test_a_row_may_have_thousands_of_columns(world: World) -> None:
