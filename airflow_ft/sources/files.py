@@ -15,7 +15,7 @@ from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_ft.protocol.connections import ConnectionInfo
 
@@ -239,18 +239,19 @@ class FileSource(PlainSource):
                 spark, spark.readStream if streaming else spark.read, self.format, self.schema, options, self.path
             )
         frame: DataFrame = reader.format(self.format).options(**options).load(self.path)
-        return frame.where(_filled(self.schema)) if "NOT NULL" in (self.schema or "").upper() else frame
+        return _filled(frame, self.schema) if self.schema else frame
 
 
-def _filled(ddl: str) -> Column:
-    """Return a condition that fails at NULL in a column that is declared NOT NULL, which Spark passes over."""
+def _filled(frame: DataFrame, ddl: str) -> DataFrame:
+    """Return the rows, or fail at NULL in a column that is declared NOT NULL, which Spark passes over."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
-    fields = cast("T.StructType", T.StructType.fromDDL(ddl)).fields
     checked = F.lit(True)
-    for name in (each.name for each in fields if not each.nullable):
+    fields = cast("T.StructType", T.StructType.fromDDL(ddl)).fields
+    names = [each.name for each in fields if not each.nullable]
+    for name in names:
         what = F.lit(f"[MALFORMED_RECORD_IN_PARSING] {name} is NOT NULL and has no value\nwhile reading file ")
         wrong = F.raise_error(F.concat(what, F.input_file_name(), F.lit(". "))).cast("boolean")
         checked = F.when(F.col(f"`{name}`").isNull(), wrong).otherwise(checked)
-    return checked
+    return frame.where(checked) if names else frame

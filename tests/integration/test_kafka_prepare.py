@@ -46,6 +46,7 @@ from tools.servers import Kafka
 Make = Callable[..., World]
 NOW = datetime.now(UTC)
 MOON = datetime(1969, 7, 20)
+TWICE = pa.map_(pa.string(), pa.int8())
 NESTED_KEYS = pa.map_(pa.list_(pa.int8()), pa.int8())
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -81,6 +82,7 @@ def column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.
         ({"timestamp": "t"}, column("t", [NOW + timedelta(hours=3)]), UnfitTargetError, "value_unfit", {"column": "t"}),
         ({}, column("x", [1.0, math.nan, math.inf]), DeclinedError, "value_unfit", {"column": "x"}),
         ({}, column("x", [[([1], 1)]], NESTED_KEYS), DeclinedError, "type_unsupported", {"column": "x"}),
+        ({}, column("x", [[("a", 1), ("a", 2)]], TWICE), DeclinedError, "value_unfit", {"column": "x"}),
         ({}, column("x", ["a" * 1_100_000]), UnfitTargetError, "record_too_large", {}),
         ({"key": "k"}, column("k", ["a", "a" * 1_100_000]), UnfitTargetError, "record_too_large", {}),
         ({}, column("x", [[b"a"] * 300_000]), UnfitTargetError, "record_too_large", {}),

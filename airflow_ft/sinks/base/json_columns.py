@@ -90,6 +90,15 @@ def has_times(kind: pa.DataType) -> bool:
     return _has(kind, lambda leaf: pa.types.is_date(leaf) or pa.types.is_timestamp(leaf))
 
 
+def has_maps(kind: pa.DataType) -> bool:
+    """Return whether it is a type of maps, or has some inside."""
+    if pa.types.is_dictionary(kind):
+        return has_maps(kind.value_type)
+    if pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and any(has_maps(kind.field(index).type) for index in range(kind.num_fields))
+
+
 def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_dictionary(kind):
         return _has(kind.value_type, is_one)
@@ -161,7 +170,7 @@ def _repeating(column: pa.Array) -> _Found:
     if types.is_dictionary(kind):
         return _repeating(column.dictionary_decode())
     found = np.zeros(len(column), np.bool_)
-    if not _has_maps(kind):
+    if not has_maps(kind):
         return found
     if types.is_struct(kind):
         for child in column.flatten():
@@ -175,14 +184,6 @@ def _repeating(column: pa.Array) -> _Found:
         found[parents[counts[which] > 1]] = True
     found[parents[_repeating(items)]] = True
     return found
-
-
-def _has_maps(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _has_maps(kind.value_type)
-    if pa.types.is_map(kind):
-        return True
-    return pa.types.is_nested(kind) and any(_has_maps(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def objects(names: list[str], columns: list[pa.Array], rows: int, end: str = "") -> pa.Array:
