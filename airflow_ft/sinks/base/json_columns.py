@@ -63,6 +63,8 @@ def unsupported(kind: pa.DataType) -> str | None:
     """Why columns of this type cannot be written as JSON; None when they can."""
     types = pa.types
     if types.is_struct(kind):
+        if len({field.name for field in kind}) < kind.num_fields:
+            return "a struct with a field twice"
         return next((why for field in kind if (why := unsupported(field.type))), None)
     if types.is_list(kind) or types.is_large_list(kind):
         return unsupported(kind.value_type)
