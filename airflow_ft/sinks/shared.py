@@ -52,7 +52,11 @@ class Opener:
 
 
 def _one_address(uri: str) -> str:
-    """This machine has several addresses."""
+    """Names of hosts are the same in any case. This machine has several addresses."""
+    scheme, mark, rest = uri.partition("://")
+    if mark:
+        host, slash, path = rest.partition("/")
+        uri = f"{scheme}://{host.lower()}{slash}{path}"
     for address in _HERE:
         uri = uri.replace(address, "://localhost:", 1)
     return uri

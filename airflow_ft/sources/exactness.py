@@ -51,11 +51,28 @@ def refuse_misspelt(options: Mapping[str, Any]) -> None:
             )
 
 
+def _refuse_encoding(given: Mapping[str, str]) -> None:
+    """ConfigurationError for an encoding of texts: Spark would look for the separator in it, and convert nothing."""
+    for name in ("encoding", "charset"):
+        if (encoding := given.get(name, "UTF-8")).lower().replace("-", "") not in ("utf8", "usascii"):
+            raise ConfigurationError(
+                f"option {name}={encoding!r} of FileSource is not allowed for text: Spark would keep the bytes as they"
+                " are, as if they were UTF-8.",
+                code="option_unsafe",
+                remedy='Write the files in UTF-8. Or read them with format="csv", one string column, quote="" and a sep'
+                " that no line has.",
+                option=name,
+                value=encoding,
+            )
+
+
 def refuse_inexact(format: str, schema: str, options: Mapping[str, Any]) -> None:
     """ConfigurationError for what would read something else than was written. `options`: by names in lower case."""
+    given = {name: str(value) for name, value in options.items() if not is_template(value)}
+    if format == "text":
+        _refuse_encoding(given)
     if format not in EXACT:
         return
-    given = {name: str(value) for name, value in options.items() if not is_template(value)}
     mode = given.get("mode", _FAILFAST)
     if mode.upper() not in (_FAILFAST, _PERMISSIVE):
         raise ConfigurationError(

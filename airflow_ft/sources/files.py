@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.protocol.arguments import bound, by_name, check_options, check_text, check_type, is_template
@@ -23,6 +24,8 @@ _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
 _ANY_AGE = "100000000d"
 """Spark silently skips a file that is older than the newest one by more than this, also if that is from the future."""
+DECLARED = "airflowftdeclared"
+"""Option that is no reader's: the declared columns in lower case, as JSON. Spark chooses the types of others."""
 _BOUNDS = {"maxFilesPerTrigger": "max_files_per_trigger", "maxBytesPerTrigger": "max_bytes_per_trigger"}
 
 
@@ -213,6 +216,12 @@ class FileSource(PlainSource):
         given = {name.lower() for name in self.options}
         return {**{name: value for name, value in options.items() if name.lower() not in given}, **self.options}
 
+    def _declared(self) -> str:
+        from pyspark.sql import types as T
+
+        fields = cast("T.StructType", T.StructType.fromDDL(self.schema)) if self.schema else T.StructType()
+        return json.dumps([name.lower() for name in fields.names])
+
     def read(
         self,
         spark: SparkSession,
@@ -225,7 +234,7 @@ class FileSource(PlainSource):
         reader: Any = spark.readStream if streaming else spark.read
         if self.schema:
             reader = reader.schema(self.schema)
-        options = {**self.reader_options(streaming=streaming), **(tags or {})}
+        options = {**self.reader_options(streaming=streaming), **(tags or {}), DECLARED: self._declared()}
         if self.schema and self.format in EXACT:
             from airflow_ft.jobs.exact.files import load
 
@@ -233,4 +242,19 @@ class FileSource(PlainSource):
                 spark, spark.readStream if streaming else spark.read, self.format, self.schema, options, self.path
             )
         frame: DataFrame = reader.format(self.format).options(**options).load(self.path)
-        return frame
+        return _filled(frame, self.schema) if self.schema else frame
+
+
+def _filled(frame: DataFrame, ddl: str) -> DataFrame:
+    """Return the rows, or fail at NULL in a column that is declared NOT NULL, which Spark passes over."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    checked = F.lit(True)
+    fields = cast("T.StructType", T.StructType.fromDDL(ddl)).fields
+    names = [each.name for each in fields if not each.nullable]
+    for name in names:
+        what = F.lit(f"[MALFORMED_RECORD_IN_PARSING] {name} is NOT NULL and has no value\nwhile reading file ")
+        wrong = F.raise_error(F.concat(what, F.input_file_name(), F.lit(". "))).cast("boolean")
+        checked = F.when(F.col(f"`{name}`").isNull(), wrong).otherwise(checked)
+    return frame.where(checked) if names else frame

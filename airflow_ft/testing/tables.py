@@ -31,11 +31,11 @@ class Upserts:
     Args:
         sink: what a DAG author would write for it: `id` is the key, `op` names the kind of change ("insert", "update"
             or "delete"). The other column of the rows is `text`.
-        read: returns the text of each id that a reader sees, by a client of its own.
+        read: returns the text of each id that a reader sees, by a client of its own. None: the text is NULL.
         write: writes a row of this id, text and number of a checkpoint, as a later checkpoint would. None: rows do
             not carry a number.
     """
 
     sink: SinkSpec
-    read: Callable[[], Mapping[int, str]]
+    read: Callable[[], Mapping[int, str | None]]
     write: Callable[[int, str, int], None] | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.tables import Upserts
@@ -40,6 +41,19 @@ class UpsertsConformance:
         segments = [world.segment_of(number, _table([("update", *change)])) for number, change in changes]
         _deliver(world, upserts, 5, *segments)
         _holds(upserts, {1: "f", 2: "b"})
+
+    def test_null_takes_the_place_of_a_value(self, world: World) -> None:
+        """Or it is refused; a value that stays would be one of an older row."""
+        upserts = _upserts(world)
+        _deliver(world, upserts, 1, world.segment_of(1, _table([("insert", 1, "a"), ("insert", 2, "a")])))
+        plan = _plan(world, upserts, 2, world.segment_of(2, _table([("update", 1, None)])))
+        try:
+            world.deliver(plan)
+        except (DeclinedError, UnfitTargetError) as error:
+            assert error.sink and error.remedy
+            _holds(upserts, {1: "a", 2: "a"})
+        else:
+            _holds(upserts, {1: None, 2: "a"})
 
     def test_segments_of_other_columns_are_applied_in_order(self, world: World) -> None:
         upserts = _upserts(world)
@@ -147,7 +161,7 @@ def _upserts(world: World) -> Upserts:
     return upserts
 
 
-def _holds(upserts: Upserts, expected: Mapping[int, str]) -> None:
+def _holds(upserts: Upserts, expected: Mapping[int, str | None]) -> None:
     """Compare the table, text by id."""
     seen = dict(upserts.read())
     problems = [

@@ -122,8 +122,9 @@ class Rows(Target):
         write = None if self.sink.salt else self._write
         return Upserts(sink, self._texts, write)
 
-    def _texts(self) -> dict[int, str]:
-        return {id: row["text"].decode() for id, row in self.rows("orders", f"{self.run}k").items()}
+    def _texts(self) -> dict[int, str | None]:
+        rows = self.rows("orders", f"{self.run}k")
+        return {id: row["text"].decode() if "text" in row else None for id, row in rows.items()}
 
     def _write(self, id: int, text: str, number: int) -> None:
         key = f"{self.run}k:{id}".encode()

@@ -65,8 +65,8 @@ class Keys(Target):
     def upserts(self) -> Upserts | None:
         return Upserts(replace(self.sink, key="keyed:{id}", change_column="op"), self._texts)
 
-    def _texts(self) -> dict[int, str]:
-        return {int(key.partition(":")[2]): self._read(key)["text"] for key in self.db.scan_iter("keyed:*")}
+    def _texts(self) -> dict[int, str | None]:
+        return {int(key.partition(":")[2]): self._read(key).get("text") for key in self.db.scan_iter("keyed:*")}
 
     def _read(self, key: str) -> dict[str, Any]:
         if self.sink.value == "string":

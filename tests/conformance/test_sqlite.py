@@ -16,7 +16,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
-from tests.conformance.values import CLOCK, FINITE, INF, NAN, digits, instant
+from tests.conformance.values import CLOCK, FINITE, INF, NAN, NUL, digits, instant
 
 PLANTED = {
     "loss": "DELETE FROM orders WHERE id = {id}",
@@ -69,7 +69,7 @@ class File(Target):
     def values(self) -> Values:
         """Into a table that the sink makes. NaN and the largest unsigned numbers have no form in SQLite."""
         unsigned = pa.array([0, 2**63 - 1, None], pa.uint64())
-        columns = {**FINITE, "unsigned": unsigned, "infinite": pa.array([INF, -INF, None])}
+        columns = {**FINITE, **NUL, "unsigned": unsigned, "infinite": pa.array([INF, -INF, None])}
         names = ", ".join(f'"{name}"' for name in columns)
 
         def read() -> list[dict[str, object]]:

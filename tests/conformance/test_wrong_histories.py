@@ -170,6 +170,16 @@ def whole_numbers_go_through_floating_point(change: Change) -> None:
     change(columns, "_values", rounded)
 
 
+@noticed_by("test_values_to_the_ends_of_their_ranges_arrive_as_they_are")
+def texts_end_at_a_zero(change: Change) -> None:
+    values = columns._values
+
+    def cut(column: pa.Array) -> list[Any]:
+        return [each.partition("\0")[0] if isinstance(each, str) else each for each in values(column)]
+
+    change(columns, "_values", cut)
+
+
 def apart(change: Change, parts: str) -> None:
     """Commit between the segments, or the sinks, of a checkpoint: also in processes of the kit."""
     change(File, "flaw", f"{__name__}:commit_between_{parts}")

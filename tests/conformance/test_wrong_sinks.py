@@ -200,6 +200,13 @@ def the_first_change_of_a_checkpoint_wins(change: Change) -> None:
     change(PostgresSession, "run", lambda self, sql, *of: run(self, sql.replace(" DESC", " ASC"), *of))
 
 
+@noticed_by("test_null_takes_the_place_of_a_value", POSTGRES, strategy="upsert")
+def null_leaves_the_older_value(change: Change) -> None:
+    run = PostgresSession.run
+    new, kept = '"text" = excluded."text"', '"text" = coalesce(excluded."text", there."text")'
+    change(PostgresSession, "run", lambda self, sql, *of: run(self, sql.replace(new, kept), *of))
+
+
 @noticed_by("test_a_row_of_a_higher_number_is_left_alone", POSTGRES, strategy="upsert")
 def versions_are_not_compared(change: Change) -> None:
     run = PostgresSession.run

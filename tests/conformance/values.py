@@ -49,6 +49,8 @@ TEXTS = [
     "\x01\x7f",
     None,
 ]
+NUL = {"zeros": pa.array(["\0", "a\0b", "a\0", None])}
+"""Texts that programs in C may cut off. PostgreSQL takes none."""
 DIGITS = [
     Decimal(text)
     for text in ("0", "0.0000000001", "-0.0000000001", "42.5", f"{'9' * 28}.{'9' * 10}", f"-{'9' * 28}.{'9' * 10}")

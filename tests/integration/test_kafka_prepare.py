@@ -46,6 +46,7 @@ from tools.servers import Kafka
 Make = Callable[..., World]
 NOW = datetime.now(UTC)
 MOON = datetime(1969, 7, 20)
+TWICE = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()))
 NESTED_KEYS = pa.map_(pa.list_(pa.int8()), pa.int8())
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -106,7 +107,7 @@ def test_rows_that_cannot_be_sent_are_declined_before_the_decision(
     assert read(kafka.bootstrap, topic, "read_uncommitted") == []
 
 
-@pytest.mark.parametrize("values", [[[1.0, math.nan]], [{"a": {"b": math.inf}}]], ids=["list", "struct"])
+@pytest.mark.parametrize("values", [[[1.0, math.nan]], [{"a": {"b": math.inf}}], TWICE], ids=["list", "struct", "map"])
 def test_nested_values_that_json_cannot_hold_are_declined(values: list[Any], make: Make) -> None:
     world = make()
     with pytest.raises(DeclinedError) as caught:

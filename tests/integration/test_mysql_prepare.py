@@ -69,6 +69,7 @@ REFUSED: dict[str, tuple[str, pa.DataType, list[Any], str, str]] = {
     "timestamp into date": ("DATE", STAMP, [None, None, AT("2024-01-01")], "type", ""),
     "struct into varchar": ("VARCHAR(99)", pa.struct([("a", I64)]), [{"a": 1}, None, None], "type", ""),
     "keys with parts": ("JSON", pa.map_(pa.list_(I64), I64), [[([1], 1)], None, None], "no type", ""),
+    "a key twice": ("JSON", pa.map_(STRING, I64), [[("a", 1)], None, [("a", 1), ("a", 2)]], "key", "3"),
     "generated": ("INT AS (id + 1)", pa.int32(), [1, 2, 3], "generated", ""),
     "stored": ("INT GENERATED ALWAYS AS (id + 1) STORED", pa.int32(), [1, 2, 3], "generated", ""),
     "point": ("POINT", pa.binary(), [b"", b"", b""], "type", ""),
@@ -84,7 +85,8 @@ ALLOWED = {
 
 # No other column would take these as they are. For the others the table can be changed, so the rows are kept.
 NO_TABLE_HELPS = {
-    "null", "null for auto_increment", "nan", "infinity", "early date", "timestamp of no column", "keys with parts"
+    "null", "null for auto_increment", "nan", "infinity", "early date", "timestamp of no column", "keys with parts",
+    "a key twice",
 }  # fmt: skip
 
 

@@ -316,6 +316,17 @@ def test_a_place_has_one_text_however_it_is_written(one: SinkSpec, other: SinkSp
     assert bool(first & second) is same
 
 
+@pytest.mark.parametrize("sink", [MySqlSink(table="orders"), PostgresSink(table="orders")])
+@pytest.mark.parametrize("hosts", [("DB.example.com", "db.example.com"), ("LOCALHOST", "127.0.0.1")])
+def test_a_server_is_the_same_one_however_its_host_is_written(sink: SinkSpec, hosts: tuple[str, str]) -> None:
+    kind = "mysql" if isinstance(sink, MySqlSink) else "postgres"
+    first, second = (
+        places_of(Opener(lambda name, host=host: ConnectionInfo(name, kind, host=host, schema="shop")), sink)
+        for host in hosts
+    )
+    assert first == second
+
+
 def places_of(opener: Opener, sink: SinkSpec) -> set[str]:
     [places] = opener.places(replace(delivery_of(sink).participants[0], name="x")).values()
     return set(places)

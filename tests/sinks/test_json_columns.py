@@ -179,6 +179,28 @@ def test_what_json_cannot_hold_is_refused(bad: float) -> None:
         json_columns.encode(broken)
 
 
+def test_a_map_with_a_key_twice_is_refused_at_any_depth() -> None:
+    """Files may have one, and readers of JSON would keep one of the two values."""
+    names, small = pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())
+    twice = pa.array([[("a", 1), ("b", 1)], None, [("a", 1), ("a", 2)], []], names)
+    assert json_columns.repeated_keys(twice).to_pylist() == [False, False, True, False]
+    assert json_columns.repeated_keys(twice.slice(0, 2)).to_pylist() == [False, False]
+    assert texts(twice.slice(0, 2)) == ['{"a":1,"b":1}', "null"]
+    maps: list[Any] = [
+        [(1, [("a", 1)]), (2, [("a", 2)])],
+        [(1, [("a", 1), ("a", 1)])],
+        [(1, None), (1, None)],
+    ]
+    inside = pa.array(maps, pa.map_(pa.int32(), small))
+    assert json_columns.repeated_keys(inside).to_pylist() == [False, True, True]
+    structs: list[Any] = [[{"m": [("a", 1)]}, {"m": [("a", 1)]}], [{"m": [("a", 1), ("a", 2)]}]]
+    lists = pa.array(structs, pa.list_(pa.struct([("m", small)])))
+    assert json_columns.repeated_keys(lists).to_pylist() == [False, True]
+    for column in (twice, inside, lists):
+        with raises(json_columns.NotJsonError, "value_unfit", found="key"):
+            json_columns.encode(column)
+
+
 def test_a_nan_that_a_null_hides_is_no_value() -> None:
     assert texts(pa.array([1.0, None])) == ["1.0", "null"]
     hidden = pa.StructArray.from_arrays([pa.array([math.nan, 1.0])], ["a"], mask=pa.array([True, False]))

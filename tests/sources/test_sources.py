@@ -267,6 +267,14 @@ def test_options_that_would_lose_rows_or_change_values_are_refused(
     FileSource(path="/x", format="text", options=options)
 
 
+@pytest.mark.parametrize("name", ["encoding", "charset"])
+def test_texts_have_no_encoding_but_that_of_their_columns(name: str) -> None:
+    """Spark looks for the separator in it, and converts nothing."""
+    with raises(ConfigurationError, "option_unsafe", option=name, value="ISO-8859-1"):
+        FileSource(path="/x", format="text", options={name.title(): "ISO-8859-1"})
+    FileSource(path="/x", format="text", options={name: "UTF-8"})
+
+
 def test_options_may_be_truth_values() -> None:
     options: Any = {"ignoreMissingFiles": False, "cleanSource": "off", "multiLine": True}
     assert FileSource(path="/x", schema="n int", options=options).reader_options()["multiLine"] is True

@@ -96,7 +96,7 @@ public final class Exact implements UDF2, Serializable {
         if (isFirst && line.startsWith("\ufeff")) {
           line = line.substring(1);
         }
-        if (line.trim().isEmpty() || !csv.comment.isEmpty() && line.startsWith(csv.comment)) {
+        if (csv.isBlank(line, root().fields) || !csv.comment.isEmpty() && line.startsWith(csv.comment)) {
           return new Object[0];
         }
         if (headerIsNext) {
@@ -266,6 +266,15 @@ public final class Exact implements UDF2, Serializable {
         throw new UnsupportedOperationException("option " + name + " has more than one character");
       }
       return found.isEmpty() || found.charAt(0) == 0 ? -1 : (int) found.charAt(0);
+    }
+
+    /** Whether a line holds no record. Tabs may be separators, and spaces the text of an only column. */
+    boolean isBlank(String line, Node[] fields) {
+      if (!line.trim().isEmpty() || line.contains(separator)) {
+        return false;
+      }
+      boolean isText = fields.length == 1 && (fields[0].kind == STRING || fields[0].kind == BINARY);
+      return line.isEmpty() || fromLeft || fromRight || !isText;
     }
 
     void check(String[] names, Node[] fields, String file) {

@@ -14,7 +14,7 @@ The text is exact: it reads back as the same value, and is the same in every sin
 | timestamp without zone | "2024-02-29T12:00:00.000000" |
 | time | "12:00:00.000000" |
 | list, struct | array, object; nested nulls are null |
-| map | object in the map's order; keys that are no strings as the string of their text |
+| map | object in the map's order; keys that are no strings as the string of their text; a key twice is refused |
 | null | null |
 """
 
@@ -63,6 +63,8 @@ def unsupported(kind: pa.DataType) -> str | None:
     """Why columns of this type cannot be written as JSON; None when they can."""
     types = pa.types
     if types.is_struct(kind):
+        if len({field.name for field in kind}) < kind.num_fields:
+            return "a struct with a field twice"
         return next((why for field in kind if (why := unsupported(field.type))), None)
     if types.is_list(kind) or types.is_large_list(kind):
         return unsupported(kind.value_type)
@@ -90,6 +92,15 @@ def has_times(kind: pa.DataType) -> bool:
     return _has(kind, lambda leaf: pa.types.is_date(leaf) or pa.types.is_timestamp(leaf))
 
 
+def has_maps(kind: pa.DataType) -> bool:
+    """Return whether it is a type of maps, or has some inside."""
+    if pa.types.is_dictionary(kind):
+        return has_maps(kind.value_type)
+    if pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and any(has_maps(kind.field(index).type) for index in range(kind.num_fields))
+
+
 def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_dictionary(kind):
         return _has(kind.value_type, is_one)
@@ -108,10 +119,16 @@ def beyond_years(column: pa.Array) -> pa.Array:
     return flags(_holding(column, has_times, _is_beyond))
 
 
+def repeated_keys(column: pa.Array) -> pa.Array:
+    """Return which values are, or hold, a map with a key twice, as files may: readers of JSON keep one of the two."""
+    return flags(_repeating(column))
+
+
 def without_text(column: pa.Array) -> Iterator[tuple[_Found, str]]:
     """Yield which values have no text, with the reason."""
     yield booleans(not_finite(column)), "is NaN or infinity"
     yield booleans(beyond_years(column)), "is outside of the years 1 to 9999"
+    yield booleans(repeated_keys(column)), "has a map with a key twice"
 
 
 def _is_not_finite(column: pa.Array) -> _Found:
@@ -137,11 +154,37 @@ def _holding(column: pa.Array, has: Callable[[pa.DataType], bool], leaf: Callabl
         return found
     if not types.is_nested(kind):
         return leaf(column)
-    lists = column
-    if types.is_map(kind):  # as a list of its pairs
+    parents, items = _items(column)
+    found[parents[_holding(items, has, leaf)]] = True
+    return found
+
+
+def _items(column: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return of each item of lists its place in the column, and the items; of maps pairs of key and value."""
+    kind, lists = column.type, column
+    if pa.types.is_map(kind):
         lists = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
-    parents = numbers(pc.list_parent_indices(lists).cast(pa.int64()))
-    found[parents[_holding(lists.flatten(), has, leaf)]] = True
+    return numbers(pc.list_parent_indices(lists).cast(pa.int64())), lists.flatten()
+
+
+def _repeating(column: pa.Array) -> _Found:
+    kind, types = column.type, pa.types
+    if types.is_dictionary(kind):
+        return _repeating(column.dictionary_decode())
+    found = np.zeros(len(column), np.bool_)
+    if not has_maps(kind):
+        return found
+    if types.is_struct(kind):
+        for child in column.flatten():
+            found |= _repeating(child)
+        return found
+    parents, items = _items(column)
+    if types.is_map(kind):
+        keys = pc.dictionary_encode(decoded(items.flatten()[0]))
+        pairs = parents * (len(keys.dictionary) + 1) + numbers(keys.indices)
+        _, which, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+        found[parents[counts[which] > 1]] = True
+    found[parents[_repeating(items)]] = True
     return found
 
 
@@ -165,7 +208,7 @@ def encode(column: pa.Array, null: str | None = "null") -> pa.Array:
     """The JSON text of each value: a large_string array of the same length, with `null` for null.
 
     Raises:
-        NotJsonError: NaN, infinity, a year without four digits, or text that is not UTF-8.
+        NotJsonError: NaN, infinity, a year without four digits, a map's key twice, or text that is not UTF-8.
     """
     return _filled(*_parts(column), null)
 
@@ -219,6 +262,12 @@ def _encode_nested(column: pa.Array) -> pa.Array:
         names = [field.name for field in kind]
         return _masked(objects(names, column.flatten(), len(column)), column)
     if types.is_map(kind):
+        if pc.any(repeated_keys(column)).as_py():
+            raise NotJsonError(
+                "a map has a key twice, of which readers of JSON keep one.",
+                remedy="Correct the source. In the job, `map_entries(column)` has all pairs as an array.",
+                found="key",
+            )
         offsets, (keys, items) = _own(column, column.keys, column.items)
         before, text, after = _parts(keys)
         text = _wrapped(text, before or '"', after or '"')  # a key of JSON is always text

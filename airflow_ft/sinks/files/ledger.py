@@ -8,6 +8,8 @@
         _airflow_ft               what attempt prepared it, and each of its files with its checksum
     _<folder>.airflow_ft/         beside it: prepared, hidden files (`airflow_ft.sinks.files.staged`)
 
+Each of these files of JSON holds its own checksum.
+
 Files have no transactions, and no lock survives a suspended process. But a file system creates a free name exactly
 once (`FileSystem.write`, a hard link). All memory depends on that. An object store has the same
 (`airflow_ft.sinks.files.objects`).
@@ -31,11 +33,11 @@ from typing import Any, Self
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError, UnfitTargetError
-from airflow_ft.protocol.model import Former, canonical_json
+from airflow_ft.protocol.model import Former
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head, damaged
 from airflow_ft.sinks.base.places import is_object_store
-from airflow_ft.sinks.files.markers import OURS, Markers
+from airflow_ft.sinks.files.markers import OURS, Markers, sealed
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import LocalFileSystem
@@ -148,7 +150,7 @@ class Ledger(Markers):
         if not self.claimed_by:
             says = {"pipeline": pipeline, "staged": "beside" if self._is_best_beside() else "inside"}
             with suppress(FileExistsError):
-                self.files.write(self.uri("pipeline.json"), canonical_json(says).encode())
+                self.files.write(self.uri("pipeline.json"), sealed(says))
             self.files.sync_folders(self.uri(), self.root)
 
     def require_owner(self, head: Owned | None, pipeline: str) -> None:
@@ -239,7 +241,7 @@ class Ledger(Markers):
             if head.floor > floor:  # the markers that say it go; else it is not written down a second time
                 last = max(last, head.floor, self._marked(found.aborted)[0])
             says = {**replace(head, last_delivered=last).to_json(), _ABORTED: sorted(found.aborted)}
-            data = canonical_json(says).encode()
+            data = sealed(says)
             try:
                 self.files.write(self._version(version + 1), data)
             except FileExistsError:

@@ -1,6 +1,7 @@
 """The markers and manifests of a folder: how each number was settled, and what is visible.
 
-They are created once and never changed. The first process that settles a number creates its marker; later ones read it.
+They are created once and never changed, and each holds its own checksum. The first process that settles a number
+creates its marker; later ones read it.
 `airflow_ft.sinks.files.ledger` shows where the files are, and holds the head.
 """
 
@@ -21,6 +22,7 @@ from airflow_ft.sinks.base.memory import Marker, damaged
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem
 
+_CHECKSUM = "checksum"
 OURS = "_airflow_ft"  # readers pass names by that begin so
 LABEL = "checkpoint"
 _VERSION = re.compile(r"(\d+)\.json")
@@ -65,7 +67,7 @@ class Markers:
     def write_marker(self, number: int, marker: Marker) -> Marker:
         """Create the number's marker, or find the existing one; returns it, durably."""
         with suppress(FileExistsError):
-            self.files.write(self.marker_uri(number), canonical_json(asdict(marker)).encode())
+            self.files.write(self.marker_uri(number), sealed(asdict(marker)))
         self.files.sync_folders(self.uri("markers"), self.root)
         found = self.marker(number)
         if found is None:
@@ -111,7 +113,7 @@ class Markers:
 
     def checksum(self, manifest: Mapping[str, Any]) -> str:
         """Return the checksum of a manifest, as a marker holds it."""
-        return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
+        return checksum(manifest)
 
     def _numbers(self, folder: str) -> list[int]:
         matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
@@ -126,4 +128,16 @@ class Markers:
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise ValueError("it is no JSON object")
+            if _CHECKSUM in found and found.pop(_CHECKSUM) != checksum(found):
+                raise ValueError("it does not match its checksum")
             return found
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of what a file of ours says."""
+    return hashlib.sha256(canonical_json(dict(content)).encode()).hexdigest()
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a file of ours: JSON with its own checksum."""
+    return canonical_json({**content, _CHECKSUM: checksum(content)}).encode()

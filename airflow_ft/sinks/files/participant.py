@@ -43,6 +43,7 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkUnavailableError,
     StateConflictError,
+    StoreBehindSinkError,
     UnfitTargetError,
     together,
 )
@@ -305,7 +306,10 @@ class FilesParticipant(OwnedFolder):
 
     def _prepared(self, plan: Plan, ranks: Sequence[Rank]) -> tuple[Rank, dict[str, Any] | None]:
         for rank in ranks:
-            manifest = self.staged.manifest(plan.number, rank)
+            try:
+                manifest = self.staged.manifest(plan.number, rank)
+            except StoreBehindSinkError:  # it is damaged: the rows are in the log
+                continue
             if manifest is not None and manifest["digest"] == plan.digest:
                 return rank, manifest
         return ranks[-1], None

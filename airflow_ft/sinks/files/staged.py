@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
-from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import made_of
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import Ledger
-from airflow_ft.sinks.files.markers import OURS
+from airflow_ft.sinks.files.markers import OURS, sealed
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import LARGEST, FilesSink
 from airflow_ft.sinks.files.writing import Files, large, lines, refused
@@ -134,7 +134,7 @@ class Staged:
         }
         if written and sink.success_file:
             files.write(files.uri(folder, "_SUCCESS"), b"")
-        files.write(files.uri(folder, OURS), canonical_json(manifest).encode())
+        files.write(files.uri(folder, OURS), sealed(manifest))
         files.sync_tree(folder, self.ledger.staging()[1], {})
         return manifest
 

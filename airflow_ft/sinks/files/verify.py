@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, Difference, Sent, SinkReport, by_target, expected_rows
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -81,11 +81,18 @@ def _seen(tree: Mapping[str, int]) -> dict[str, int]:
 
 def _manifest(ledger: Ledger, each: Delivered) -> dict[str, Any] | None:
     """Return the manifest of the visible folder, if it agrees with plan and proof."""
-    found = ledger.manifest(ledger.published(each.plan.number))
+    found = _intact(ledger, each.plan.number)
     if found is None or found["digest"] != each.plan.digest:
         return None
     said = each.proof.detail.get("manifest") if each.proof is not None else None
     return found if said in (None, ledger.checksum(found)) else None
+
+
+def _intact(ledger: Ledger, number: int) -> dict[str, Any] | None:
+    try:
+        return ledger.manifest(ledger.published(number))
+    except StoreBehindSinkError:  # it is damaged
+        return None
 
 
 def _wrong(ledger: Ledger, place: str, file: Mapping[str, Any], there: Mapping[str, int]) -> str:
@@ -112,7 +119,7 @@ def _copies(
 
 def _of_other_numbers(ledger: Ledger, numbers: set[int]) -> Iterable[str]:
     for number in ledger.visible():
-        manifest = ledger.manifest(ledger.published(number)) if number not in numbers else None
+        manifest = _intact(ledger, number) if number not in numbers else None
         if manifest is not None and manifest["number"] == number:
             for file in manifest["files"]:
                 yield f"{ledger.label(number)}/{file['path']}"

@@ -146,7 +146,10 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             " extra. Airflow retries."
         )
         return ServerFault.SILENT.error(f"the Thrift gateway of HBase at {server}", words, remedy, server=server)
-    return ServerFault.FAILED.error(f"HBase at {server}", words, server=server)
+    remedy = ""
+    if "NotServingRegionException" in trace or "TableNotEnabledException" in trace:
+        remedy = "Look in the HBase shell whether the table is enabled: is_enabled 'TABLE'. Airflow retries."
+    return ServerFault.FAILED.error(f"HBase at {server}", words, remedy, server=server)
 
 
 def _text(value: Any) -> str:

@@ -235,6 +235,13 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
                 by_table=False, problem="year",
             )
         )  # fmt: skip
+    if json_columns.has_maps(kind):
+        checks.append(
+            Check(
+                "a nested map with a key twice, of which JSON keeps one", "each key once",
+                "Correct the source of such maps.", json_columns.repeated_keys, None, by_table=False, problem="key",
+            )
+        )  # fmt: skip
     if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
         checks.append(_of_json(_text_octets(column.octets, column)))
     if repertoire is not None:

@@ -21,6 +21,12 @@ _CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
+_REMEDIES = {
+    "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write. Airflow retries.",
+    "MISCONF": "Free space on the disk of the server, or correct why it cannot write there. Airflow retries.",
+    "max number of clients": "Raise maxclients of the server, or close other connections. Airflow retries.",
+}
+"""What a person has to do about errors that a retry meets again, by words of the server."""
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -92,9 +98,18 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         )
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return _replica(server)
+    if "DB index is out of range" in words:
+        return SinkAccessError(
+            f"Redis at {server} has no such database: {words}.",
+            code="connection_invalid",
+            remedy='Give the number of a database in the extra of the connection, such as {"db": 0}.',
+            server=server,
+            fields=["db"],
+        )
+    remedy = next((each for what, each in _REMEDIES.items() if what in words), "")
     is_lost = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError)
     fault = ServerFault.SILENT if is_lost else ServerFault.FAILED
-    return fault.error(f"Redis at {server}", words, server=server)
+    return fault.error(f"Redis at {server}", words, remedy, server=server)
 
 
 def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str, Any]:

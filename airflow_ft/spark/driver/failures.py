@@ -147,7 +147,9 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             f"job {job} cannot read {file}: {what}",
             code="file_malformed",
             pipeline=pipeline,
-            remedy='Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
+            remedy="Correct or remove the file. Or declare the column without NOT NULL."
+            if " is NOT NULL and has no value" in what
+            else 'Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
             ' "columnNameOfCorruptRecord": "broken"} and a column `broken string` in its schema.',
             path=file,
         )

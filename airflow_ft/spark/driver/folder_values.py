@@ -2,13 +2,16 @@
 
 Spark casts such a value as well as it can: 200 as tinyint is -56, 2.555 as decimal(12,2) is 2.56, and 2024 as date is
 the first of January. So a value counts only if its column holds exactly what the folder's name says.
+
+For a column that the source does not declare, Spark chooses a type that fits all folders: 01234 becomes the number
+1234. The source asks for no number, so there only a text counts that the number has itself.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 
@@ -25,10 +28,15 @@ _MOMENT = re.compile(
 )
 
 
-def inexact(places: Iterable[str], kinds: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def inexact(
+    places: Iterable[str], kinds: Mapping[str, str], declared: Collection[str] | None = None
+) -> Iterator[tuple[str, str, str]]:
     """Yield (folder, column, type) where a folder on the path of a file names a value that its column cannot hold.
 
-    kinds: the types of the columns of partitions, as Spark writes them in SQL.
+    Args:
+        places: of the files.
+        kinds: the types of the columns of partitions, as Spark writes them in SQL.
+        declared: names of columns, in lower case, whose types the source declares; None: it declares all.
     """
     known = {name.lower(): (name, kind) for name, kind in kinds.items()}
     for folder in dict.fromkeys(place.rpartition("/")[0] for place in places):
@@ -37,7 +45,9 @@ def inexact(places: Iterable[str], kinds: Mapping[str, str]) -> Iterator[tuple[s
             if not equals:
                 break
             name, kind = known.get(_unescaped(column).lower(), (column, "string"))
-            if value != _NULL and not _holds(kind, _unescaped(value)):
+            text = _unescaped(value)
+            is_chosen = declared is not None and name.lower() not in declared
+            if value != _NULL and not (_holds(kind, text) and (not is_chosen or _shows(kind, text))):
                 yield folder, name, kind
 
 
@@ -52,6 +62,13 @@ def _holds(kind: str, text: str) -> bool:
         return _NUMBER.fullmatch(text) is not None and _fits(Decimal(text), int(found[1]), int(found[2]))
     test = _TESTS.get(kind)
     return test is None or test(text)
+
+
+def _shows(kind: str, text: str) -> bool:
+    """Return whether a number that the column holds is written like this, too."""
+    if kind in _BITS or _DECIMAL.fullmatch(kind):
+        return str(int(text)) == text if _WHOLE.fullmatch(text) else False
+    return kind not in ("double", "float") or text in (shown := repr(float(text)), shown.removesuffix(".0"))
 
 
 def _fits(number: Decimal, precision: int, scale: int) -> bool:

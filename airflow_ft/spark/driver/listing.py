@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
+from airflow_ft.sources.files import DECLARED
 from airflow_ft.spark.driver import folder_values
 from airflow_ft.spark.state import source_log
 
@@ -66,7 +67,9 @@ class Listing:
         from pyspark.sql.types import StructType
 
         kinds = {field.name: field.dataType.simpleString() for field in StructType.fromJson(json.loads(schema.json()))}
-        return next(folder_values.inexact(self.files, kinds), None)
+        given = self._relation.options().get(DECLARED)
+        declared = json.loads(given.get()) if given.isDefined() else None  # None: the job opened it itself
+        return next(folder_values.inexact(self.files, kinds, declared), None)
 
     def check(self, pipeline: str) -> None:
         """StageError when a file is no longer what was listed."""

@@ -130,7 +130,8 @@ def _refuse_inexact(pipeline: str, listing: Listing) -> None:
             [folder],
             f"the name of the folder {folder} is not an exact {kind} for the column {column}. Spark would read another"
             " value.",
-            f"Declare `{column} string` in the source's schema and convert it in the job. Or rename the folder.",
+            f"Declare `{column} string` in the source's schema and convert it in the job. Or declare a type that holds"
+            " it, such as bigint for 007, or rename the folder.",
             column,
         )
 

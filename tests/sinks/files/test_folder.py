@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -628,6 +630,36 @@ def test_a_file_that_is_lost_changed_or_doubled_is_found_by_its_name(tmp_path: P
     assert report.differences[0].samples == ("it is gone",) and "checksum" in report.differences[1].samples[0]
     assert report.notes == ("checkpoint=0000000003/which=a/copy.parquet is a copy of a delivered file",)
     assert verified(world, plans[0]).repeated == 1, "also where it is alone compared"
+
+
+def test_a_flipped_bit_in_a_file_of_ours_changes_no_answer(world: World) -> None:
+    """Each of them holds its own checksum. What was prepared is delivered from the log again."""
+    first = world.plan()
+    proof = world.deliver(first)
+    folder, second = folder_of(world), world.plan()
+    vote = world.prepare(second)
+    staged = next(folder.staged.iterdir())
+    shown = folder.path / "checkpoint=0000000001"
+    ours = folder.path / "_airflow_ft"
+    head = max((ours / "head").iterdir())
+    for file in (head, ours / "pipeline.json", next((ours / "markers").iterdir()), shown / "_airflow_ft"):
+        data = file.read_bytes()
+        file.chmod(0o644)
+        for bit in random.Random(7).sample(range(8 * len(data)), 40):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(changed)
+            with suppress(StoreBehindSinkError):
+                assert participant_of(world, first).proof(first) == proof
+            with suppress(StoreBehindSinkError):
+                assert participant_of(world, first).head(world.pipeline).number == 1
+            if file.parent == shown:
+                assert verified(world, first).missing in (0, 40)
+        file.write_bytes(data)
+    manifest = staged / "_airflow_ft"
+    manifest.chmod(0o644)
+    manifest.write_bytes(manifest.read_bytes().replace(b'"rows":40', b'"rows":41'))
+    assert world.commit(second, vote).counts == {SINK: 40} and world.target.ids() == world.ids_of(1, 2)
 
 
 def test_a_checkpoint_that_is_gone_or_was_replaced_is_found(world: World) -> None:

@@ -140,6 +140,9 @@ def test_a_column_that_the_format_cannot_hold_is_named(
     assert folder_of(world).files() == []
 
 
+TWICE = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+
+
 @pytest.mark.parametrize(
     ("format", "rows", "words"),
     [
@@ -152,6 +155,11 @@ def test_a_column_that_the_format_cannot_hold_is_named(
         ("json", pa.table({"id": [1, 2], "at": pa.array([0, -62_135_596_800_000_001], UTC)}), ("row 2", "'at'")),
         ("json", pa.table({"id": [1, 2], "x": [0.5, float("nan")]}), ("row 2", "'x'", "NaN")),
         ("json", pa.table({"id": [1, 2], "x": [[1.5], [float("inf")]]}), ("row 2", "'x'", "NaN")),
+        (
+            "json",
+            pa.table({"id": [1, 2], "x": TWICE}),
+            ("row 2", "'x'"),
+        ),
     ],
 )
 def test_a_row_that_the_format_cannot_hold_is_named_and_can_be_set_aside(

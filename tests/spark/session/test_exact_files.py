@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,6 +203,18 @@ def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path, options:
     files = {"b.csv": "\xe9,x\n".encode("latin-1")}
     kept = {"encoding": "ISO-8859-1", **options}
     assert _rows(_read(spark, tmp_path, "csv", "s string, t string", files, **kept)) == [("\xe9", "x")]
+
+
+@pytest.mark.parametrize("more", [{}, {"multiLine": "true"}], ids=["lines", "multiLine"])
+def test_a_line_of_separators_or_spaces_is_a_record(spark: SparkSession, tmp_path: Path, more: dict[str, str]) -> None:
+    """Spark passes by each line that has nothing but spaces and tabs."""
+    read = partial(_read, spark, format="csv", **more)
+    tabs, texts, numbers = (tmp_path / name for name in ("tabs", "texts", "numbers"))
+    rows = _rows(read(folder=tabs, schema="x string, y int", files={"a": "a\t1\n\t\n\n"}, sep="\t"))
+    assert rows == [("a", 1), (None, None)]
+    assert _rows(read(folder=texts, schema="x string", files={"a": "a\n  \n\n"})) == [("  ",), ("a",)]
+    if not more:
+        assert _rows(read(folder=numbers, schema="x int", files={"a": "1\n  \n\n2\n"})) == [(1,), (2,)]
 
 
 ODD = ['"', '""', 'a"b', '"a"', "C:\\", '\\"', "\\\\", "a,b", " a ", "\ufffd", "\ufffdempty", "'", "#", "\t", "-"]

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import file_types
+from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.inputs import Sources
 from tests.raising import raises
 
@@ -87,3 +88,13 @@ def test_files_that_differ_are_judged_one_by_one(
     monkeypatch.setattr(file_types, "MOST_FILES", 1)
     with raises(JobError, "file_types_unfit", files=2):
         _rows(spark, wider, "i bigint")
+
+
+def test_a_null_where_none_is_declared_fails_and_names_the_file(spark: SparkSession, files: Path) -> None:
+    schema = "i int NOT NULL, missing int"
+    assert _rows(spark, files, schema) == [(200, None)]
+    with pytest.raises(Exception) as caught:
+        _rows(spark, files, "i int NOT NULL, missing int NOT NULL")
+    error = as_error(caught.value, "orders", "jobs.orders")
+    assert isinstance(error, JobError) and error.code == "file_malformed"
+    assert error.fields["path"].startswith(f"file://{files}/part-") and "NOT NULL" in error.remedy

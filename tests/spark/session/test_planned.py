@@ -113,6 +113,30 @@ def test_a_folder_whose_name_is_no_exact_value_is_refused(reading: Reading) -> N
     assert reading.read(schema="id bigint, k smallint") == [(0, 200)]
 
 
+CHOSEN = {"int": (["7", "-3"], ["007", "+1"]), "double": (["0.5", "1"], ["1.50", "1234567890123456789.5", "NaN"])}
+
+
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_a_type_that_spark_chooses_changes_no_text_of_a_folder(kind: str, reading: Reading) -> None:
+    good, bad = CHOSEN[kind]
+    reading.add(*(f"k={value}/a.json" for value in good))
+    assert reading.read() == [(n, float(value) if kind == "double" else int(value)) for n, value in enumerate(good)]
+    source = FileSource(path=str(reading.folder / "in"), schema="id bigint")
+    for value in bad:
+        reading.add(f"k={value}/a.json")
+        with raises(JobError, "partition_value_unfit", column="k"):
+            reading.read()
+        with raises(JobError, "partition_value_unfit", column="k"):
+            Sources(reading.spark, {"files": source.to_json()}, {}).static("files")
+        (reading.folder / f"in/k={value}/a.json").unlink()
+        (reading.folder / f"in/k={value}").rmdir()
+    reading.add("k=007/a.json")
+    reading.rows.clear()
+    assert (0, "007") in reading.read(schema="id bigint, K string")
+    reading.rows.clear()
+    assert (0, 7.0) in reading.read(schema="id bigint, k double")
+
+
 HOLD = {
     "tinyint": (["7", "-128", "007", "+1"], ["200", "1.0", "", "\u0667", "1e1"]),
     "bigint": (["9223372036854775807"], ["9223372036854775808", "9" * 200]),

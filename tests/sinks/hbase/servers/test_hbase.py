@@ -81,6 +81,21 @@ def test_a_disabled_table_is_refused(world: World, short: str) -> None:
         db.enable_table(short)
 
 
+def test_a_table_that_is_disabled_after_the_vote_has_the_rows_wait(world: World, short: str) -> None:
+    db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
+    world.target.sink = replace(world.target.sink, table=short)  # type: ignore[type-var]
+    plan = world.plan()
+    vote = world.prepare(plan)
+    db.disable_table(short)
+    try:
+        with raises(SinkUnavailableError, "sink_unavailable") as caught:
+            world.commit(plan, vote)
+        assert caught.error and "is_enabled" in caught.error.remedy
+    finally:
+        db.enable_table(short)
+    assert world.commit(plan, vote).counts == {SINK: 40}
+
+
 def test_cells_that_expire_are_warned_of_and_not_compared(world: World, short: str) -> None:
     target: Any = world.target
     target.sink = replace(target.sink, table=short)

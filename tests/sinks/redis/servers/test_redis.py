@@ -108,6 +108,21 @@ def test_two_sinks_that_give_one_key_two_types_show_nothing(redis_server: Redis,
         assert target.ids() == []
 
 
+def test_too_few_replicas_are_told_with_what_helps(world: World) -> None:
+    target: Any = world.target
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target.db.config_set("min-replicas-to-write", "1")
+    try:
+        with raises(SinkUnavailableError, "sink_unavailable") as caught:
+            world.commit(plan, vote)
+        assert caught.error and "min-replicas-to-write" in caught.error.remedy
+    finally:
+        target.db.config_set("min-replicas-to-write", "0")
+    world.commit(plan, vote)
+    world.shows(world.ids_of(1))
+
+
 def test_a_replica_is_refused(world: World) -> None:
     db: redis.Redis = world.target.db  # type: ignore[attr-defined]
     db.replicaof("127.0.0.1", 1)
@@ -125,7 +140,7 @@ def test_a_replica_is_refused(world: World) -> None:
         ({"login": "unknown"}, SinkAccessError, "login_refused"),
         ({"port": 1}, SinkUnavailableError, "server_unreachable"),
         ({"extra": {"db": "none"}}, SinkAccessError, "connection_invalid"),
-        ({"extra": {"db": 99}}, SinkUnavailableError, "sink_unavailable"),
+        ({"extra": {"db": 99}}, SinkAccessError, "connection_invalid"),
         ({"conn_type": "mysql"}, SinkAccessError, "connection_invalid"),
     ],
     ids=str,
