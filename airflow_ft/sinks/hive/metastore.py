@@ -21,7 +21,7 @@ from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.hive.lineage import PORT
 from airflow_ft.sinks.hive.thrift import API
 
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 300.0
+_CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 300.0
 _LONGEST = 300
 _AT_ONCE = 200
 """Partitions in one answer."""
@@ -33,7 +33,7 @@ class Connected:
 
     connection: ConnectionInfo
     identifier: tuple[str, str]
-    seconds: float = _ANSWER_SECONDS
+    seconds: float = ANSWER_SECONDS
     aws_conn_id: str = ""
     """The Airflow connection that reaches tables in a bucket; "": the keys of the environment."""
     seen: dict[str, int] = field(default_factory=dict)

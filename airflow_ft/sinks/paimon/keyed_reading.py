@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.verify import sample
 from airflow_ft.sinks.base.keyed_verify import Change, Found
-from airflow_ft.sinks.base.table_format import rows_of
+from airflow_ft.sinks.base.table_checks import rows_of
 from airflow_ft.sinks.paimon.keyed_rows import INSERT, KIND, NUMBER
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.table import Version
