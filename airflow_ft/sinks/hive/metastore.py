@@ -13,7 +13,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
@@ -57,13 +57,9 @@ class Connected:
             extra = self.connection.extra
             mechanism = extra.get("auth_mechanism") or extra.get("authMechanism") or "NOSASL"
             if mechanism != "NOSASL":
-                raise SinkAccessError(
-                    f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone.",
-                    code="connection_invalid",
-                    remedy="Use a metastore without SASL, and remove auth_mechanism from the connection's extra.",
-                    participant=self.connection.conn_id,
-                    fields=["auth_mechanism"],
-                )
+                what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone."
+                remedy = "Use a metastore without SASL, and remove auth_mechanism from the connection's extra."
+                raise invalid(self.connection, what, remedy, "auth_mechanism")
             make: Any = TSocket  # it has no types
             self._wire = TCyBufferedTransport(
                 make(
