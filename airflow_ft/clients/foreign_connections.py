@@ -24,6 +24,13 @@ _LEAD_TO = {
 }
 
 
+def invalid(connection: ConnectionInfo, what: str, remedy: str, *fields: str) -> SinkAccessError:
+    """Return the error for a connection that cannot be used because of these fields."""
+    return SinkAccessError(
+        what, code="connection_invalid", remedy=remedy, participant=connection.conn_id, fields=list(fields)
+    )
+
+
 def require_type(connection: ConnectionInfo, wanted: str) -> None:
     """SinkAccessError when the type of an Airflow connection says that it does not lead to `wanted`, such as "mysql".
 
@@ -51,13 +58,9 @@ def require_text(connection: ConnectionInfo) -> None:
     fields = {name: getattr(connection, name) for name in ("host", "login", "password", "schema")}
     extra = {f"extra {name!r}": value for name, value in connection.extra.items()}
     if wrong := [name for name, value in {**fields, **extra}.items() if not _is_text(value)]:
-        raise SinkAccessError(
-            f"the Airflow connection's {', '.join(wrong)} has a NUL or a broken character.",
-            code="connection_invalid",
-            remedy="Enter it again as UTF-8 text. An environment variable may have been set in another encoding.",
-            participant=connection.conn_id,
-            fields=wrong,
-        )
+        what = f"the Airflow connection's {', '.join(wrong)} has a NUL or a broken character."
+        remedy = "Enter it again as UTF-8 text. An environment variable may have been set in another encoding."
+        raise invalid(connection, what, remedy, *wrong)
 
 
 def _is_text(value: object) -> bool:

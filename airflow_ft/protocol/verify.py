@@ -10,7 +10,7 @@ changed or deleted rows since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,38 @@ class SinkReport:
             "error_code": self.error_code,
             "set_aside": self.set_aside,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What went into one target, under any names of a participant's sinks, and the report on it so far."""
+
+    sent: Sequence[Sent]
+    report: SinkReport
+
+    @property
+    def delivered(self) -> list[Delivered]:
+        """Return the deliveries, each once."""
+        return list({each.plan.number: each for each, _ in self.sent}.values())
+
+    @property
+    def plan(self) -> ParticipantPlan:
+        """Return the newest plan of the participant."""
+        return self.sent[-1][0].plan.participant(self.report.participant)
+
+    @property
+    def name(self) -> str:
+        """Return the sink that delivered last."""
+        return self.sent[-1][1]
+
+
+def targets(
+    delivered: Iterable[Delivered], participant: str, target: Callable[[Mapping[str, Any]], str]
+) -> Iterator[Target]:
+    """Yield each target, with an empty report; `target` names it by a sink's settings."""
+    for name, sent in by_target(delivered, participant, target).items():
+        into = list({each.plan.number: each for each, _ in sent}.values())
+        yield Target(sent, SinkReport.begun(participant, (sink for _, sink in sent), name, into))
 
 
 Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]]

@@ -6,10 +6,11 @@ are read from the marker. A system's own part is to sort its errors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 
 
 class Unanswered(Exception):
@@ -58,6 +59,22 @@ class ServerFault(Enum):
         what, kind, code, usual = self.value
         found: AirflowFtError = kind(f"{who} {what}: {words}.", code=code, remedy=remedy or usual, **fields)
         return found
+
+
+def unsafe_settings(who: str, settings: Mapping[str, str], remedy: str, **fields: Any) -> UnfitTargetError:
+    """Return the error for a server that may forget what it has acknowledged, because of these settings."""
+    return UnfitTargetError(
+        f"{who} may forget what it has acknowledged: {shown(settings)}.",
+        code="server_setting_unsafe",
+        remedy=remedy,
+        settings=settings,
+        **fields,
+    )
+
+
+def shown(settings: Mapping[str, str]) -> str:
+    """Return settings with their values, for people."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def failure_of(

@@ -7,14 +7,20 @@ A missing value says nothing. Such keys count as not known, and are no differenc
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, Protocol
 
-from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, Target, targets
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.document import DocumentLedger
+from airflow_ft.sinks.set_aside import DeliveredLog
 
 _AT_ONCE = 1000
 _CACHE_KIB = 65_536
@@ -117,6 +123,62 @@ def compare_keys(
     return replace(
         report, expected=keys, missing=missing, differences=differences, notes=tuple(notes(last.changes, keys, unknown))
     )
+
+
+Readers = Sequence[tuple[int, str, SegmentReader]]
+"""Number, sink and segment of deliveries."""
+
+
+class Keys(Protocol):
+    """The rows of one target by their keys, as a system reads them."""
+
+    @property
+    def error(self) -> str:
+        """Return why they cannot be compared; "": they can."""
+
+    def ledger(self) -> DocumentLedger:
+        """Return what the sink remembers of the pipeline."""
+
+    def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
+        """Yield the changes of a sink in a segment, in the order of the log."""
+
+    def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
+        """Return what is there of some keys."""
+
+
+def compare_targets(
+    delivered: Sequence[Delivered],
+    plan: ParticipantPlan,
+    wal: WalReader,
+    target: Callable[[Mapping[str, Any]], str],
+    keys_of: Callable[[Target, Readers], Keys],
+) -> list[SinkReport]:
+    """Return one report for each target, over all sinks into it. Other keys are not counted.
+
+    SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
+    """
+    log, reports = DeliveredLog.of(wal, delivered), []
+    for each in targets(delivered, plan.name, target):
+        readers = [found for found in log.readers(each.sent) if found[2].schema(found[1]).names]
+        keys = keys_of(each, readers)
+        if keys.error:
+            reports.append(replace(each.report, error=keys.error))
+            continue
+        head = keys.ledger().head()
+        changes = [(number, keys.changes(number, name, reader)) for number, name, reader in readers]
+        last = head.last_delivered if head is not None else None
+        reports.append(compare_keys(each.report, each.delivered, last, changes, keys.look_up))
+    return reports
+
+
+def common(names: Sequence[Iterable[str]]) -> list[str]:
+    """Return the names that are in each of these sequences, in the order of the last one."""
+    return [name for name in names[-1] if all(name in each for each in names)] if names else []
+
+
+def digest(values: object) -> bytes:
+    """Return a digest of values, by their texts in Python."""
+    return hashlib.blake2b(repr(values).encode(), digest_size=20).digest()
 
 
 def _verdict(change: Change, number: int, found: Found | None, compared: Set[int], blind: int) -> str:

@@ -86,10 +86,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     By the name tasks are called, so it has to be given where the place is known only in a run.
     """
     of, name, at, size = type(sink).__name__, sink.name, getattr(sink, place), sink.file_bytes
-    check_texts("partition_by", sink.partition_by, of=of)
-    columns = tuple(sink.partition_by)
-    check_known("partition_by", columns, of=of)
-    object.__setattr__(sink, "partition_by", columns)
+    columns = keep_columns(sink, "partition_by")
     if len(set(columns)) < len(columns) or not all(columns):
         raise ConfigurationError(
             f"{of}: partition_by is {list(columns)}. A name is empty or appears twice.",
@@ -131,6 +128,16 @@ def check_sink(sink: Any, place: str, example: str) -> None:
             remedy=f'Give the sink a name: name="{example}".',
             argument="name",
         )
+
+
+def keep_columns(sink: Any, argument: str) -> tuple[str, ...]:
+    """Keep an argument that names columns as a tuple, and return it. ConfigurationError: it does not name any."""
+    of = type(sink).__name__
+    check_texts(argument, getattr(sink, argument), of=of)
+    columns = tuple(getattr(sink, argument))
+    check_known(argument, columns, of=of)
+    object.__setattr__(sink, argument, columns)
+    return columns
 
 
 def path_of(table: str) -> Path:

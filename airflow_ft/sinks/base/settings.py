@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
-from airflow_ft.protocol.arguments import is_template, shown
+from airflow_ft.protocol.arguments import check_text, check_type, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.sharing import SHARED
 
+_PLAIN: Mapping[Any, tuple[type, str]] = {
+    "int": (int, "Give a whole number."),
+    "bool": (bool, "Give True or False."),
+}
+
 
 class SinkArguments:
-    """Base of what a DAG author writes for a sink: how it refuses an argument."""
+    """Base of what a DAG author writes for a sink, a dataclass: how it refuses an argument."""
 
     __slots__ = ()
+
+    def _check_types(self) -> None:
+        """ConfigurationError unless each text, number, and True or False is one, as its field declares it."""
+        this: Any = self
+        for field in fields(this):
+            name, value, of = field.name, getattr(self, field.name), type(self).__name__
+            if field.type in ("str", "str | None"):
+                check_text(name, value, optional=field.type != "str", of=of)
+            elif field.type in _PLAIN:
+                check_type(name, value, *_PLAIN[field.type], of=of)
 
     @classmethod
     def _invalid(cls, argument: str, value: object, remedy: str) -> ConfigurationError:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.verify import Delivered, SinkReport, Target, targets
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
+from airflow_ft.sinks.arrow import python_values
+from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.requirements import Finding, Requirement
-from airflow_ft.sinks.base.table_columns import Column, Format
-from airflow_ft.sinks.base.table_format import compared, lacks_table
+from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
 from airflow_ft.sinks.set_aside import DeliveredLog
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Version(Protocol):
@@ -35,23 +36,33 @@ class Version(Protocol):
 
 
 V = TypeVar("V", bound=Version)
-Rows = Callable[[Any, V, Sequence[str]], "Iterator[pa.RecordBatch]"]
-"""Returns the rows of a version at a place, with these columns."""
 
 
 class TableChecks(ABC, Generic[V]):
-    """Base of the checks of a system's tables. `V` is one version of a table, and `sink` a class with `create`."""
+    """What a system knows of its tables. `V` is one version of a table."""
 
     sink: ClassVar[Any]
+    """A class with `create`."""
+    form: ClassVar[Format]
 
     @abstractmethod
-    def looked(
-        self, sink: Any, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
-    ) -> AbstractContextManager[tuple[Any, V | None]]:
-        """Return the table's place and its newest version (None: there is no table), while the block runs.
+    def at(self, sink: Any, connection: ConnectionInfo, *, quickly: bool = False) -> Any:
+        """Return the table's place, whose text is its name. `quickly`: Spark waits, and nothing may be created."""
 
-        Errors of the system become ours, with the fields `where`. `quickly`: Spark waits for the answer.
-        """
+    def close(self, place: Any) -> None:
+        """End the connection to a place, if it has one."""
+
+    @abstractmethod
+    def translated_errors(self, place: Any, **where: Any) -> AbstractContextManager[None]:
+        """Raise errors of the system as ours, with their place: the fields `where`."""
+
+    @abstractmethod
+    def newest(self, place: Any) -> V | None:
+        """Return the newest version of the table; None: there is no table."""
+
+    @abstractmethod
+    def rows(self, place: Any, version: V, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a version, with these columns."""
 
     @abstractmethod
     def shown(self, place: Any, version: V) -> str:
@@ -64,6 +75,18 @@ class TableChecks(ABC, Generic[V]):
     def room(self, sink: Any, place: Any) -> str:
         """Describe the space that is left, for the doctor."""
         return ""
+
+    @contextmanager
+    def looked(
+        self, sink: Any, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
+    ) -> Iterator[tuple[Any, V | None]]:
+        """Return the table's place and its newest version, while the block runs."""
+        place = self.at(sink, connection, quickly=quickly)
+        try:
+            with self.translated_errors(place, **where):
+                yield place, self.newest(place)
+        finally:
+            self.close(place)
 
     def required(self, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
         """Yield what must be there before `prepare`: a place that can be reached, and a table that takes rows."""
@@ -105,37 +128,67 @@ class TableChecks(ABC, Generic[V]):
         plan: ParticipantPlan,
         connection: ConnectionInfo,
         wal: WalReader,
-        form: Format,
-        rows: Rows[V],
+        *,
+        full: bool = False,
     ) -> list[SinkReport]:
         """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
         log = DeliveredLog.of(wal, delivered)
         found = []
-        for sent in by_target(delivered, plan.name, lambda given: str(given["table"])).values():
-            newest, name = sent[-1]
-            sink = self.sink.from_settings(plan.name, newest.plan.participant(plan.name).sinks[name])
+        for target in targets(delivered, plan.name, lambda given: str(given["table"])):
+            sink = self.sink.from_settings(plan.name, target.plan.sinks[target.name])
             with self.looked(sink, connection, quickly=False, participant=plan.name) as (place, there):
-                into = list({each.plan.number: each for each, _ in sent}.values())
-                report = SinkReport.begun(plan.name, (name for _, name in sent), str(place), into)
-                found.append(self.compared(sink, place, there, sent, report, log, form, rows))
+                report = replace(target.report, target=str(place))
+                if there is None or there.columns is None:
+                    raise SinkUnavailableError(
+                        f"the table {report.target} does not exist.",
+                        code="table_missing",
+                        remedy=f"Restore {report.target}.",
+                        table=report.target,
+                    )
+                found.append(self.compared(sink, place, there, replace(target, report=report), log))
         return found
 
-    def compared(
-        self,
-        sink: Any,
-        place: Any,
-        version: V | None,
-        sent: Sequence[Sent],
-        report: SinkReport,
-        log: DeliveredLog,
-        form: Format,
-        rows: Rows[V],
-    ) -> SinkReport:
-        """Compare one table with the log's rows."""
-        columns = version.columns if version is not None else None
+    def compared(self, sink: Any, place: Any, version: V, target: Target, log: DeliveredLog) -> SinkReport:
+        """Compare one table with the log's rows, also after others have compacted its files."""
+        readers, columns = log.readers(target.sent), version.columns or ()
+        written: set[str] = set()
+        for _, name, reader in readers:
+            schema = reader.schema(name)
+            if what := misfit(self.form, schema, columns):
+                return replace(target.report, error=what)
+            written |= {column.name for column in matched(schema, columns).values()}
+        names = [column.name for column in columns if column.name in written]
 
-        def found(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            assert version is not None
-            return rows(place, version, names)
+        def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
+            for batch in reader.batches(name, file):
+                yield rows_of(self.form.cast(batch, columns), names)
 
-        return compared(sent, report, log, form, columns, found)
+        there = self.rows(place, version, names) if names else ()
+        return compare(target.report, readers, in_log, (rows_of(batch, names) for batch in there))
+
+
+def lacks_table(sink: type, place: object) -> UnfitTargetError:
+    """Return the error for a table that is not there, and that the sink does not create."""
+    return UnfitTargetError(
+        f"there is no table {place}, and the sink does not create it: create=False.",
+        code="table_missing",
+        remedy=f"Create the table, or set {sink.__name__}(create=True).",
+        table=str(place),
+    )
+
+
+def misfit(form: Format, schema: pa.Schema, columns: Sequence[Column]) -> str:
+    """Return why rows of the log cannot be compared with those of a table; "": they can."""
+    if gone := lacking(schema, columns).names:
+        return f"the table has no column {gone[0]!r}"
+    for name, column in matched(schema, columns).items():  # cast like the table's values, the log's would look the same
+        if not form.holds(column, kind := schema.field(name).type):
+            return f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
+    return ""
+
+
+def rows_of(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
+    """In the order of the columns; a missing one is NULL."""
+    names = rows.schema.names
+    values = [python_values(rows.column(name)) if name in names else [None] * rows.num_rows for name in columns]
+    return list(zip(*values, strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -218,6 +219,12 @@ def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
 def declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
     """Return the error for rows that only a change of the job makes fit."""
     return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
+
+
+def unsupported(what: str, remedy: str, **fields: Any) -> UnfitTargetError:
+    """Return the error for a table to which this sink cannot add rows."""
+    what = f"{what}, which this sink does not support."
+    return UnfitTargetError(what, code="table_unsupported", remedy=remedy, **fields)
 
 
 def other_partitions(found: Sequence[str], wanted: Sequence[str], sink: str) -> UnfitTargetError:

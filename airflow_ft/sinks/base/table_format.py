@@ -8,32 +8,25 @@ become files that no version names yet, and how a commit is made.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from airflow_ft.protocol.errors import (
-    AirflowFtError,
-    SinkUnavailableError,
-    StoreBehindSinkError,
-    UnfitTargetError,
-    together,
-)
-from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.verify import Sent, SinkReport
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, together
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.votes import Proof
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.base.comparison import Row, compare
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
-from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
+from airflow_ft.sinks.base.places import only_sink
+from airflow_ft.sinks.base.table_checks import TableChecks, Version, lacks_table
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.sinks.set_aside import DeliveredLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Version)
 
 
 class Staged(Protocol):
@@ -52,6 +45,7 @@ class Staged(Protocol):
 S = TypeVar("S", bound=Staged)
 
 
+@dataclass
 class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
 
@@ -59,22 +53,29 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     """
 
     others = "other writers of the table"
+    checks: ClassVar[TableChecks[Any]]
+    kept: ClassVar[str]
+    """What of a table holds the sink's memory, for people."""
 
+    name: str
     sink_name: str
     sink: Any
-    """As the plan has it."""
     place: Any
-    """Where the table is, as a text."""
+    wal: WalReader
+
+    @classmethod
+    def of(cls, plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Self:
+        """The participant of a plan: one table. ConfigurationError when it has several."""
+        name, settings = only_sink(plan, "table")
+        sink = cls.checks.sink.from_settings(plan.name, settings)
+        return cls(plan.name, name, sink, cls.checks.at(sink, connection), wal)
 
     # --- what a system says --------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
-        """Errors of the system as ours, with their place."""
-
-    @abstractmethod
     def _newest(self) -> V | None:
         """The newest version; None: there is no table."""
+        found: V | None = self.checks.newest(self.place)
+        return found
 
     @abstractmethod
     def _made(self, schema: pa.Schema | None) -> V:
@@ -89,22 +90,12 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """Files that a step adds to a version: none yet."""
 
     @abstractmethod
-    def _sync(self, version: V, ledger: DocumentLedger) -> None:
+    def _sync(self, version: V, ledger: Any) -> None:
         """Returns when the version survives a power cut: its writer may have died before."""
 
     @abstractmethod
-    def _commit_onto(
-        self, version: V, ledger: DocumentLedger, staged: S, says: Mapping[str, Any], pipeline: str
-    ) -> None:
+    def _commit_onto(self, version: V, ledger: Any, staged: S, says: Mapping[str, Any], pipeline: str) -> None:
         """Add the files, and make the ledger count. OvertakenError: it is not the newest version any more."""
-
-    @abstractmethod
-    def _schema_problems_of(self, version: V | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
-        """All that speaks against such rows in a version, or in a table that is made of them."""
-
-    def _oddities(self, version: V) -> Iterator[AirflowFtError]:
-        """Yield what speaks against any rows in a version."""
-        yield from ()
 
     @abstractmethod
     def _evolve(self, version: V, schema: pa.Schema, pipeline: str) -> bool:
@@ -113,14 +104,17 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         OvertakenError as above, also if another process has replaced the document of `pipeline`.
         """
 
-    @abstractmethod
-    def _lost(self) -> StoreBehindSinkError:
-        """Return the error for a table that has lost the head."""
-
     def _require_beginning(self) -> None:
         """Raise what speaks against a first delivery here."""
 
     # --- the steps -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connection to the place."""
+        self.checks.close(self.place)
+
+    def _preflight(self) -> dict[str, Any]:
+        return {"table": str(self.place)}
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         if plan.participant(self.name).predecessor == 0:  # prepare may have found nothing to make a table of
@@ -173,7 +167,12 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
-                raise self._lost()
+                raise StoreBehindSinkError(
+                    f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}.",
+                    code="ledger_lost",
+                    remedy=f"Restore the table, with {self.kept}. Compare table and decision log before you resume.",
+                    table=str(self.place),
+                )
             if ledger.head() is None:
                 self._require_beginning()
             staged = self._staged(version, fence.rank)
@@ -208,6 +207,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     def _where(self, plan: Plan | None) -> dict[str, Any]:
         return {**super()._where(plan), "unconnected": True}
 
+    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
+        return self.checks.translated_errors(self.place, **self._where(plan))
+
     # --- what the steps share ----------------------------------------------------------------------------------------
 
     def _there(self, plan: Plan) -> V | None:
@@ -216,9 +218,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
 
     def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
         """All that speaks against these rows in this version of the table."""
-        found = list(self._oddities(version))
+        found: list[AirflowFtError] = list(version.oddities())
         for schema in self._schemas(readers):
-            found += self._schema_problems_of(version, schema)
+            found += self.checks.problems(self.sink, version, schema, self.sink_name)
         return [problem.located(sink=self.sink_name) for problem in found]
 
     def _schemas(self, readers: Sequence[SegmentReader]) -> list[pa.Schema]:
@@ -229,7 +231,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """Return what the table is made of; None: nothing that it could hold is known."""
         readers = [self.wal.open(segment) for segment in plan.segments] if plan is not None else []
         for schema in self._schemas(readers)[:1]:
-            if not list(self._schema_problems_of(None, schema)):
+            if not list(self.checks.problems(self.sink, None, schema, self.sink_name)):
                 return schema
         return None
 
@@ -238,73 +240,3 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         epoch, attempt = fence.rank
         says = {"pipeline": fence.pipeline, "installation": fence.installation, "epoch": epoch, "attempt": attempt}
         return {**says, "checkpoint": plan.number, "digest": plan.digest} if plan is not None else says
-
-
-def lacks_table(sink: type, place: object) -> UnfitTargetError:
-    """Return the error for a table that is not there, and that the sink does not create."""
-    return UnfitTargetError(
-        f"there is no table {place}, and the sink does not create it: create=False.",
-        code="table_missing",
-        remedy=f"Create the table, or set {sink.__name__}(create=True).",
-        table=str(place),
-    )
-
-
-def compared(
-    sent: Sequence[Sent],
-    report: SinkReport,
-    log: DeliveredLog,
-    form: Format,
-    columns: Sequence[Column] | None,
-    found: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
-) -> SinkReport:
-    """Compare a table with the log's rows, also after others have compacted its files.
-
-    Args:
-        sent: the deliveries into the table.
-        report: what is known of them.
-        log: their rows.
-        form: the table format.
-        columns: of the table; None: it is not there.
-        found: returns its rows, with these columns.
-    """
-    readers = log.readers(sent)
-    if columns is None:
-        raise SinkUnavailableError(
-            f"the table {report.target} does not exist.",
-            code="table_missing",
-            remedy=f"Restore {report.target}.",
-            table=report.target,
-        )
-    written: set[str] = set()
-    for _, name, reader in readers:
-        schema = reader.schema(name)
-        if what := misfit(form, schema, columns):
-            return replace(report, error=what)
-        written |= {column.name for column in matched(schema, columns).values()}
-    names = [column.name for column in columns if column.name in written]
-
-    def in_log(reader: SegmentReader, name: str, file: WalFile) -> Iterator[list[Row]]:
-        for batch in reader.batches(name, file):
-            yield rows_of(form.cast(batch, columns), names)
-
-    return compare(report, readers, in_log, (rows_of(batch, names) for batch in (found(names) if names else ())))
-
-
-def misfit(form: Format, schema: pa.Schema, columns: Sequence[Column]) -> str:
-    """Return why rows of the log cannot be compared with those of a table; "": they can."""
-    if gone := lacking(schema, columns).names:
-        return f"the table has no column {gone[0]!r}"
-    for name, column in matched(schema, columns).items():  # cast like the table's values, the log's would look the same
-        if not form.holds(column, kind := schema.field(name).type):
-            return f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
-    return ""
-
-
-def rows_of(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Row]:
-    """In the order of the columns; a missing one is NULL."""
-    from airflow_ft.sinks.arrow import python_values
-
-    names = rows.schema.names
-    values = [python_values(rows.column(name)) if name in names else [None] * rows.num_rows for name in columns]
-    return list(zip(*values, strict=True))

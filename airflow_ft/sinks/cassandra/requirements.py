@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.server import address, check_nodes, documents_exist, keyspace_of, opened
@@ -32,7 +33,7 @@ def _server(plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         found = check_nodes(session, address(connection), [own, *(sink.place(own)[0] for sink in sinks)], unsafe=unsafe)
         there = documents_exist(session, own)
-    risks = ", ".join(f"{name} {value}" for name, value in found["unsafe"].items())
+    risks = shown(found["unsafe"])
     ledger = "" if there else f"; the first `prepare` creates {own}.{DOCUMENTS}"
     text = f"Cassandra {found['cassandra']} at {address(connection)}" + (f", although {risks}" if risks else "")
     return Finding(text + ledger)

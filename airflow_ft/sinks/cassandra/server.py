@@ -29,10 +29,10 @@ from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
-from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
 from airflow_ft.sinks.cassandra.lineage import PORT, hosts
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
@@ -53,18 +53,9 @@ def address(connection: ConnectionInfo) -> str:
 def keyspace_of(connection: ConnectionInfo) -> str:
     """Return the connection's keyspace, where the sink has its own table. SinkAccessError: it names none."""
     if not connection.schema:
-        raise _invalid(connection, "schema", "names no keyspace", "Set the keyspace in the connection's Schema.")
+        remedy = "Set the keyspace in the connection's Schema."
+        raise invalid(connection, "the connection names no keyspace.", remedy, "schema")
     return connection.schema
-
-
-def _invalid(connection: ConnectionInfo, field: str, what: str, remedy: str) -> SinkAccessError:
-    return SinkAccessError(
-        f"the connection {what}.",
-        code="connection_invalid",
-        remedy=remedy,
-        participant=connection.conn_id,
-        fields=[field],
-    )
 
 
 def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
@@ -77,8 +68,9 @@ def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
         if given.get("certfile"):
             context.load_cert_chain(given["certfile"], given.get("keyfile"))
     except (OSError, AttributeError, TypeError) as error:
-        what = f"has ssl_options that cannot be used: {error}"
-        raise _invalid(connection, "ssl_options", what, "Name PEM files in ca_certs, certfile and keyfile.") from None
+        what = f"the connection has ssl_options that cannot be used: {error}."
+        remedy = "Name PEM files in ca_certs, certfile and keyfile."
+        raise invalid(connection, what, remedy, "ssl_options") from None
     return context
 
 
@@ -167,15 +159,11 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         if not _durable(session, keyspace, server):
             wrong[f"durable_writes of {keyspace}"] = "false"
     if wrong and not unsafe:
-        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
-        raise UnfitTargetError(
-            f"Cassandra at {server} may forget what it has acknowledged: {shown}.",
-            code="server_setting_unsafe",
-            remedy="Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
-            " allow_unsafe_durability=True, if replicas on other nodes are enough.",
-            server=server,
-            settings=wrong,
+        remedy = (
+            "Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
+            " allow_unsafe_durability=True, if replicas on other nodes are enough."
         )
+        raise unsafe_settings(f"Cassandra at {server}", wrong, remedy, server=server)
     return {"cassandra": ", ".join(sorted(versions)), "unsafe": wrong}
 
 

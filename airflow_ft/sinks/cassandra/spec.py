@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, is_template
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja
@@ -54,12 +54,7 @@ class CassandraSink(ServerSink):
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
-        for name in ("table", "conn_id", "strategy", "consistency"):
-            check_text(name, getattr(self, name), of="CassandraSink")
-        check_text("change_column", self.change_column, optional=True, of="CassandraSink")
-        check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="CassandraSink")
-        for name in ("allow_unsafe_durability", "shared"):
-            check_type(name, getattr(self, name), bool, "Give True or False.", of="CassandraSink")
+        self._check_types()
         self._check_choices(consistency=CONSISTENCIES)
         if not 0 <= self.ttl_seconds <= LONGEST_TTL:
             raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {LONGEST_TTL} seconds.")

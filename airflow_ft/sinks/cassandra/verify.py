@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
@@ -16,19 +13,18 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
+from airflow_ft.protocol.verify import Delivered, SinkReport, Target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.arrow import flags, masked
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import kinds_of, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
 from airflow_ft.sinks.cassandra.columns import from_text, read, to_text, values
 from airflow_ft.sinks.cassandra.participant import Documents
 from airflow_ft.sinks.cassandra.rows import keys
 from airflow_ft.sinks.cassandra.server import keyspace_of, opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, read_table, written
-from airflow_ft.sinks.set_aside import DeliveredLog
 
 
 def verify(
@@ -39,79 +35,60 @@ def verify(
     *,
     full: bool = False,
 ) -> list[SinkReport]:
-    """Return one report for each table, over all sinks into it. Other keys are not counted.
-
-    SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
-    """
-    log, own = DeliveredLog.of(wal, delivered), keyspace_of(connection)
-    reports = []
+    """Return one report for each table; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
+    own = keyspace_of(connection)
     with opened(connection, participant=plan.name) as session:
-        for target, sent in by_target(delivered, plan.name, partial(_target, own)).items():
-            into = list({each.plan.number: each for each, _ in sent}.values())
-            begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
-            newest, newest_name = sent[-1]
-            sink = CassandraSink.all_of(newest.plan.participant(plan.name))[newest_name]
+
+        def keys(target: Target, readers: Readers) -> _Keys:
+            sink = CassandraSink.all_of(target.plan)[target.name]
             table = read_table(session, *sink.place(own))
-            if table.seconds_to_live(sink):
-                reports.append(replace(begun, error="its rows expire, so missing ones prove nothing"))
-                continue
-            readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
-            compared = _common(sink, table, [reader.schema(name).names for _, name, reader in readers])
-            changes = [(number, _changes(sink, table, name, reader, compared)) for number, name, reader in readers]
-            ledger, _ = Documents(session, connection, plan.name).read(newest.plan.pipeline)
-            head = ledger.head()
-            rows = _Rows(session, table, sink, compared, _stamps(ledger))
-            last = head.last_delivered if head else None
-            reports.append(compare_keys(begun, into, last, changes, rows.look))
-    return reports
+            names = common([written(sink, reader.schema(name).names) for _, name, reader in readers])
+            columns = [name for name in names if name not in table.key]
+            ledger, _ = Documents(session, connection, plan.name).read(delivered[-1].plan.pipeline)
+            return _Keys(session, table, sink, columns, ledger)
 
-
-def _target(own: str, settings: Mapping[str, Any]) -> str:
-    """Return the whole name of a sink's table; `own` is the connection's keyspace."""
-    return ".".join(CassandraSink(table=settings["table"]).place(own))
-
-
-def _common(sink: CassandraSink, table: Table, schemas: Sequence[Sequence[str]]) -> list[str]:
-    """Return the columns outside of the key that all compared rows have."""
-    names = written(sink, schemas[-1]) if schemas else []
-    return [name for name in names if name not in table.key and all(name in each for each in schemas)]
-
-
-def _stamps(ledger: DocumentLedger) -> list[tuple[int, int]]:
-    """Return the stamp and the number of each marker, in order."""
-    return sorted((marker.detail["stamp"], number) for number, marker in ledger.markers() if "stamp" in marker.detail)
-
-
-def _changes(
-    sink: CassandraSink, table: Table, name: str, reader: SegmentReader, compared: Sequence[str]
-) -> Iterator[Change]:
-    for _, _, rows in pieces(reader, name):
-        deletes, _ = kinds_of(rows, sink.change_column)
-        live = flags(~deletes)  # a delete may have anything in its other columns
-        columns = [values(masked(rows.column(column), live), table.types[column]) for column in compared]
-        for row, key in enumerate(zip(*keys(table, rows), strict=True)):
-            found = [column[row] for column in columns]
-            shown = sample((*key, *found))
-            yield Change(json.dumps([*map(to_text, key)]), None if deletes[row] else _digest(found), shown)
+        return compare_targets(
+            delivered, plan, wal, lambda given: ".".join(CassandraSink(table=given["table"]).place(own)), keys
+        )
 
 
 @dataclass
-class _Rows:
-    """Rows that are there, by their keys."""
+class _Keys:
+    """Rows of one table. `columns` are those outside of the key that all compared rows have."""
 
     session: Session
     table: Table
     sink: CassandraSink
     columns: Sequence[str]
-    stamps: Sequence[tuple[int, int]]
+    read_ledger: DocumentLedger
 
     def __post_init__(self) -> None:
         self._select = self.session.prepare(self.table.select(self.columns))
         self._select.consistency_level = ConsistencyLevel.name_to_value[
             "QUORUM" if self.sink.consistency == "EACH_QUORUM" else self.sink.consistency
         ]  # nothing is read at EACH_QUORUM
+        markers = self.read_ledger.markers()
+        self._stamps = sorted((marker.detail["stamp"], n) for n, marker in markers if "stamp" in marker.detail)
 
-    def look(self, texts: Sequence[str]) -> Mapping[str, Found]:
+    @property
+    def error(self) -> str:
+        return "its rows expire, so missing ones prove nothing" if self.table.seconds_to_live(self.sink) else ""
+
+    def ledger(self) -> DocumentLedger:
+        return self.read_ledger
+
+    def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
+        for _, _, rows in pieces(reader, name):
+            deletes, _ = kinds_of(rows, self.sink.change_column)
+            live = flags(~deletes)  # a delete may have anything in its other columns
+            types = self.table.types
+            columns = [values(masked(rows.column(column), live), types[column]) for column in self.columns]
+            for row, key in enumerate(zip(*keys(self.table, rows), strict=True)):
+                found = [column[row] for column in columns]
+                shown = sample((*key, *found))
+                yield Change(json.dumps([*map(to_text, key)]), None if deletes[row] else digest(found), shown)
+
+    def look_up(self, texts: Sequence[str]) -> Mapping[str, Found]:
         """Return what is there of some keys."""
         types = [self.table.types[name] for name in self.table.key]
         wanted = [[from_text(value, cql) for value, cql in zip(json.loads(text), types, strict=True)] for text in texts]
@@ -122,14 +99,10 @@ class _Rows:
                 count = len(self.columns)
                 there = [read(value) for value in row[:count]]
                 stamps = [stamp for stamp in row[count : 2 * count] if stamp is not None]
-                found[text] = Found(_digest(there), self._number(max(stamps, default=0)))
+                found[text] = Found(digest(there), self._number(max(stamps, default=0)))
         return found
 
     def _number(self, stamp: int) -> int:
         """Return the checkpoint that has written at this time, or after which others have; 0: not known."""
-        place = bisect_right(self.stamps, (stamp, 1 << 62))
-        return self.stamps[place - 1][1] if place else 0
-
-
-def _digest(values: Sequence[Any]) -> bytes:
-    return hashlib.blake2b(repr(values).encode(), digest_size=20).digest()
+        place = bisect_right(self._stamps, (stamp, 1 << 62))
+        return self._stamps[place - 1][1] if place else 0

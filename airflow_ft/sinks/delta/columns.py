@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Format, declined, other_partitions, type_of
+from airflow_ft.sinks.base.table_columns import Format, other_partitions, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.files.partitions import problems
 
 PLACEHOLDER = "_airflow_ft"
 """The only column of a table that had to be made before any columns were known."""
@@ -124,19 +123,8 @@ def schema_problems(
     if len(schema) == 0:
         return
     yield from FORMAT.unholdable(sink.table, schema, name)
-    for column in sink.partition_by:
-        if column not in schema.names:
-            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
-    by = sink.partition_by if columns is None else partitions
-    kinds = {field.name.lower(): field.type for field in schema}
-    for one in by:
-        if one.lower() in kinds and not can_partition(kinds[one.lower()]):
-            remedy = "Partition by columns of text, whole numbers, booleans or dates."
-            what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
-            yield declined(what, "partition_unfit", remedy, name, one)
-    if set(map(str.lower, schema.names)) <= set(map(str.lower, by)):
-        what = "all columns are partition columns, so no column is left for the files."
-        yield declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
+    missing = [column for column in sink.partition_by if column not in schema.names]
+    yield from problems(schema, sink.partition_by if columns is None else partitions, missing, name)
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -18,19 +18,26 @@ from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
 
+_BATCH = 10_000
+
 
 class Checks(TableChecks[Snapshot]):
     """Tables in folders."""
 
-    sink = DeltaSink
+    sink, form = DeltaSink, columns.FORMAT
 
-    @contextmanager
-    def looked(
-        self, sink: DeltaSink, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
-    ) -> Iterator[tuple[Place, Snapshot | None]]:
-        place = Place.of(sink, connection)
-        with translated_delta_errors(place, **where):
-            yield place, Snapshot.newest(place)
+    def at(self, sink: DeltaSink, connection: ConnectionInfo, *, quickly: bool = False) -> Place:
+        return Place.of(sink, connection)
+
+    def translated_errors(self, place: Place, **where: Any) -> AbstractContextManager[None]:
+        return translated_delta_errors(place, **where)
+
+    def newest(self, place: Place) -> Snapshot | None:
+        return Snapshot.newest(place)
+
+    def rows(self, place: Place, version: Snapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        dataset: Any = place.open().to_pyarrow_dataset()
+        yield from dataset.to_batches(columns=list(names), batch_size=_BATCH)
 
     def room(self, sink: DeltaSink, place: Place) -> str:
         return "" if place.is_bucket else f", {room(sink.path):,} bytes free"

@@ -19,16 +19,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.arrow import numbers
 from airflow_ft.sinks.delta.columns import FORMAT, Column, too_long
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
@@ -49,25 +45,23 @@ _SAFE = re.compile(r"[A-Za-z0-9_=/.+-]*")
 class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
-    snapshot: Snapshot
+    form = FORMAT
+
+    version: Snapshot
     sink: str
     file_bytes: int
     rank: tuple[int, int] = (0, 0)
     adds: list[AddAction] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
-        mine = [reader for reader in readers if self.sink in reader.sinks() and reader.files(self.sink)]
-        if not mine:
-            return 0
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         epoch, attempt = self.rank
-        place, name = self.snapshot.place, f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
+        place, name = self.version.place, f"checkpoint-{plan.number:010}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
         folder, files = place.uri(name), place.files
         self.folders.append(folder)
         out = Files(files, folder, "parquet", "", self.file_bytes, checksums=False)
-        by = self.snapshot.partition_by
-        finite = set.intersection(*map(self._finite, mine))
+        by = self.version.partition_by
+        finite = set.intersection(*map(self._finite, readers))
         places: dict[str, str] = {}
 
         def put(rows: pa.RecordBatch) -> None:
@@ -75,13 +69,13 @@ class Rows(TableRows):
                 if part.num_rows:
                     out.put(places.setdefault(partition, _folder(partition)), part)
 
-        written = self._filled(out, mine, dead_letters, put)
+        written = self._filled(out, readers, dead_letters, put)
         now = time.time()
         for each in written:
             place.renew(place.uri(name, each.path))
         if written:
             files.sync_tree(folder, place.root, {})
-        values = {each: _values(partition, by) for partition, each in places.items()}
+        values = {each: partitions.values_of(partition, by) for partition, each in places.items()}
         for each in written:
             with files.open(place.uri(name, each.path)) as footer:
                 stats = statistics(pq.read_metadata(footer), finite)
@@ -92,25 +86,17 @@ class Rows(TableRows):
     def discard(self) -> None:
         """Removes what was written: for rows that no commit names, and none will."""
         for folder in self.folders:
-            self.snapshot.place.files.remove_tree(folder)
+            self.version.place.files.remove_tree(folder)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
-        rows = FORMAT.cast(batch, self.snapshot.columns)
-        for name in self.snapshot.partition_by:
+        rows = FORMAT.cast(batch, self.version.columns)
+        for name in self.version.partition_by:
             if name not in rows.schema.names:  # NULL, as in any other column that rows lack
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
         return rows, self._refused(rows)
 
-    @property
-    def _required(self) -> list[str]:
-        return [column.name for column in self.snapshot.columns if not column.nullable]
-
     def _refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
-        found = dict(partitions.refused(rows, self.snapshot.partition_by))
-        for name in self._required:
-            if name in rows.schema.names and rows.column(name).null_count:
-                empty = pc.indices_nonzero(rows.column(name).is_null())
-                found |= dict.fromkeys(numbers(empty).tolist(), f"column {name!r}: NULL in a NOT NULL column")
+        found = {**partitions.refused(rows, self.version.partition_by), **self._empty(rows)}
         for column in self._limited(rows.schema.names):
             found |= too_long(column, rows.column(column.name))
         return found
@@ -118,24 +104,15 @@ class Rows(TableRows):
     def _limited(self, names: Collection[str]) -> list[Column]:
         """The columns among these that hold texts of a certain length alone."""
         written = {name.lower() for name in names}
-        return [each for each in self.snapshot.columns if each.characters and each.name.lower() in written]
+        return [each for each in self.version.columns if each.characters and each.name.lower() in written]
 
     def _fits(self, reader: SegmentReader) -> bool:
-        try:
-            same = FORMAT.as_it_is(reader.schema(self.sink), self.snapshot.columns)
-        except AirflowFtError as error:
-            raise error.located(sink=self.sink) from error.__cause__
-        known = reader.statistics(self.sink)
-        return (
-            same
-            and not self.snapshot.partition_by
-            and not self._limited(reader.schema(self.sink).names)
-            and all(name in known and not known[name].nulls for name in self._required)
-        )
+        limited = self._limited(reader.schema(self.sink).names)
+        return super()._fits(reader) and not self.version.partition_by and not limited
 
     def _finite(self, reader: SegmentReader) -> set[str]:
         """Columns without NaN: Parquet leaves it out of its bounds, and to Spark it is above all numbers."""
-        names = {column.name.lower(): column.name for column in self.snapshot.columns}
+        names = {column.name.lower(): column.name for column in self.version.columns}
         return {names[name.lower()] for name, known in reader.statistics(self.sink).items() if not known.nans}
 
 
@@ -152,12 +129,6 @@ def _folder(place: str) -> str:
     """
     plain = _SAFE.fullmatch(place) and len(place) <= _DEEPEST
     return place if plain else f"partition-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
-
-
-def _values(place: str, by: Sequence[str]) -> dict[str, str | None]:
-    """The log's values of a partition."""
-    values = (part.partition("=")[2] for part in place.split("/")) if by else ()
-    return {name: None if it == partitions.NULL else unquote(it) for name, it in zip(by, values, strict=True)}
 
 
 def statistics(footer: pq.FileMetaData, finite: set[str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import unquote
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type
+from airflow_ft.protocol.arguments import by_name
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import (
     check_bucket,
@@ -16,12 +16,10 @@ from airflow_ft.sinks.base.places import (
     check_sink,
     is_late,
     is_object_store,
-    name_of,
     path_of,
-    settings_of,
     unusable,
 )
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.base.table_sink import TableSink
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -33,7 +31,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSink:
+class DeltaSink(TableSink):
     """Rows of a pipeline into one Delta table. No Airflow connection is needed on disk.
 
     The rows of a checkpoint and the marker that proves them are one commit of the table's log (ATOMIC), which can carry
@@ -71,10 +69,7 @@ class DeltaSink:
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name"):
-            check_text(name, getattr(self, name), of="DeltaSink")
-        for name in ("schema_evolution", "create", "shared"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of="DeltaSink")
+        self._check_types()
         check_sink(self, "table", "orders")
         if not is_late(self.table):
             self._check_table()
@@ -98,22 +93,3 @@ class DeltaSink:
     def path(self) -> Path:
         """The table's folder, on disk."""
         return path_of(self.table)
-
-    @property
-    def participant(self) -> str:
-        """The name, or one made from the folder. It is the same in all runs."""
-        return self.name or name_of("delta", self.table)
-
-    def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one commit, so its rows come once all the same."""
-        return self.promise
-
-    def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
-        return settings_of(self, self.table)
-
-    @classmethod
-    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> DeltaSink:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
-        return cls(name=name, **settings)

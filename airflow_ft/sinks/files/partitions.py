@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.arrow import beyond, numbers, scalar, texts
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import declined
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -28,6 +32,32 @@ def can_partition(kind: pa.DataType) -> bool:
         types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind)
         or types.is_date32(kind)
     )  # fmt: skip
+
+
+def problems(
+    schema: pa.Schema, by: Sequence[str], missing: Sequence[str], sink: str, *, in_files: bool = False
+) -> Iterator[AirflowFtError]:
+    """Yield why rows cannot be partitioned `by` these columns, of which they lack `missing`.
+
+    `in_files`: files have the columns, too, so no other column is needed.
+    """
+    kinds = {field.name.lower(): field.type for field in schema}
+    for one in dict.fromkeys((*by, *missing)):
+        if one in missing:
+            yield missing_in_rows(one, "partition_by", schema.names).located(sink=sink)
+        elif one.lower() in kinds and not can_partition(kinds[one.lower()]):
+            remedy = "Partition by columns of text, whole numbers, booleans or dates."
+            what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
+            yield declined(what, "partition_unfit", remedy, sink, one)
+    if not in_files and set(kinds) <= set(map(str.lower, by)):
+        what = "all columns are partition columns, so no column is left for the files."
+        yield declined(what, "partition_unfit", "Set partition_by= to fewer columns.", sink)
+
+
+def values_of(place: str, by: Sequence[str]) -> dict[str, str | None]:
+    """Return the values that the folders of a partition are named by."""
+    values = (part.partition("=")[2] for part in place.split("/")) if by else ()
+    return {name: None if it == NULL else unquote(it) for name, it in zip(by, values, strict=True)}
 
 
 def refused(rows: pa.RecordBatch, columns: Sequence[str], longest: int = 0) -> Mapping[int, str]:

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import numbers
+from airflow_ft.sinks.base.table_columns import Format
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.refused import Refused, accepted, has_rows
 
@@ -18,12 +24,42 @@ from airflow_ft.sinks.refused import Refused, accepted, has_rows
 class TableRows(ABC):
     """A system says which files fit, and how rows become the table's."""
 
+    form: ClassVar[Format]
+    version: Any
+    """The version of the table that they are added to, with its `columns`."""
     sink: str
     file_bytes: int
 
+    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+        mine = [reader for reader in readers if has_rows(reader, self.sink)]
+        return self._write(plan, mine, dead_letters) if mine else 0
+
     @abstractmethod
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
+        """Write the rows of some segments; at least one has rows."""
+
     def _fits(self, reader: SegmentReader) -> bool:
         """Return whether its files can be the table's as they are: then no row of them is refused either."""
+        try:
+            same = self.form.as_it_is(reader.schema(self.sink), self.version.columns or ())
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
+        known = reader.statistics(self.sink)
+        return same and all(name in known and not known[name].nulls for name in self._required)
+
+    @property
+    def _required(self) -> list[str]:
+        return [column.name for column in self.version.columns or () if column.must]
+
+    def _empty(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows that lack a value, by their place, and why."""
+        found: dict[int, str] = {}
+        for name in self._required:
+            if name in rows.schema.names and rows.column(name).null_count:
+                empty = numbers(pc.indices_nonzero(rows.column(name).is_null())).tolist()
+                found |= dict.fromkeys(empty, f"column {name!r}: NULL in a NOT NULL column")
+        return found
 
     @abstractmethod
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:

@@ -14,7 +14,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TClient, TException, TMessageType
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
@@ -103,13 +103,8 @@ def wire(connection: ConnectionInfo) -> Wire:
 def _choice(connection: ConnectionInfo, name: str, known: Mapping[str, Any]) -> Any:
     given = connection.extra.get(name) or next(iter(known))
     if given not in known:
-        raise SinkAccessError(
-            f"the connection's {name} is {given!r}, and HBase's gateway has {' and '.join(known)}.",
-            code="connection_invalid",
-            remedy=f"Correct {name} in the extra of the connection.",
-            participant=connection.conn_id,
-            fields=[name],
-        )
+        what = f"the connection's {name} is {given!r}, and HBase's gateway has {' and '.join(known)}."
+        raise invalid(connection, what, f"Correct {name} in the extra of the connection.", name)
     return known[given]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
@@ -64,12 +64,7 @@ class HBaseSink(ServerSink):
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
-        for name in ("table", "row_key", "conn_id", "encoding", "strategy"):
-            check_text(name, getattr(self, name), of="HBaseSink")
-        for name in ("family", "change_column"):
-            check_text(name, getattr(self, name), optional=True, of="HBaseSink")
-        check_type("salt", self.salt, int, "Give a number of buckets.", of="HBaseSink")
-        check_type("shared", self.shared, bool, "Give True or False.", of="HBaseSink")
+        self._check_types()
         check_type("columns", self.columns, Mapping, 'Give a dict: {"name": "family:qualifier"}.', of="HBaseSink")
         self._check_choices(encoding=ENCODINGS)
         if not 0 <= self.salt <= MOST_BUCKETS or self.salt == 1:

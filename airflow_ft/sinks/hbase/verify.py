@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
+from airflow_ft.protocol.verify import Delivered, SinkReport, Target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, null_keys, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
 from airflow_ft.sinks.hbase.participant import Documents
 from airflow_ft.sinks.hbase.rows import cells, encoded
 from airflow_ft.sinks.hbase.server import address, opened, require_table
 from airflow_ft.sinks.hbase.spec import HBaseSink
-from airflow_ft.sinks.set_aside import DeliveredLog
 
 
 def verify(
@@ -30,35 +27,15 @@ def verify(
     *,
     full: bool = False,
 ) -> list[SinkReport]:
-    """Return one report for each table and template of its row key. Other rows and cells are not counted.
+    """Return one report for each table and template of its row key; see `compare_targets`. Other cells are left out."""
+    stamps, pipeline = Stamps.of(delivered), delivered[-1].plan.pipeline
 
-    SinkUnavailableError, SinkAccessError, UnfitTargetError, WalCorruptError: nothing could be compared.
-    """
-    log = DeliveredLog.of(wal, delivered)
-    with opened(connection, participant=plan.name) as client:
-        pipeline = delivered[-1].plan.pipeline
-        head = Documents(client, connection, plan.name).read(pipeline)[0].head()
-    last, stamps = head.last_delivered if head else None, Stamps.of(delivered)
-    reports = []
-    for target, sent in by_target(delivered, plan.name, _target).items():
-        into = list({each.plan.number: each for each, _ in sent}.values())
-        begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
-        newest, newest_name = sent[-1]
-        sink = HBaseSink.all_of(newest.plan.participant(plan.name))[newest_name]
-        with opened(connection, participant=plan.name) as client:
-            expiring = require_table(client, address(connection), sink.table, sink.families)
-        if expiring:
-            reports.append(replace(begun, error="its cells expire, so missing ones prove nothing"))
-            continue
-        readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
-        names = _common([cells(sink, reader.schema(name)) for _, name, reader in readers])
-        changes = [(number, _changes(sink, name, reader, names)) for number, name, reader in readers]
-        reports.append(compare_keys(begun, into, last, changes, partial(_look, connection, sink, stamps, names)))
-    return reports
+    def keys(target: Target, readers: Readers) -> _Keys:
+        sink = HBaseSink.all_of(target.plan)[target.name]
+        names = common([cells(sink, reader.schema(name)).values() for _, name, reader in readers])
+        return _Keys(connection, plan.name, pipeline, sink, stamps, names)
 
-
-def _target(settings: Mapping[str, Any]) -> str:
-    return f"{settings['table']} {settings['row_key']}"
+    return compare_targets(delivered, plan, wal, lambda settings: f"{settings['table']} {settings['row_key']}", keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,45 +59,50 @@ class Stamps:
         return self.numbers[at] + (stamp > self.lasts[at]) if at >= 0 else 0
 
 
-def _common(written: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the cells that all compared rows have."""
-    return [cell for cell in written[-1].values() if all(cell in each.values() for each in written)] if written else []
+@dataclass
+class _Keys:
+    """Rows of one table and template. `names` are the cells that all compared rows have.
 
+    It connects each time: the gateway closes connections that rest while the log is read.
+    """
 
-def _changes(sink: HBaseSink, name: str, reader: SegmentReader, names: Sequence[str]) -> Iterator[Change]:
-    wanted = {cell.encode() for cell in names}
-    for _, _, rows in pieces(reader, name):
-        deletes, _ = kinds_of(rows, sink.change_column)
-        refused = null_keys(rows, sink.key_columns)
-        found = encoded(sink, Chunk(0, name, rows, deletes, refused))
-        for delete, key, row in zip(deletes, found.keys, found.values(), strict=True):
-            values = {cell: value for cell, value in row.items() if cell in wanted}
-            shown = sample((_text(key), *(value.decode(errors="replace") for value in values.values())))
-            yield Change(_text(key), None if delete or not values else _digest(values), shown)
+    connection: ConnectionInfo
+    participant: str
+    pipeline: str
+    sink: HBaseSink
+    stamps: Stamps
+    names: Sequence[str]
 
+    @property
+    def error(self) -> str:
+        with opened(self.connection, participant=self.participant) as client:
+            expiring = require_table(client, address(self.connection), self.sink.table, self.sink.families)
+        return "its cells expire, so missing ones prove nothing" if expiring else ""
 
-def _look(
-    connection: ConnectionInfo, sink: HBaseSink, stamps: Stamps, names: Sequence[str], keys: Sequence[str]
-) -> Mapping[str, Found]:
-    """Look keys up. It connects each time: the gateway closes connections that rest while the log is read."""
-    if not names:
-        return {}
-    with opened(connection) as client:
-        asked = [key.encode() for key in keys], [cell.encode() for cell in names]
-        rows = client.getRowsWithColumns(sink.table.encode(), *asked, {})
-    found = {}
-    for row in rows:
-        values = {cell: each.value for cell, each in row.columns.items()}
-        if values:
-            newest = max(each.timestamp for each in row.columns.values())
-            found[_text(row.row)] = Found(_digest(values), stamps.number(newest))
-    return found
+    def ledger(self) -> DocumentLedger:
+        with opened(self.connection, participant=self.participant) as client:
+            return Documents(client, self.connection, self.participant).read(self.pipeline)[0]
 
+    def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
+        wanted = {cell.encode() for cell in self.names}
+        for _, _, rows in pieces(reader, name):
+            deletes, _ = kinds_of(rows, self.sink.change_column)
+            found = encoded(self.sink, Chunk(0, name, rows, deletes, null_keys(rows, self.sink.key_columns)))
+            for delete, key, row in zip(deletes, found.keys, found.values(), strict=True):
+                values = {cell: value for cell, value in row.items() if cell in wanted}
+                shown = sample((key.decode(), *(value.decode(errors="replace") for value in values.values())))
+                yield Change(key.decode(), None if delete or not values else digest(sorted(values.items())), shown)
 
-def _text(key: bytes) -> str:
-    return key.decode()
-
-
-def _digest(values: Mapping[bytes, bytes]) -> bytes:
-    pairs: Iterable[tuple[bytes, bytes]] = sorted(values.items())
-    return hashlib.blake2b(repr(list(pairs)).encode(), digest_size=20).digest()
+    def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
+        if not self.names:
+            return {}
+        with opened(self.connection) as client:
+            asked = [key.encode() for key in keys], [cell.encode() for cell in self.names]
+            rows = client.getRowsWithColumns(self.sink.table.encode(), *asked, {})
+        found = {}
+        for row in rows:
+            values = {cell: each.value for cell, each in row.columns.items()}
+            if values:
+                newest = max(each.timestamp for each in row.columns.values())
+                found[row.row.decode()] = Found(digest(sorted(values.items())), self.stamps.number(newest))
+        return found

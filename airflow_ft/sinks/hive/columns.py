@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions
-from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.files.partitions import problems
 from airflow_ft.sinks.hive.formats import format_of
 from airflow_ft.sinks.hive.spec import FORMATS, KEY, HiveSink
 from airflow_ft.sinks.hive.thrift import API
@@ -73,17 +72,8 @@ def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: 
         )
     made = there is None or lacks_columns(there)
     by = [each.lower() for each in sink.partition_by] if made else keys_of(there)
-    kinds = {field.name.lower(): field.type for field in schema}
-    for one in by:
-        if one not in kinds:
-            yield missing_in_rows(one, "partition_by", schema.names).located(sink=name)
-        elif not can_partition(kinds[one]):
-            remedy = "Partition by columns of text, whole numbers, booleans or dates."
-            what = f"a column of type {kinds[one]} cannot be a partition column."
-            yield declined(what, "partition_unfit", remedy, name, one)
-    if set(kinds) <= set(by):
-        what = "all columns are partition columns, so no column is left for the files."
-        yield declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
+    given = {column.lower() for column in schema.names}
+    yield from problems(schema, by, [one for one in by if one not in given], name)
     if made:
         return
     if sink.partition_by and [each.lower() for each in sink.partition_by] != by:

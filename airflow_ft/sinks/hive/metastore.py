@@ -13,7 +13,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
@@ -21,7 +21,7 @@ from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.hive.lineage import PORT
 from airflow_ft.sinks.hive.thrift import API
 
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 300.0
+_CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 300.0
 _LONGEST = 300
 _AT_ONCE = 200
 """Partitions in one answer."""
@@ -33,7 +33,7 @@ class Connected:
 
     connection: ConnectionInfo
     identifier: tuple[str, str]
-    seconds: float = _ANSWER_SECONDS
+    seconds: float = ANSWER_SECONDS
     aws_conn_id: str = ""
     """The Airflow connection that reaches tables in a bucket; "": the keys of the environment."""
     seen: dict[str, int] = field(default_factory=dict)
@@ -57,13 +57,9 @@ class Connected:
             extra = self.connection.extra
             mechanism = extra.get("auth_mechanism") or extra.get("authMechanism") or "NOSASL"
             if mechanism != "NOSASL":
-                raise SinkAccessError(
-                    f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone.",
-                    code="connection_invalid",
-                    remedy="Use a metastore without SASL, and remove auth_mechanism from the connection's extra.",
-                    participant=self.connection.conn_id,
-                    fields=["auth_mechanism"],
-                )
+                what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone."
+                remedy = "Use a metastore without SASL, and remove auth_mechanism from the connection's extra."
+                raise invalid(self.connection, what, remedy, "auth_mechanism")
             make: Any = TSocket  # it has no types
             self._wire = TCyBufferedTransport(
                 make(

@@ -11,11 +11,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
 import pyarrow as pa
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.files import partitions
@@ -24,7 +22,7 @@ from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.hive import formats
 from airflow_ft.sinks.hive.columns import FORMAT
 from airflow_ft.sinks.hive.table import Part, Version
-from airflow_ft.sinks.refused import Refused, has_rows
+from airflow_ft.sinks.refused import Refused
 
 _LONGEST = 500
 """Bytes of the name of a partition, without the sink's own value: metastores have room for 767."""
@@ -33,6 +31,8 @@ _LONGEST = 500
 @dataclass
 class Rows(TableRows):
     """Files that one step adds to a version of the table."""
+
+    form = FORMAT
 
     version: Version
     sink: str
@@ -43,12 +43,8 @@ class Rows(TableRows):
     parts: list[Part] = field(default_factory=list)
     _folders: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         self.number = plan.number
-        mine = [reader for reader in readers if has_rows(reader, self.sink)]
-        if not mine:
-            return 0
         epoch, attempt = self.rank
         version, files, keys = self.version, self.version.files, self.version.keys
         name = f"{plan.number}.{epoch}-{attempt}-{uuid.uuid4().hex[:8]}"
@@ -61,12 +57,12 @@ class Rows(TableRows):
                 if part.num_rows:
                     out.put(partition, part)
 
-        written = self._filled(out, mine, dead_letters, put)
+        written = self._filled(out, readers, dead_letters, put)
         if written:
             files.sync_tree(folder, version.root, {})
         for place in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
             below = files.uri(folder, *place.split("/")) if place else folder
-            self.parts.append(Part(_values(place, keys), below))
+            self.parts.append(Part(partitions.values_of(place, keys), below))
         return sum(each.rows for each in written)
 
     def discard(self) -> None:
@@ -80,14 +76,4 @@ class Rows(TableRows):
         return rows, {**partitions.refused(rows, keys, _LONGEST), **formats.refused(self.version.format, rows, keys)}
 
     def _fits(self, reader: SegmentReader) -> bool:
-        try:
-            same = FORMAT.as_it_is(reader.schema(self.sink), self.version.columns)
-        except AirflowFtError as error:
-            raise error.located(sink=self.sink) from error.__cause__
-        return same and not self.version.keys and self.version.format == "parquet"
-
-
-def _values(place: str, keys: Sequence[str]) -> dict[str, str | None]:
-    """Return the values that a folder's name holds."""
-    texts = (part.partition("=")[2] for part in place.split("/")) if keys else ()
-    return {name: None if it == partitions.NULL else unquote(it) for name, it in zip(keys, texts, strict=True)}
+        return super()._fits(reader) and not self.version.keys and self.version.format == "parquet"

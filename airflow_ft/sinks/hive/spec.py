@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, is_template
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.catalog_sink import CatalogSink
 from airflow_ft.sinks.base.places import check_sink, is_late
+from airflow_ft.sinks.base.table_sink import IN_A_CATALOG, TableSink
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -27,7 +27,7 @@ KEY = "airflow_ft"
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiveSink(CatalogSink):
+class HiveSink(TableSink):
     """Rows of a pipeline into one partitioned table of a Hive metastore, as Parquet or ORC files.
 
     The rows of a checkpoint become new partitions. One request adds all of them, and the marker that proves them
@@ -60,15 +60,13 @@ class HiveSink(CatalogSink):
     strategy: str = "partitions"
     name: str = ""
 
+    meant: ClassVar[Mapping[str, str]] = IN_A_CATALOG
     kind: ClassVar[str] = "hive"
     conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise] = STRATEGIES["partitions"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name", "strategy", "format", "aws_conn_id"):
-            check_text(name, getattr(self, name), of="HiveSink")
-        for name in ("create", "shared"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of="HiveSink")
+        self._check_types()
         check_sink(self, "table", "orders")
         if self.strategy not in STRATEGIES:
             raise self._invalid("strategy", self.strategy, 'Give strategy="partitions", or leave it out.')

@@ -1,6 +1,6 @@
 """Hive, as the registry knows it. A table names the connection of its metastore, and each table is a participant."""
 
-from airflow_ft.sinks.base.catalog_sink import connection_of
+from airflow_ft.sinks.base.table_sink import connection_of
 from airflow_ft.sinks.hive.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 

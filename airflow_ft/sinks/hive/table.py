@@ -19,7 +19,7 @@ from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.clients.s3 import SCHEME
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
-from airflow_ft.sinks.base.table_columns import Column
+from airflow_ft.sinks.base.table_columns import Column, unsupported
 from airflow_ft.sinks.files.partitions import NULL, escaped
 from airflow_ft.sinks.hive.columns import fields_of, keys_of, lacks_columns, of_table
 from airflow_ft.sinks.hive.formats import CLASSES, format_of
@@ -300,9 +300,5 @@ def _text(values: Mapping[str, str | None], name: str) -> str:
 
 
 def _unsupported(what: str, setting: str) -> UnfitTargetError:
-    return UnfitTargetError(
-        f"{what}, which this sink does not support.",
-        code="table_unsupported",
-        remedy="Deliver into another table: one that the sink creates, or as docs/hive.md shows.",
-        setting=setting,
-    )
+    remedy = "Deliver into another table: one that the sink creates, or as docs/hive.md shows."
+    return unsupported(what, remedy, setting=setting)

@@ -24,6 +24,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
+from airflow_ft.clients.foreign_connections import invalid
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.sinks.base.document import OvertakenError
@@ -84,13 +85,9 @@ class Connected:
             try:
                 self._catalog = load_catalog(name_of(self.connection), **given)
             except (ValueError, KeyError) as error:
-                raise SinkAccessError(
-                    f"the connection's catalog cannot be used: {_words(error, self.connection)}.",
-                    code="connection_invalid",
-                    remedy="Correct host and extra of the connection, in the words of pyiceberg's configuration.",
-                    participant=self.connection.conn_id,
-                    fields=["extra"],
-                ) from None
+                what = f"the connection's catalog cannot be used: {_words(error, self.connection)}."
+                remedy = "Correct host and extra of the connection, in the words of pyiceberg's configuration."
+                raise invalid(self.connection, what, remedy, "extra") from None
         return self._catalog
 
     def load(self) -> Table | None:

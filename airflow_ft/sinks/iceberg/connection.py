@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import SinkAccessError
 
 KINDS = ("rest", "sql")
 _NAME = "catalog_name"
@@ -35,19 +34,12 @@ def properties(connection: ConnectionInfo) -> dict[str, Any]:
         given.setdefault("credential", f"{connection.login}:{connection.password}")
     given.setdefault("type", "rest" if given.get("uri", "http").startswith("http") else "sql")
     if given["type"] not in KINDS:
-        raise _invalid(
-            connection,
-            "type",
-            f"the catalog is of type {given['type']!r}, which this sink does not know.",
-            "Use a REST or a SQL catalog: type is rest or sql in the connection's extra.",
-        )
+        what = f"the catalog is of type {given['type']!r}, which this sink does not know."
+        remedy = "Use a REST or a SQL catalog: type is rest or sql in the connection's extra."
+        raise invalid(connection, what, remedy, "type")
     if "uri" not in given:
-        raise _invalid(
-            connection,
-            "host",
-            "the connection has neither a host nor a uri in its extra.",
-            "Give the URI of the REST catalog as host, or the uri of the SQL catalog's database in the extra.",
-        )
+        remedy = "Give the URI of the REST catalog as host, or the uri of the SQL catalog's database in the extra."
+        raise invalid(connection, "the connection has neither a host nor a uri in its extra.", remedy, "host")
     return given
 
 
@@ -74,9 +66,3 @@ def _hidden(given: Mapping[str, Any], secret: bool = False) -> Iterator[str]:
             yield from _hidden(value, inside)
         elif inside and value is not None and not key.lower().endswith(_SHOWN):
             yield str(value)
-
-
-def _invalid(connection: ConnectionInfo, field: str, what: str, remedy: str) -> SinkAccessError:
-    return SinkAccessError(
-        what, code="connection_invalid", remedy=remedy, participant=connection.conn_id, fields=[field]
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -21,15 +21,22 @@ from airflow_ft.sinks.iceberg.table import Version
 class Checks(TableChecks[Version]):
     """Tables in a catalog that answers."""
 
-    sink = IcebergSink
+    sink, form = IcebergSink, columns.FORMAT
 
-    @contextmanager
-    def looked(
-        self, sink: IcebergSink, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
-    ) -> Iterator[tuple[Connected, Version | None]]:
-        place = Connected(connection, sink.identifier, looks=quickly)
-        with closing(place), place.translated_errors(**where):
-            yield place, Version.newest(place)
+    def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
+        return Connected(connection, sink.identifier, looks=quickly)
+
+    def close(self, place: Connected) -> None:
+        place.close()
+
+    def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
+        return place.translated_errors(**where)
+
+    def newest(self, place: Connected) -> Version | None:
+        return Version.newest(place)
+
+    def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from version.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
 
     def shown(self, place: Connected, version: Version) -> str:
         format = version.table.metadata.format_version

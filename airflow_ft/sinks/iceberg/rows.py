@@ -17,15 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import beyond, numbers
+from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import large
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
@@ -49,6 +48,8 @@ Kept = MutableMapping[tuple[int, int], list[DataFile]]
 class Rows(TableRows):
     """Files that one step adds to a version of the table. `kept` has those of the step's tries before."""
 
+    form = FORMAT
+
     version: Version
     sink: str
     file_bytes: int
@@ -58,14 +59,13 @@ class Rows(TableRows):
     _count: Iterator[int] = field(default_factory=itertools.count)
     _made: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        """All rows; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         metadata = self.version.table.metadata
         made_for = (metadata.current_schema_id, metadata.default_spec_id)
         if dead_letters is None and made_for in self.kept:  # another writer was faster: the files are still right
             self.files = self.kept[made_for]
         else:
-            self.files = self._written([each for each in readers if has_rows(each, self.sink)], dead_letters)
+            self.files = self._written(readers, dead_letters)
             if dead_letters is None:
                 self.kept[made_for] = self.files
         return sum(each.record_count for each in self.files)
@@ -158,19 +158,14 @@ class Rows(TableRows):
     def _fits(self, reader: SegmentReader) -> bool:
         """Return whether its columns and values are as the table has them."""
         metadata, schema = self.version.table.metadata, reader.schema(self.sink)
-        try:
-            same = FORMAT.as_it_is(schema, self.version.columns)
-        except AirflowFtError as error:
-            raise error.located(sink=self.sink) from error.__cause__
         mapping = metadata.name_mapping()  # the log's files have no ids
         mapped = {each.field_id: each for each in mapping} if mapping is not None else {}
         known = reader.statistics(self.sink)
         return (
-            same
+            super()._fits(reader)
             and metadata.spec().is_unpartitioned()
             and all(mapped.get(each.field_id) == each for each in metadata.schema().name_mapping)
             and all(_plain(each.type) for each in schema)
-            and all(name in known and not known[name].nulls for name in self._required)
             and all(
                 each.name in known and _in_years(known[each.name].minimum) and _in_years(known[each.name].maximum)
                 for each in schema
@@ -222,21 +217,14 @@ class Rows(TableRows):
         rows = FORMAT.cast(batch, self.version.columns)
         zoned = [pa.field(each.name, in_utc(each.type)) for each in rows.schema]
         rows = rows.cast(pa.schema(zoned))
-        wrong: dict[int, str] = {}
+        wrong = self._empty(rows)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             far = f"column {name!r}: outside of the years 1 to 9999"
             wrong |= dict.fromkeys(beyond(column), far)
-            if name in self._required and column.null_count:
-                empty = numbers(pc.indices_nonzero(column.is_null())).tolist()
-                wrong |= dict.fromkeys(empty, f"column {name!r}: NULL in a required column")
         for name, kind in sources(self.version.table.schema(), self.version.spec).items():
             if name not in rows.schema.names:  # NULL, as in any other column that rows lack
                 rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
         return rows, wrong | refused(self.version.table.metadata, rows)
-
-    @property
-    def _required(self) -> list[str]:
-        return [column.name for column in self.version.columns if column.must]
 
 
 def is_temporal(kind: pa.DataType) -> bool:

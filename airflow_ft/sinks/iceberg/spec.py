@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, is_template
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.catalog_sink import CatalogSink
 from airflow_ft.sinks.base.places import check_sink, is_late
+from airflow_ft.sinks.base.table_sink import IN_A_CATALOG, TableSink
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -27,7 +27,7 @@ PARTITION = re.compile(
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergSink(CatalogSink):
+class IcebergSink(TableSink):
     """Rows of a pipeline into one Iceberg table.
 
     The rows of a checkpoint and the marker that proves them are one commit of the table (ATOMIC), which can carry the
@@ -58,15 +58,13 @@ class IcebergSink(CatalogSink):
     strategy: str = "commit"
     name: str = ""
 
+    meant: ClassVar[Mapping[str, str]] = IN_A_CATALOG
     kind: ClassVar[str] = "iceberg"
     conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name", "strategy"):
-            check_text(name, getattr(self, name), of="IcebergSink")
-        for name in ("schema_evolution", "create", "shared"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of="IcebergSink")
+        self._check_types()
         check_sink(self, "table", "orders")
         if self.strategy == "upsert":
             raise self._invalid(

@@ -1,6 +1,6 @@
 """Iceberg, as the registry knows it. A table names the connection of its catalog, and each table is a participant."""
 
-from airflow_ft.sinks.base.catalog_sink import connection_of
+from airflow_ft.sinks.base.table_sink import connection_of
 from airflow_ft.sinks.iceberg.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 

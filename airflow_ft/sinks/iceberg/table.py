@@ -45,7 +45,7 @@ from pyiceberg.table.update import (
 
 from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
-from airflow_ft.sinks.base.table_columns import Column, lacking
+from airflow_ft.sinks.base.table_columns import Column, lacking, unsupported
 from airflow_ft.sinks.iceberg.catalog import Connected
 from airflow_ft.sinks.iceberg.columns import new_schema, of_table, partition
 from airflow_ft.sinks.iceberg.durable import sync
@@ -259,9 +259,4 @@ def _at(branch: str, snapshot: IcebergSnapshot | None) -> AssertRefSnapshotId:
 
 
 def _unsupported(what: str, setting: str) -> UnfitTargetError:
-    return UnfitTargetError(
-        f"{what}, which this sink does not support.",
-        code="table_unsupported",
-        remedy="Deliver into another table, and copy the rows from there.",
-        setting=setting,
-    )
+    return unsupported(what, "Deliver into another table, and copy the rows from there.", setting=setting)

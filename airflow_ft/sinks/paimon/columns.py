@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
-from airflow_ft.sinks.files.partitions import can_partition
+from airflow_ft.sinks.files.partitions import problems
 from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
 from airflow_ft.sinks.paimon.spec import PaimonSink
 
@@ -143,13 +143,8 @@ def schema_problems(
             yield declined(what, "name_invalid", "Rename it in the job.", name, field.name)
     by = sink.partition_by if columns is None else partitions
     kinds = {field.name.lower(): field.type for field in schema}
-    for one in by:
-        if columns is None and one not in schema.names:
-            yield missing_in_rows(one, "partition_by", schema.names).located(sink=name)
-        elif one.lower() in kinds and not can_partition(kinds[one.lower()]):
-            remedy = "Partition by columns of text, whole numbers, booleans or dates."
-            what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
-            yield declined(what, "partition_unfit", remedy, name, one)
+    missing = [one for one in by if one not in schema.names] if columns is None else []
+    yield from problems(schema, by, missing, name, in_files=True)
     for one in sink.bucket_key if columns is None else ():
         if one not in schema.names:
             yield missing_in_rows(one, "bucket_key", schema.names).located(sink=name)

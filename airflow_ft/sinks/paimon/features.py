@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.paimon.buckets import KINDS
 from airflow_ft.sinks.paimon.columns import name_of
 
@@ -42,9 +43,7 @@ _MAY_NOT = (
 def unfit(what: str, **fields: Any) -> UnfitTargetError:
     """Return the error for a table that only other writers can write."""
     remedy = "Deliver into a table without it, and copy the rows from there with Spark or Flink."
-    return UnfitTargetError(
-        f"{what}, which this sink does not support.", code="table_unsupported", remedy=remedy, **fields
-    )
+    return table_columns.unsupported(what, remedy, **fields)
 
 
 def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:

@@ -5,7 +5,6 @@ The last change of each key is kept on disk, in SQLite's own temporary database,
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.verify import sample
-from airflow_ft.sinks.base.keyed_verify import Change, Found
-from airflow_ft.sinks.base.table_format import rows_of
+from airflow_ft.sinks.base.keyed_verify import Change, Found, digest
+from airflow_ft.sinks.base.table_checks import rows_of
 from airflow_ft.sinks.paimon.keyed_rows import INSERT, KIND, NUMBER
 from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.table import Version
@@ -63,5 +62,5 @@ def changes_of(
     """Yield the change of each row: its key, and the digest of its values."""
     for one, values, deleted in zip(rows_of(rows, key), rows_of(rows, names), deletes, strict=True):
         plain = [0.0 if isinstance(value, float) and value == 0 else value for value in values]
-        digest = None if deleted else hashlib.blake2b(repr(plain).encode(), digest_size=20).digest()
-        yield Change(repr(one), digest, sample((*one, *(() if deleted else values))))
+        found = None if deleted else digest(plain)
+        yield Change(repr(one), found, sample((*one, *(() if deleted else values))))

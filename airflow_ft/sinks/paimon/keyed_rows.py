@@ -25,7 +25,7 @@ from airflow_ft.sinks.paimon.binary_row import encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, keyed_entry
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
-from airflow_ft.sinks.refused import Refused, has_rows
+from airflow_ft.sinks.refused import Refused
 
 KEY, NUMBER, KIND = "_KEY_", "_SEQUENCE_NUMBER", "_VALUE_KIND"
 INSERT, DELETE = 0, 3
@@ -41,14 +41,11 @@ class KeyedRows(Rows):
     _following: dict[tuple[bytes, int], int] = field(default_factory=dict)
     _paths: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        mine = [reader for reader in readers if has_rows(reader, self.sink)]
-        if not mine:
-            return 0
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         self._following = self.version.following()
         waiting: dict[Place, list[pa.RecordBatch]] = {}
         size = rows = 0
-        for reader in mine:
+        for reader in readers:
             for file in reader.files(self.sink):
                 for batch in self._taken(reader, file, dead_letters):
                     rows += batch.num_rows
@@ -85,9 +82,9 @@ class KeyedRows(Rows):
             found.clear()
             whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
             del tables
-            self._write(slot, f"{version.partitions.folder(values)}bucket-{slot.bucket}", whole)
+            self._write_changes(slot, f"{version.partitions.folder(values)}bucket-{slot.bucket}", whole)
 
-    def _write(self, slot: Slot, folder: str, rows: pa.Table) -> None:
+    def _write_changes(self, slot: Slot, folder: str, rows: pa.Table) -> None:
         """Write the last change of each key of a bucket."""
         version, key = self.version, self.version.trimmed_key
         first = self._following.get((slot.partition, slot.bucket), 0)

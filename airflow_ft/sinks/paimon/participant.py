@@ -16,48 +16,28 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
-from airflow_ft.protocol.model import ParticipantPlan, Plan
-from airflow_ft.protocol.participant import Participant
-from airflow_ft.protocol.write_ahead_log import WalReader
-from airflow_ft.sinks.base.document import DocumentLedger
-from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_format import TableParticipant
-from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import written
 from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
-from airflow_ft.sinks.paimon.place import Place
+from airflow_ft.sinks.paimon.requirements import CHECKS
 from airflow_ft.sinks.paimon.rows import Rows
-from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Layout, Version, problems_of
-
-
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """The participant of a plan: one table. ConfigurationError when it has several."""
-    name, settings = only_sink(plan, "table")
-    sink = PaimonSink.from_settings(plan.name, settings)
-    return PaimonParticipant(plan.name, name, sink, Place.of(sink.path), wal)
+from airflow_ft.sinks.paimon.table import Layout, Version
 
 
 @dataclass
 class PaimonParticipant(TableParticipant[Version, Rows]):
     """One table, and the one sink that writes there."""
 
-    name: str
-    sink_name: str
-    sink: PaimonSink
-    place: Place
-    wal: WalReader
+    checks = CHECKS
+    kept = f"{OURS} in it"
     _read: Ledger | None = None
     """The memory that the step under way has read."""
 
@@ -66,15 +46,6 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         sink = self.sink
         count = sink.buckets or (1 if sink.primary_key else 0)
         return Layout(sink.partition_by, sink.primary_key, Buckets(count, sink.bucket_key))
-
-    def _preflight(self) -> dict[str, Any]:
-        return {"table": str(self.place)}
-
-    def _translated_errors(self, plan: Plan | None = None) -> AbstractContextManager[None]:
-        return translated_errors(str(self.place), **self._where(plan))
-
-    def _newest(self) -> Version | None:
-        return Version.newest(self.place)
 
     def _made(self, schema: pa.Schema | None) -> Version:
         return Version.made(self.place, written(self.sink, schema) if schema is not None else None, self._layout)
@@ -90,21 +61,13 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
             return KeyedRows(version, self.sink_name, self.sink.file_bytes, change_column=change)
         return Rows(version, self.sink_name, self.sink.file_bytes)
 
-    def _sync(self, version: Version, ledger: DocumentLedger) -> None:
-        assert isinstance(ledger, Ledger)
+    def _sync(self, version: Version, ledger: Ledger) -> None:
         version.sync(ledger)
 
     def _commit_onto(
-        self, version: Version, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any], pipeline: str
+        self, version: Version, ledger: Ledger, staged: Rows, says: Mapping[str, Any], pipeline: str
     ) -> None:
-        assert isinstance(ledger, Ledger)
         version.commit(ledger, staged.entries, says)
-
-    def _schema_problems_of(self, version: Version | None, schema: pa.Schema) -> Iterator[AirflowFtError]:
-        return problems_of(self.sink, version, schema, self.sink_name)
-
-    def _oddities(self, version: Version) -> Iterator[AirflowFtError]:
-        return version.oddities()
 
     def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
         assert self._read is not None  # the step has read it
@@ -113,10 +76,5 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
     def _require_beginning(self) -> None:
         self.place.require_links()
 
-    def _lost(self) -> StoreBehindSinkError:
-        return StoreBehindSinkError(
-            f"the sink has lost its head: {self.place} is gone or was created again, or {OURS} in it is lost.",
-            code="ledger_lost",
-            remedy=f"Restore the table, with {OURS} in it. Compare table and decision log before you resume.",
-            path=str(self.place),
-        )
+
+open_participant = PaimonParticipant.of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import TableChecks
 from airflow_ft.sinks.files.failures import translated_errors
+from airflow_ft.sinks.paimon import reading
+from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.sinks.paimon.table import Version, problems_of
@@ -22,15 +24,19 @@ from airflow_ft.sinks.paimon.table import Version, problems_of
 class Checks(TableChecks[Version]):
     """Tables in folders."""
 
-    sink = PaimonSink
+    sink, form = PaimonSink, FORMAT
 
-    @contextmanager
-    def looked(
-        self, sink: PaimonSink, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
-    ) -> Iterator[tuple[Place, Version | None]]:
-        place = Place.of(sink.path)
-        with translated_errors(str(place), **where):
-            yield place, Version.newest(place)
+    def at(self, sink: PaimonSink, connection: ConnectionInfo, *, quickly: bool = False) -> Place:
+        return Place.of(sink.path)
+
+    def translated_errors(self, place: Place, **where: Any) -> AbstractContextManager[None]:
+        return translated_errors(str(place), **where)
+
+    def newest(self, place: Place) -> Version | None:
+        return Version.newest(place)
+
+    def rows(self, place: Place, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return reading.batches(version, names)
 
     def room(self, sink: PaimonSink, place: Place) -> str:
         return f", {room(sink.path):,} bytes free"

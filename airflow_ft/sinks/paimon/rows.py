@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers, scalar
@@ -34,7 +33,7 @@ from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
 from airflow_ft.sinks.paimon.partitions import Partitions, unfit
 from airflow_ft.sinks.paimon.table import Version
-from airflow_ft.sinks.refused import Refused, has_rows
+from airflow_ft.sinks.refused import Refused
 from airflow_ft.wal.local import local_path
 
 
@@ -42,21 +41,19 @@ from airflow_ft.wal.local import local_path
 class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
+    form = FORMAT
+
     version: Version
     sink: str
     file_bytes: int
     entries: list[Record] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)
 
-    def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
-        mine = [reader for reader in readers if has_rows(reader, self.sink)]
-        if not mine:
-            return 0
+    def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
-        written = self._filled(out, mine, dead_letters, out.divide)
+        written = self._filled(out, readers, dead_letters, out.divide)
         self._sync([each.path for each in written])
         following = self.version.following() if self.version.buckets.count else {}
         for each in sorted(written, key=lambda each: out.order(each.path)):
@@ -88,19 +85,7 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns or ())
-        return rows, self._refused(rows)
-
-    def _refused(self, rows: pa.RecordBatch) -> Mapping[int, str]:
-        return self._empty(rows) | self._unplaced(rows)
-
-    def _empty(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Return the rows that lack a value, and why."""
-        found: dict[int, str] = {}
-        for column in self.version.columns or ():
-            if column.must and column.name in rows.schema.names and rows.column(column.name).null_count:
-                empty = pc.indices_nonzero(rows.column(column.name).is_null())
-                found |= dict.fromkeys(numbers(empty).tolist(), f"column {column.name!r}: NULL in a NOT NULL column")
-        return found
+        return rows, self._empty(rows) | self._unplaced(rows)
 
     def _unplaced(self, rows: pa.RecordBatch) -> dict[int, str]:
         """Return the rows whose partition can have no folder, and why."""
@@ -113,15 +98,8 @@ class Rows(TableRows):
         return found
 
     def _fits(self, reader: SegmentReader) -> bool:
-        columns = self.version.columns or ()
-        try:
-            same = FORMAT.as_it_is(reader.schema(self.sink), columns)
-        except AirflowFtError as error:
-            raise error.located(sink=self.sink) from error.__cause__
-        known = reader.statistics(self.sink)
-        required = [column.name for column in columns if column.must]
         in_parts = self.version.partition_by or self.version.buckets.count
-        return same and not in_parts and all(name in known and not known[name].nulls for name in required)
+        return super()._fits(reader) and not in_parts
 
 
 class _DataFiles(Files):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_known, check_text, check_texts, check_type
+from airflow_ft.protocol.arguments import by_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.places import check_path, check_sink, is_late, name_of, path_of, settings_of, unusable
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
+from airflow_ft.sinks.base.places import check_path, check_sink, is_late, keep_columns, path_of, unusable
+from airflow_ft.sinks.base.settings import refuse_jinja
+from airflow_ft.sinks.base.table_sink import TableSink
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -27,7 +28,7 @@ _NAME = re.compile(r"[^%/\s]+")
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaimonSink:
+class PaimonSink(TableSink):
     """Rows of a pipeline into one Paimon table of a filesystem catalog. No Airflow connection is needed.
 
     The rows of a checkpoint become one snapshot of the table, and the marker that proves them counts with it (ATOMIC).
@@ -71,11 +72,7 @@ class PaimonSink:
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 
     def __post_init__(self) -> None:
-        for name in ("table", "name"):
-            check_text(name, getattr(self, name), of="PaimonSink")
-        for name in ("schema_evolution", "create", "shared"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of="PaimonSink")
-        check_text("change_column", self.change_column, optional=True, of="PaimonSink")
+        self._check_types()
         check_sink(self, "table", "orders")
         self._check_key()
         self._check_buckets()
@@ -83,17 +80,9 @@ class PaimonSink:
             self._check_table()
 
     def _check_key(self) -> None:
-        check_texts("primary_key", self.primary_key, of="PaimonSink")
-        object.__setattr__(self, "primary_key", tuple(self.primary_key))
-        check_known("primary_key", self.primary_key, of="PaimonSink")
+        keep_columns(self, "primary_key")
         if not all(self.primary_key) or len(set(self.primary_key)) < len(self.primary_key):
-            raise ConfigurationError(
-                f"PaimonSink: primary_key is {list(self.primary_key)}. A name is empty or appears twice.",
-                code="argument_invalid",
-                remedy="Name each column once in primary_key.",
-                argument="primary_key",
-                value=list(self.primary_key),
-            )
+            raise self._invalid("primary_key", list(self.primary_key), "Name each column once in primary_key.")
         beyond = [name for name in self.bucket_key if self.primary_key and name not in self.primary_key]
         lacking = [name for name in self.partition_by if self.primary_key and name not in self.primary_key]
         alone = self.change_column is not None and not self.primary_key
@@ -109,19 +98,12 @@ class PaimonSink:
             )
 
     def _check_buckets(self) -> None:
-        check_type("buckets", self.buckets, int, "Give a number of buckets.", of="PaimonSink")
-        check_texts("bucket_key", self.bucket_key, of="PaimonSink")
-        object.__setattr__(self, "bucket_key", tuple(self.bucket_key))
-        check_known("bucket_key", self.bucket_key, of="PaimonSink")
+        keep_columns(self, "bucket_key")
         odd = [name for name in self.bucket_key if not name or "," in name or name in self.partition_by]
         if not 0 <= self.buckets <= _MOST or odd or len(set(self.bucket_key)) < len(self.bucket_key):
-            raise ConfigurationError(
-                f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
-                code="argument_invalid",
-                remedy=f"Give 1 to {_MOST} buckets, and each column of bucket_key once. A partition column is none.",
-                argument="bucket_key" if odd else "buckets",
-                value=odd[0] if odd else self.buckets,
-            )
+            remedy = f"Give 1 to {_MOST} buckets, and each column of bucket_key once. A partition column is none."
+            argument, value = ("bucket_key", odd[0]) if odd else ("buckets", self.buckets)
+            raise self._invalid(argument, value, remedy)
         if bool(self.buckets) != bool(self.bucket_key) and not self.primary_key:
             raise ConfigurationError(
                 f"PaimonSink: buckets is {self.buckets}, and bucket_key is {list(self.bucket_key)}.",
@@ -144,23 +126,8 @@ class PaimonSink:
         """The table's folder."""
         return path_of(self.table)
 
-    @property
-    def participant(self) -> str:
-        """The name, or one made from the folder. It is the same in all runs."""
-        return self.name or name_of("paimon", self.table)
-
-    def at_least_once(self) -> Promise:
-        """Return the same promise: a snapshot is made once, so its rows come once all the same."""
-        return self.promise
-
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in one of them."""
         refuse_jinja(*self.bucket_key, *self.primary_key, self.change_column or "")
         lists = {"bucket_key": list(self.bucket_key), "primary_key": list(self.primary_key)}
-        return {**settings_of(self, self.table), **lists}
-
-    @classmethod
-    def from_settings(cls, name: str, settings: Mapping[str, Any]) -> PaimonSink:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
-        return cls(name=name, **settings)
+        return {**TableSink.settings(self), **lists}

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
-from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, Sent, SinkReport
-from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.protocol.verify import SinkReport, Target
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.keyed import kinds_of
 from airflow_ft.sinks.base.keyed_verify import Change, compare_keys
+from airflow_ft.sinks.base.table_checks import misfit
 from airflow_ft.sinks.base.table_columns import matched
-from airflow_ft.sinks.base.table_format import misfit
 from airflow_ft.sinks.paimon.columns import FORMAT, written
 from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
 from airflow_ft.sinks.paimon.place import Place
-from airflow_ft.sinks.paimon.reading import batches
 from airflow_ft.sinks.paimon.requirements import Checks
 from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.sinks.paimon.table import Version
@@ -29,44 +25,21 @@ class _Checks(Checks):
     """Compares rows by key where the table has one."""
 
     def compared(
-        self,
-        sink: PaimonSink,
-        place: Place,
-        version: Version | None,
-        sent: Sequence[Sent],
-        report: SinkReport,
-        log: DeliveredLog,
-        *rest: Any,
+        self, sink: PaimonSink, place: Place, version: Version, target: Target, log: DeliveredLog
     ) -> SinkReport:
-        if version is not None and (problems := list(version.oddities())):  # rows may be deleted elsewhere
-            return replace(report, error=problems[0].what)
-        if version is not None and version.primary_key:
-            into = list({each.plan.number: each for each, _ in sent}.values())
-            return _by_key(report, sink, version, log.readers(sent), into)
-        return super().compared(sink, place, version, sent, report, log, *rest)
+        if problems := list(version.oddities()):  # rows may be deleted elsewhere
+            return replace(target.report, error=problems[0].what)
+        if version.primary_key:
+            return _by_key(sink, version, target, log)
+        return super().compared(sink, place, version, target, log)
 
 
-def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
-) -> list[SinkReport]:
-    """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
-    return _Checks().verify(delivered, plan, connection, wal, FORMAT, lambda _, version, names: batches(version, names))
+verify = _Checks().verify
 
 
-def _by_key(
-    report: SinkReport,
-    sink: PaimonSink,
-    there: Version,
-    readers: Iterable[tuple[int, str, SegmentReader]],
-    into: Sequence[Delivered],
-) -> SinkReport:
-    key, columns = there.primary_key, there.columns or []
-    mine = [each for each in readers if each[2].schema(each[1]).names]
+def _by_key(sink: PaimonSink, there: Version, target: Target, log: DeliveredLog) -> SinkReport:
+    key, columns, report, into = there.primary_key, there.columns or [], target.report, target.delivered
+    mine = [each for each in log.readers(target.sent) if each[2].schema(each[1]).names]
     schemas = [written(sink, reader.schema(name)) for _, name, reader in mine]
     for schema in schemas:
         if what := misfit(FORMAT, schema, columns):

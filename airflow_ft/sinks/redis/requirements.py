@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.redis import rows
 from airflow_ft.sinks.redis.server import ANSWER_SECONDS, address, check_server, opened
@@ -29,7 +30,7 @@ def _server(plan: ParticipantPlan, connection: ConnectionInfo, *, seconds: float
     unsafe = any(sink.allow_unsafe_durability for sink in RedisSink.all_of(plan).values())
     with opened(connection, seconds, participant=plan.name) as client:
         found = check_server(client, address(connection), unsafe=unsafe)
-    risks = ", ".join(f"{name} {value}" for name, value in found["unsafe"].items())
+    risks = shown(found["unsafe"])
     return Finding(f"Redis {found['redis']} at {address(connection)}" + (f", although {risks}" if risks else ""))
 
 

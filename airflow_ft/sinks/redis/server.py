@@ -10,10 +10,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
 from airflow_ft.sinks.redis.spec import OURS
 
 PORT = 6379
@@ -40,13 +40,9 @@ def database(connection: ConnectionInfo) -> int:
     try:
         return int(given)
     except (TypeError, ValueError):
-        raise SinkAccessError(
-            f"the connection's database is {given!r}, which is no number.",
-            code="connection_invalid",
-            remedy='Give the number of the database in the extra: {"db": 0}.',
-            participant=connection.conn_id,
-            fields=["db"],
-        ) from None
+        what = f"the connection's database is {given!r}, which is no number."
+        remedy = 'Give the number of the database in the extra: {"db": 0}.'
+        raise invalid(connection, what, remedy, "db") from None
 
 
 @contextmanager
@@ -136,15 +132,11 @@ def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
         wrong["maxmemory-policy"] = settings["maxmemory-policy"]
     if wrong and not unsafe:
-        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
-        raise UnfitTargetError(
-            f"Redis at {server} may forget what it has acknowledged: {shown}.",
-            code="server_setting_unsafe",
-            remedy="Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
-            " Or give the sink allow_unsafe_durability=True.",
-            server=server,
-            settings=wrong,
+        remedy = (
+            "Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
+            " Or give the sink allow_unsafe_durability=True."
         )
+        raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type, is_template
+from airflow_ft.protocol.arguments import by_name, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
@@ -62,12 +62,7 @@ class RedisSink(ServerSink):
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
-        for name in ("key", "conn_id", "value", "strategy", "version_field"):
-            check_text(name, getattr(self, name), of="RedisSink")
-        check_text("change_column", self.change_column, optional=True, of="RedisSink")
-        check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="RedisSink")
-        for name in ("allow_unsafe_durability", "shared"):
-            check_type(name, getattr(self, name), bool, "Give True or False.", of="RedisSink")
+        self._check_types()
         self._check_choices(value=VALUES)
         if not 0 <= self.ttl_seconds <= _LONGEST_TTL:
             raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import redis
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
+from airflow_ft.protocol.verify import Delivered, SinkReport, Target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
 from airflow_ft.sinks.redis.participant import Documents
 from airflow_ft.sinks.redis.rows import entries
 from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.redis.spec import RedisSink
-from airflow_ft.sinks.set_aside import DeliveredLog
 
 
 def verify(
@@ -31,74 +29,65 @@ def verify(
     *,
     full: bool = False,
 ) -> list[SinkReport]:
-    """Return one report for each key template, over all sinks with that template. Other keys are not counted.
-
-    SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
-    """
-    log = DeliveredLog.of(wal, delivered)
-    reports = []
+    """Return one report for each key template; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
     with opened(connection, participant=plan.name) as client:
-        for target, sent in by_target(delivered, plan.name, lambda settings: str(settings["key"])).items():
-            into = list({each.plan.number: each for each, _ in sent}.values())
-            begun = SinkReport.begun(plan.name, (name for _, name in sent), target, into)
-            newest, newest_name = sent[-1]
-            sink = RedisSink.all_of(newest.plan.participant(plan.name))[newest_name]
-            if sink.ttl_seconds:
-                reports.append(replace(begun, error="its keys expire, so missing ones prove nothing"))
-                continue
-            readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
-            columns = _common(sink, [reader.schema(name).names for _, name, reader in readers])
-            changes = [(number, _changes(sink, name, number, reader, columns)) for number, name, reader in readers]
-            head = Documents(client, connection, plan.name).read(newest.plan.pipeline)[0].head()
-            last = head.last_delivered if head else None
-            reports.append(compare_keys(begun, into, last, changes, partial(_look, client, sink, columns)))
-    return reports
+
+        def keys(target: Target, readers: Readers) -> _Keys:
+            sink = RedisSink.all_of(target.plan)[target.name]
+            columns = common([reader.schema(name).names for _, name, reader in readers])
+            return _Keys(sink, Documents(client, connection, plan.name), delivered[-1].plan.pipeline, columns)
+
+        return compare_targets(delivered, plan, wal, lambda settings: str(settings["key"]), keys)
 
 
-def _common(sink: RedisSink, schemas: Sequence[Sequence[str]]) -> list[str]:
-    """Return the fields of a hash that all compared rows have."""
-    names = schemas[-1] if schemas else []
-    return [name for name in names if name != sink.change_column and all(name in each for each in schemas)]
+@dataclass
+class _Keys:
+    """Keys of one template. `columns` are the fields of a hash that all compared rows have."""
 
+    sink: RedisSink
+    documents: Documents
+    pipeline: str
+    columns: Sequence[str]
 
-def _changes(
-    sink: RedisSink, name: str, number: int, reader: SegmentReader, columns: Sequence[str]
-) -> Iterator[Change]:
-    for _, _, rows in pieces(reader, name):
-        deletes, _ = kinds_of(rows, sink.change_column)
-        found = entries(sink, Chunk(0, name, rows, deletes, {}), number)
-        for row, key in enumerate(found.keys):
-            values = found.values(row)
-            if sink.value == "hash":
-                values = {column: values[column] for column in columns if column in values}
-            shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
-            digest = _digest(values.values(), values if sink.value == "hash" else ())
-            yield Change(key, None if deletes[row] else digest, shown)
+    @property
+    def error(self) -> str:
+        return "its keys expire, so missing ones prove nothing" if self.sink.ttl_seconds else ""
 
+    def ledger(self) -> DocumentLedger:
+        return self.documents.read(self.pipeline)[0]
 
-def _look(client: redis.Redis, sink: RedisSink, columns: Sequence[str], keys: Sequence[str]) -> Mapping[str, Found]:
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
-        if sink.value == "hash":
-            pipe.hmget(key, [sink.version_field, *columns])
-        else:
-            pipe.get(key)
-    found = {}
-    for key, value in zip(keys, pipe.execute(raise_on_error=False), strict=True):
-        if isinstance(value, redis.ResponseError):  # a key of another type
-            found[key] = Found(b"")
-        elif isinstance(value, list):
-            if any(each is not None for each in value):
-                there = {name: each for name, each in zip(columns, value[1:], strict=True) if each is not None}
-                found[key] = Found(_digest(there.values(), there), _number(value[0]))
-        elif value is not None:
-            found[key] = Found(_digest([value]), _json_number(sink, value))
-    return found
+    def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
+        in_hash = self.sink.value == "hash"
+        for _, _, rows in pieces(reader, name):
+            deletes, _ = kinds_of(rows, self.sink.change_column)
+            found = entries(self.sink, Chunk(0, name, rows, deletes, {}), number)
+            for row, key in enumerate(found.keys):
+                values = found.values(row)
+                if in_hash:
+                    values = {column: values[column] for column in self.columns if column in values}
+                shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
+                there = digest(values if in_hash else [*values.values()])
+                yield Change(key, None if deletes[row] else there, shown)
 
-
-def _digest(values: Iterable[bytes], names: Iterable[str] = ()) -> bytes:
-    parts = [*(name.encode() for name in names), *values]
-    return hashlib.blake2b(repr(parts).encode(), digest_size=20).digest()
+    def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
+        pipe, version = self.documents.client.pipeline(transaction=False), self.sink.version_field
+        for key in keys:
+            if self.sink.value == "hash":
+                pipe.hmget(key, [version, *self.columns])
+            else:
+                pipe.get(key)
+        found = {}
+        for key, value in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+            if isinstance(value, redis.ResponseError):  # a key of another type
+                found[key] = Found(b"")
+            elif isinstance(value, list):
+                if any(each is not None for each in value):
+                    there = dict(zip(self.columns, value[1:], strict=True))
+                    there = {name: each for name, each in there.items() if each is not None}
+                    found[key] = Found(digest(there), _number(value[0]))
+            elif value is not None:
+                found[key] = Found(digest([value]), _json_number(self.sink, value))
+        return found
 
 
 def _json_number(sink: RedisSink, text: bytes) -> int | None:

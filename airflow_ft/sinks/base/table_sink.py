@@ -1,4 +1,4 @@
-"""What a DAG author writes for one table in a catalog that an Airflow connection leads to. Imports nothing heavy."""
+"""What a DAG author writes for one table of a table format. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow_ft.sinks.base.places import name_of, settings_of
 from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown
 
 
-class CatalogSink(SinkArguments):
-    """Base of a frozen dataclass with these fields and others: rows into the table "CONNECTION.SCHEMA.TABLE".
+class TableSink(SinkArguments):
+    """Base of a frozen dataclass with these fields and others: rows into one table.
 
     The dataclass declares all fields itself, so that its signature begins with the table.
     """
@@ -22,9 +22,6 @@ class CatalogSink(SinkArguments):
     table: str
     name: str
 
-    meant: ClassVar[Mapping[str, str]] = {
-        "conn_id": 'Write the connection first in the table: table="CONNECTION.SCHEMA.TABLE".'
-    }
     kind: ClassVar[str]
     promise: ClassVar[Promise]
 
@@ -48,6 +45,12 @@ class CatalogSink(SinkArguments):
         made: Any = cls
         refuse_unknown(settings, {field.name for field in fields(made)} - {"name", "strategy"})
         return cast("Self", made(name=name, **settings))
+
+
+IN_A_CATALOG: Mapping[str, str] = {
+    "conn_id": 'Write the connection first in the table: table="CONNECTION.SCHEMA.TABLE".'
+}
+"""Remedies for arguments that a table in a catalog does not have."""
 
 
 def connection_of(plan: ParticipantPlan) -> str:
