@@ -54,7 +54,7 @@ def server_connections(conn_id: str) -> ConnectionInfo:
 
 def _missing(conn_id: str) -> SinkAccessError:
     return SinkAccessError(
-        "the Airflow connection is not defined, or cannot be read now.",
+        f"the Airflow connection {conn_id!r} is not defined, or cannot be read now.",
         code="connection_missing",
         remedy=f"Create it with `airflow connections add {conn_id} {UNKNOWN_TYPE}`, or set"
         f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`).",

@@ -55,7 +55,7 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
         connection = connection_of_type("postgres", conn_id, connections)
     except SinkAccessError as error:
         raise StoreUnavailableError(
-            f"the decision log's connection {conn_id!r}: {error.what}",
+            f"the decision log cannot be reached: {error.what}",
             code=error.code,
             remedy=error.remedy,
             conn_id=conn_id,

@@ -83,7 +83,8 @@ class Examination:
 
     def failed(self, name: str, error: AirflowFtError) -> None:
         """One of our errors, with where it is as far as the subject does not say that."""
-        where = f"connection {error.participant!r}: " if error.participant not in self.subject else ""
+        named = error.participant in self.subject or repr(error.participant) in error.what
+        where = "" if named else f"connection {error.participant!r}: "
         where += f"sink {error.sink}: " if error.sink else ""
         where += f"column {error.column}: " if error.column else ""
         self.problem(name, f"{where}{error.what}", error.remedy, error.code)
