@@ -214,7 +214,7 @@ def test_null_replaces_a_value_and_other_columns_stay(world: World) -> None:
 
 
 def test_a_delete_has_its_timestamp_and_hides_no_later_write(world: World) -> None:
-    """The delete is one place before the insert, so its timestamp is one less (apache/cassandra-spark-connector#1359)."""
+    """It is one place before the insert, so its timestamp is one less. See apache/cassandra-spark-connector#1359."""
     target: Any = world.target
     deliver(world, id=[1, 2], text=["a", "a"])
     target.sink = replace(target.sink, change_column="op")
