@@ -36,10 +36,10 @@ class DecisionsConformance:
             found = world.participant(plan).proof(plan)
             assert found is not None and found.outcome is _ABORTED
         world.shows([])
-        assert (
-            world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "again"}).outcome
-            is _ABORTED
-        )
+        again = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "again"})
+        assert again.outcome is _ABORTED
+        if world.participant_plan().promise is Promise.ATOMIC:
+            assert again.detail == _WHY, "the abort marker stays as it is"
         following = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))
         world.deliver(following)
         world.shows(world.ids_of(2))
@@ -81,6 +81,10 @@ class DecisionsConformance:
         for one in (participant, world.participant(plan)):
             head = one.head(world.pipeline)
             assert head is not None and head.number == 1 and one.head("another") is None
+        carried = world.plan()
+        own = world.segment(3, world.table(3 * ROWS))
+        world.deliver(world.plan_of(3, *carried.segments, own))
+        assert participant.proof(carried) is None, "number 3 has carried its rows, and it has no marker of its own"
 
     def test_forgotten_markers_do_not_bring_rows_back(self, world: World) -> None:
         plans: list[Plan] = []

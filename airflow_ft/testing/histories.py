@@ -45,6 +45,10 @@ class HistoriesConformance:
             world.shows(expected, f"number {number} is delivered by epoch {number}")
             head = world.participant(plan).head(world.pipeline)
             assert head is not None and (head.epoch, head.number) == (number, number), f"the head is {head}"
+            proof = world.participant(plan).proof(plan)
+            assert proof is not None and proof.epoch == number, (
+                f"epoch {number} has delivered, and the proof is {proof}"
+            )
             world.predecessor = number
         last = _NUMBERS[-1]
         participant = world.participant(plan)
@@ -123,6 +127,7 @@ class HistoriesConformance:
         participant.abort(plan, world.fence(1, world.attempt()), _WHY)
         found = [(each.number, each.kind, each.installation) for each in participant.orphans(world.pipeline, THEIRS)]
         assert found == [(2, OrphanKind.ABORTED, OURS)], f"its orphans are {found}"
+        assert not participant.orphans(world.pipeline, OURS), "its own marks are no orphans"
         participant.end_orphans(world.fence(5, 1, THEIRS), None)
         late = world.plan()
         with pytest.raises(FencedError):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.votes import Outcome
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import comparison, memory
 from airflow_ft.sinks.base import one_transaction as module
@@ -95,6 +95,29 @@ def markers_are_pruned_by_their_texts(change: Change) -> None:
     change(SqlLedger, "prune", lambda self, floor: self.run(sql, *self.key, floor))
 
 
+@noticed_by("test_it_remembers_what_was_delivered_last")
+def a_head_that_is_past_a_number_proves_it(change: Change) -> None:
+    proof = OneTransactionParticipant._proof
+
+    def inferred(self: Any, plan: Any) -> Any:
+        found, head = proof(self, plan), self._head(plan.pipeline)
+        if found is None and head is not None and head.number >= plan.number:
+            return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, 1, {"rows": 40}, {})
+        return found
+
+    change(OneTransactionParticipant, "_proof", inferred)
+
+
+@noticed_by("test_an_aborted_number_never_comes")
+def to_abort_again_gives_another_reason(change: Change) -> None:
+    abort = OneTransactionParticipant._abort
+    change(
+        OneTransactionParticipant,
+        "_abort",
+        lambda self, plan, fence, detail: replace(abort(self, plan, fence, detail), detail=dict(detail)),
+    )
+
+
 @noticed_by("test_an_aborted_number_stays_aborted")
 def to_prepare_again_removes_the_tombstone(change: Change) -> None:
     raise_head = SqlLedger.raise_head
@@ -116,6 +139,22 @@ def a_floor_is_lowered(change: Change) -> None:
 def to_forget_prunes_for_all_participants(change: Change) -> None:
     sql = "DELETE FROM {ledger} WHERE pipeline = ? AND number <= ?"
     change(SqlLedger, "prune", lambda self, floor: self.run(sql, self.pipeline, floor))
+
+
+@noticed_by("test_numbers_and_epochs_are_compared_as_numbers")
+def each_marker_is_of_the_first_epoch(change: Change) -> None:
+    write = SqlLedger.write_marker
+
+    def written(self: Any, plan: Any, fence: Any, *of: Any) -> None:
+        write(self, plan, replace(fence, epoch=1), *of)
+
+    change(SqlLedger, "write_marker", written)
+
+
+@noticed_by("test_marks_of_a_former_owner_stand_in_the_way")
+def its_own_marks_are_orphans(change: Change) -> None:
+    orphans = OneTransactionParticipant._orphans
+    change(OneTransactionParticipant, "_orphans", lambda self, pipeline, _: orphans(self, pipeline, ""))
 
 
 @noticed_by("test_marks_of_a_former_owner_stand_in_the_way")
@@ -199,6 +238,28 @@ def commit_between_segments() -> None:
         return counts
 
     SqliteParticipant._insert = committing  # type: ignore[method-assign]
+
+
+def commit_the_trial() -> None:
+    def trying(self: Any, plan: Any, fence: Any, readers: Any) -> dict[str, Any]:
+        if plan.commit_point != self.name:
+            with self._writing(fence, plan) as (db, _):
+                self._insert(db, plan, readers, None)
+            with self._writing(fence, plan) as (db, _):
+                for sink, of in self.sinks.items():
+                    rows = [
+                        each for reader in readers for file in reader.files(sink) for each in reader.batches(sink, file)
+                    ]
+                    ids = ", ".join(str(id) for batch in rows for id in batch.column("id").to_pylist())
+                    db.execute(f"DELETE FROM {of.table} WHERE id IN ({ids})")
+        return {}
+
+    OneTransactionParticipant._vote = trying  # type: ignore[method-assign]
+
+
+@noticed_by("test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles", step="prepare")
+def a_trial_is_committed_and_taken_back(change: Change) -> None:
+    change(File, "flaw", f"{__name__}:{commit_the_trial.__name__}")
 
 
 def commit_between_sinks() -> None:

@@ -17,6 +17,7 @@ import java.time.LocalTime;
 import java.time.ZoneId;
 import java.time.format.DateTimeFormatter;
 import java.time.format.ResolverStyle;
+import java.time.temporal.ChronoField;
 import java.time.temporal.TemporalAccessor;
 import java.time.temporal.TemporalQueries;
 import java.util.ArrayList;
@@ -383,6 +384,7 @@ public final class Exact implements UDF2, Serializable {
     Node[] fields;
     Node element;
     DateTimeFormatter format;
+    boolean hasOptions;
     String nan = "NaN";
     String[] infinite = new String[] {"Infinity", "+Infinity", "INF", "+INF"};
     String[] least = new String[] {"-Infinity", "-INF"};
@@ -477,10 +479,11 @@ public final class Exact implements UDF2, Serializable {
       precision = bits;
     }
 
-    private static DateTimeFormatter formatted(Object pattern) {
+    private DateTimeFormatter formatted(Object pattern) {
       if (pattern == null) {
         return null;
       }
+      hasOptions = ((String) pattern).indexOf('[') >= 0;
       // As Spark does: y is the year of the calendar. A text in quotes stays.
       StringBuilder made = new StringBuilder();
       boolean quoted = false;
@@ -726,10 +729,21 @@ public final class Exact implements UDF2, Serializable {
           throw unfit();
         }
       }
-      if (!format.format(kept).equals(text)) {
+      int year = kept.get(ChronoField.YEAR);
+      String written = format.format(kept);
+      // Of a pattern with optional parts, such as [.SSS], the text may lack some.
+      boolean isExact = written.equals(text) || hasOptions && moment(format.parse(written)).equals(moment(found));
+      if (!isExact || year < 1 || year > 9999) {
         throw unfit();
       }
       return found;
+    }
+
+    private Object moment(TemporalAccessor parsed) {
+      if (parsed.query(TemporalQueries.zone()) != null) {
+        return Instant.from(parsed);
+      }
+      return kind == DATE ? (Object) LocalDate.from(parsed) : (Object) LocalDateTime.from(parsed);
     }
 
     private Instant instant(TemporalAccessor parsed, ZoneId zone) {

@@ -27,8 +27,11 @@ NOT_IN_PREREQUISITE_STATE = "55000"
 _LET_IN = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|authentication failed"
     r"|role .* does not exist|database .* does not exist|not permitted to (log|connect)|permission denied"
+    r"|not currently accepting connections"
     r"|certificate|does not support SSL|invalid (sslmode|connection option|port|integer|channel|target)"
 )
+_FULL = re.compile(r"too many (clients|connections)|connection slots are reserved")
+"""Words of a server that lets in no more sessions, before there is an SQLSTATE."""
 _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
 
 
@@ -156,6 +159,11 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
             "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
             " Airflow retries the task."
         )
+    elif _is_full(error):
+        remedy = (
+            "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or"
+            " database. Airflow retries the task."
+        )
     elif state.startswith("53"):
         remedy = "Give the server more disk space, memory or connections. Airflow retries the task."
     code = _code(error, found, state)
@@ -169,11 +177,18 @@ def _code(error: BaseException, found: Meaning, state: str) -> str:
     """Return the code of an error of the server; "": that of its meaning."""
     if _is_of_a_policy(error):
         return "row_security_active"
+    if _is_full(error):
+        return "limit_reached"
     for states, code in _CODES.items():
         if states.fullmatch(state):
             return code
     is_login = found is Meaning.ACCESS and not state and isinstance(error, psycopg2.OperationalError)
     return "login_refused" if is_login else ""
+
+
+def _is_full(error: BaseException) -> bool:
+    code = getattr(error, "pgcode", None)
+    return code == "53300" or (code is None and _FULL.search(str(error)) is not None)
 
 
 def _is_of_a_policy(error: BaseException) -> bool:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from airflow_ft.sources.files import FileSource
 
+_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+"""By a folder in its own: formats whose files are not all part of the table."""
+_WRITTEN_BY_SPARK = "_spark_metadata"
+
 log = logging.getLogger("airflow_ft.spark")
 
 
@@ -86,6 +90,19 @@ def _look(spark: SparkSession, name: str, source: FileSource) -> str:
             source=name,
             path=place,
         )
+    for marker, table in _TABLES.items() if source.format == "parquet" else ():
+        if files.exists(java_path(declared, marker)):
+            raise ConfigurationError(
+                f"source {name!r} reads {place}, which is a table of {table}. Its folder also has files with rows that"
+                " were removed, written again or never committed.",
+                code="path_invalid",
+                remedy="Read the table in the job (`spark.readStream`), or by a CustomSource. Or give another folder.",
+                source=name,
+                path=place,
+            )
+    if files.exists(java_path(declared, _WRITTEN_BY_SPARK)):
+        text = "source %s: a stream of Spark has written %s, so only files that its %s lists are read"
+        log.warning(text, name, place, _WRITTEN_BY_SPARK)
     return place
 
 

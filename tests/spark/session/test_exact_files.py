@@ -123,6 +123,15 @@ def test_dates_in_a_pattern_are_what_the_pattern_writes(spark: SparkSession, tmp
         assert "is no exact" in _failure(_read(spark, tmp_path, "json", schema, {"a.json": wrong}, **given))
 
 
+def test_a_part_of_a_pattern_may_be_optional(spark: SparkSession, tmp_path: Path) -> None:
+    read = partial(_read, spark, tmp_path, "csv", "t timestamp_ntz", timestampNTZFormat="yyyy-MM-dd HH:mm:ss[.SSS]")
+    rows = [datetime(2024, 5, 1, 12), datetime(2024, 5, 1, 12, 0, 0, 250_000)]
+    good = {"a.csv": "2024-05-01 12:00:00\n2024-05-01 12:00:00.250\n"}
+    assert _rows(read(files=good)) == [(row,) for row in rows]
+    for wrong in ("2024-05-01 12:00:00.25", "2024-05-01 12:00:60", "2024-02-30 12:00:00", "0000-05-01 12:00:00"):
+        assert "is no exact" in _failure(read(files={"a.csv": f"{wrong}\n"})), wrong
+
+
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_columns_that_folders_name(spark: SparkSession, tmp_path: Path, format: str) -> None:
     content = '{"n": 1, "day": "no"}\n' if format == "json" else "1\n"

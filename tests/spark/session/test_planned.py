@@ -310,6 +310,27 @@ def test_a_path_that_is_no_folder_is_told_as_hadoop_sees_it(reading: Reading) ->
         reading.read("in/a.json")
 
 
+@pytest.mark.parametrize("marker", ["_delta_log", ".hoodie"])
+def test_a_table_is_no_folder_of_files(reading: Reading, marker: str) -> None:
+    reading.add("a.json")
+    (reading.folder / "in" / marker).mkdir()
+    with raises(ConfigurationError, "path_invalid", source="files", path=f"file:{reading.folder}/in"):
+        reading.read(format="parquet")
+    assert reading.read() == [0]
+
+
+def test_what_spark_leaves_out_of_a_folder_that_it_has_written_is_warned_of(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading.add("a.json")
+    rows = reading.spark.readStream.schema("id bigint").json(str(reading.folder / "in"))
+    writing = rows.writeStream.format("json").option("checkpointLocation", f"{reading.folder}/written")
+    writing.trigger(availableNow=True).start(f"{reading.folder}/out").awaitTermination()
+    (reading.folder / "out" / "more.json").write_text('{"id": 7}\n')
+    assert reading.read("out") == [0]
+    assert "_spark_metadata" in caplog.text
+
+
 def test_a_static_read_is_judged_alike(reading: Reading) -> None:
     reading.add("a.json", "k=1/b.json")
     source = FileSource(path=str(reading.folder / "in"), schema="id bigint, k string")

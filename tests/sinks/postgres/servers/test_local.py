@@ -630,6 +630,22 @@ def drop_user(world: World) -> None:
     table.sql(f"DROP ROLE {table.connection.login}")
 
 
+def test_a_server_that_lets_in_no_more_sessions_is_told_with_what_helps(make: Make) -> None:
+    world = make(ORDERS)
+    name = table_of(world).database.name
+    limited(world, "INSERT ON orders")
+    user = table_of(world).connection.login
+    try:
+        for what in (f"ROLE {user}", f"DATABASE {name}"):
+            table_of(world).sql(f"ALTER {what} CONNECTION LIMIT 0")
+            with raises(SinkUnavailableError, "limit_reached") as caught:
+                world.prepare(world.plan())
+            assert caught.error and "CONNECTION LIMIT" in caught.error.remedy
+            table_of(world).sql(f"ALTER {what} CONNECTION LIMIT -1")
+    finally:
+        drop_user(world)
+
+
 def test_who_may_not_make_the_ledger_is_given_the_statements(make: Make) -> None:
     world = make(ORDERS)
     limited(world, "INSERT ON orders")
