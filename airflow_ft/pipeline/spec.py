@@ -191,12 +191,7 @@ class PipelineSpec:
     def _check_places(self) -> None:
         check_places(self.wal_root, commit_point=self.commit_point, store=self.store, spark_master=self.spark_master)
         check_spark(self.spark_conf, self.jars, self.packages, self.keep_session)
-        check_log_in_bucket(
-            self.wal_root,
-            self.spark_master,
-            self.spark_conf,
-            keep_session=self.keep_session,
-        )
+        check_log_in_bucket(self.wal_root, self.spark_master, self.spark_conf, keep_session=self.keep_session)
         check_late_after(self.late_after)
         for name in ("overlap", "streaming", "standby", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
@@ -376,11 +371,7 @@ class PipelineSpec:
             for name, sink in self.sinks.items()
         }
         if isinstance(self.job, InlineJob):
-            found |= {
-                "job": self.job.reference,
-                "job_sha256": self.job.sha256,
-                "job_source": self.job.shown_source,
-            }
+            found |= {"job": self.job.reference, "job_sha256": self.job.sha256, "job_source": self.job.shown_source}
         for name in ("keep_session", "late_after"):
             given = getattr(self, name)
             found[name] = None if given is None else given.total_seconds()

@@ -205,14 +205,12 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
     else:
         why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
     if why:
-        raise StageError(
-            f"cannot write the write-ahead log to {folder}: {why}.",
-            code="folder_not_writable",
-            pipeline=pipeline,
-            remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
-            f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
-            path=str(folder),
+        what = f"cannot write the write-ahead log to {folder}: {why}."
+        remedy = (
+            f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
+            f" [{settings.SECTION}] wal_root. Nothing was computed yet."
         )
+        raise StageError(what, code="folder_not_writable", pipeline=pipeline, remedy=remedy, path=str(folder))
     if store is not None:
         roots.claim(store, root)
 
@@ -266,12 +264,7 @@ def delivering(
 
 
 def request(
-    pipeline: ResolvedPipeline,
-    run: RunKey,
-    before: Pipeline,
-    epoch: int,
-    attempt: int,
-    connections: ConnectionResolver,
+    pipeline: ResolvedPipeline, run: RunKey, before: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
 ) -> StageRequest:
     """Return the request for the Spark driver; it holds credentials of sources and of the decision log, none of sinks.
 

@@ -247,10 +247,6 @@ def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.
 
 
 def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:
-    return DeclinedError(
-        f"the target refuses row {row + 1} of {path}: {why}.",
-        code="row_refused",
-        remedy="Correct or replace such values in the job.",
-        sink=sink,
-        path=path,
-    )
+    what = f"the target refuses row {row + 1} of {path}: {why}."
+    remedy = "Correct or replace such values in the job."
+    return DeclinedError(what, code="row_refused", remedy=remedy, sink=sink, path=path)

@@ -35,11 +35,9 @@ def owner_of(installation: str, pipeline: str, participant: str) -> str:
 def require_vote(vote: Vote | None) -> Vote:
     """TerminalError where there is none."""
     if vote is None:
-        raise TerminalError(
-            "a two-phase commit needs the vote that the decision counted, and there is none.",
-            code="vote_missing",
-            remedy="Call commit through the coordinator, which passes the vote.",
-        )
+        what = "a two-phase commit needs the vote that the decision counted, and there is none."
+        remedy = "Call commit through the coordinator, which passes the vote."
+        raise TerminalError(what, code="vote_missing", remedy=remedy)
     return vote
 
 

@@ -167,12 +167,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
-                raise StoreBehindSinkError(
-                    f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}.",
-                    code="ledger_lost",
-                    remedy=f"Restore the table, with {self.kept}. Compare table and decision log before you resume.",
-                    table=str(self.place),
-                )
+                what = f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}."
+                remedy = f"Restore the table, with {self.kept}. Compare table and decision log before you resume."
+                raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, table=str(self.place))
             if ledger.head() is None:
                 self._require_beginning()
             staged = self._staged(version, fence.rank)

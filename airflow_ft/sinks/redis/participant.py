@@ -124,22 +124,17 @@ class Changes(keyed.Changes[Documents, bytes | str]):
                 remedy="Nothing to do: the retry stages them again.",
             )
         if kind == b"WRONGTYPE":
-            return UnfitTargetError(
-                f"the key {more!r} has another type than the sink's value, in Redis or in another sink.",
-                code="key_unfit",
-                remedy=f"Delete the key {more!r} in Redis, or give the sink another key=.",
-                key=more,
-            )
+            what = f"the key {more!r} has another type than the sink's value, in Redis or in another sink."
+            remedy = f"Delete the key {more!r} in Redis, or give the sink another key=."
+            return UnfitTargetError(what, code="key_unfit", remedy=remedy, key=more)
         if kind == b"GAP":
             server = address(self.documents.connection)
-            return StoreBehindSinkError(
+            what = (
                 f"Redis at {server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
-                " restored from a backup, or failed over to a replica that lagged.",
-                code="ledger_lost",
-                remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-                server=server,
-                rows=more,
+                " restored from a backup, or failed over to a replica that lagged."
             )
+            remedy = "Compare the rows (`airflow ft verify`), then run `airflow ft resume`."
+            return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
         return FencedError(
             f"the sink's head is at epoch {epoch}, attempt {attempt}.",
