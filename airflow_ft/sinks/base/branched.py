@@ -21,7 +21,7 @@ Inquiry goes in this order: what is prepared, then the markers. In the other ord
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,14 +34,11 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName, BranchSystem, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker, check_owner
 from airflow_ft.sinks.base.one_transaction import Db
-from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
+from airflow_ft.sinks.base.prepared import DEFERRED, PROBE_NUMBER, committed_by_hand, counted, require_vote, voted
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
-
-DEFERRED = "deferred"
-"""The note of a vote that holds nothing, and why."""
 
 
 class BranchedParticipant(BranchSystem[Db]):
@@ -288,10 +285,8 @@ class BranchedParticipant(BranchSystem[Db]):
                 of_branches[first.label] = self._fill(db, ledger, plan, fence, first, self._opened(plan), set_aside)
                 for part in others:
                     of_branches[part.label] = self._fill(db, ledger, plan, fence, part, [], False)
-            counts = dict.fromkeys(plan.participant(self.name).sinks, 0)
-            for rows, _ in of_branches.values():
-                for name, count in rows.items():
-                    counts[name] += count
+            sent = [rows for rows, _ in of_branches.values()]
+            counts = {name: sum(rows.get(name, 0) for rows in sent) for name in plan.participant(self.name).sinks}
             detail = {
                 **self._detail(plan, fence),
                 **more,
@@ -401,9 +396,3 @@ class BranchedParticipant(BranchSystem[Db]):
         """Return the ledger of a transaction, which has markers of branches too."""
         found: BranchLedger = ledger
         return found
-
-
-def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str]) -> dict[str, Any]:
-    """Return the notes of a vote; `there` are branches that a person has committed."""
-    early = {"heuristic": list(there)} if there else {}
-    return {**notes, **early, "branches": {part.label: part.rows for part in slices}}

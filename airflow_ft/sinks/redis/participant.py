@@ -9,13 +9,8 @@ The memory of a pipeline and a participant is one hash of the server, `airflow_f
 | `epoch`, `attempt` | who may send rows |
 | `plan`, `done` | how many rows of which plan are in |
 
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised: nothing has happened. The sleeper finds another version of the document, and starts over.
-- some rows (`upsert`): `done` says how many are in. The successor skips them, so no key goes back. The sleeper's rows
-  are refused, because epoch or attempt differ.
-- all rows (`atomic`): they are staged under keys that expire in a day. The successor stages its own.
-- the marker: the successor finds that all rows are in, and writes the marker.
+If a process dies among the rows (`upsert`), `done` says how many are in. The successor skips them, so no key goes back.
+A sleeper's rows are refused, because epoch or attempt differ. Staged rows (`atomic`) have keys that expire in a day.
 """
 
 from __future__ import annotations
