@@ -39,7 +39,7 @@ V = TypeVar("V", bound=Version)
 
 
 class TableChecks(ABC, Generic[V]):
-    """What a system knows of its tables. `V` is one version of a table."""
+    """Looks of a system at its tables. `V` is one version of a table."""
 
     sink: ClassVar[Any]
     """A class with `create`."""
