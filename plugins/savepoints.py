@@ -16,7 +16,7 @@ from airflow_ft.spark.savepoints.metadata import Savepoint, of_pipeline, read_me
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
 
-from . import answers
+from . import state_answers as answers
 from .access import configured, seen, visible_dags
 from .handles import turn
 from .refused import RefusedError

@@ -16,7 +16,7 @@ from airflow_ft.protocol.lookup import retained
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
-from . import answers
+from . import state_answers as answers
 from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
 from .refused import RefusedError

@@ -167,21 +167,17 @@ class PipelineSpec:
         pipeline, suffix = declared_name(self.pipeline, self.suffix)
         object.__setattr__(self, "pipeline", pipeline)
         object.__setattr__(self, "suffix", suffix)
-        checks = (
-            self._check_inputs,
-            self._check_places,
-            self._check_sinks,
-            self._check_checkpointing,
-            self._check_restart,
-            self._check_savepoint,
-            self._check_dry_run,
-        )
-        for check in checks:
-            try:
-                check()
-            except ConfigurationError as error:
-                error.located(pipeline=pipeline if isinstance(pipeline, str) else "")
-                raise
+        try:
+            self._check_inputs()
+            self._check_places()
+            self._check_sinks()
+            self._check_checkpointing()
+            self._check_restart()
+            self._check_savepoint()
+            self._check_dry_run()
+        except ConfigurationError as error:
+            error.located(pipeline=pipeline if isinstance(pipeline, str) else "")
+            raise
 
     def _check_inputs(self) -> None:
         if self.is_external:
@@ -191,12 +187,7 @@ class PipelineSpec:
     def _check_places(self) -> None:
         check_places(self.wal_root, commit_point=self.commit_point, store=self.store, spark_master=self.spark_master)
         check_spark(self.spark_conf, self.jars, self.packages, self.keep_session)
-        check_log_in_bucket(
-            self.wal_root,
-            self.spark_master,
-            self.spark_conf,
-            keep_session=self.keep_session,
-        )
+        check_log_in_bucket(self.wal_root, self.spark_master, self.spark_conf, keep_session=self.keep_session)
         check_late_after(self.late_after)
         for name in ("overlap", "streaming", "standby", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
@@ -260,12 +251,9 @@ class PipelineSpec:
     def _check_savepoint(self) -> None:
         object.__setattr__(self, "from_savepoint", FromSavepoint.of(self.from_savepoint))
         if self.savepoint is not None and self.is_rendered and self.config.mode is CheckpointingMode.AT_MOST_ONCE:
-            raise ConfigurationError(
-                f"mode {self.config.mode} reads only new records, so it cannot start from a savepoint.",
-                code="arguments_conflict",
-                remedy="Leave out from_savepoint or mode.",
-                arguments=["from_savepoint", "mode"],
-            )
+            what = f"mode {self.config.mode} reads only new records, so it cannot start from a savepoint."
+            both, remedy = ["from_savepoint", "mode"], "Leave out from_savepoint or mode."
+            raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=both)
 
     def _check_dry_run(self) -> None:
         for name in ("dry_run", "rewind"):
@@ -330,9 +318,8 @@ class PipelineSpec:
     @property
     def strategy(self) -> RestartStrategy:
         """Return how a stream is restarted; ConfigurationError while that contains Jinja."""
-        if isinstance(self.restart, Mapping):
-            return RestartStrategy.from_json(self.restart)
-        return self.restart or ExponentialDelay()
+        given = self.restart or ExponentialDelay()
+        return RestartStrategy.from_json(given) if isinstance(given, Mapping) else given
 
     @property
     def delivery(self) -> Delivery:
@@ -364,23 +351,12 @@ class PipelineSpec:
     def to_json(self) -> dict[str, Any]:
         """Plain data for the decision log, the CLI and the page, without secrets; what only a run knows is left out."""
         found = {each.name: self.plain(each.name) for each in fields(self) if each.name not in _OF_A_RUN}
-        found["sources"] = {name: source.to_json() for name, source in self.sources.items()}
-        found["sinks"] = {
-            name: {
-                "kind": sink.kind,
-                "conn_id": sink.conn_id,
-                "strategy": sink.strategy,
-                "promise": sink.promise.value,
-                **sink.settings(),
-            }
-            for name, sink in self.sinks.items()
-        }
+        found |= {"sources": {name: source.to_json() for name, source in self.sources.items()}, "sinks": {}}
+        for name, sink in self.sinks.items():
+            named = {"kind": sink.kind, "conn_id": sink.conn_id, "strategy": sink.strategy}
+            found["sinks"][name] = {**named, "promise": sink.promise.value, **sink.settings()}
         if isinstance(self.job, InlineJob):
-            found |= {
-                "job": self.job.reference,
-                "job_sha256": self.job.sha256,
-                "job_source": self.job.shown_source,
-            }
+            found |= {"job": self.job.reference, "job_sha256": self.job.sha256, "job_source": self.job.shown_source}
         for name in ("keep_session", "late_after"):
             given = getattr(self, name)
             found[name] = None if given is None else given.total_seconds()
@@ -414,11 +390,7 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
     rows = () if "position" in known else ("job", "sources")
     for name in ("pipeline", *rows, "sinks"):
         if name not in known:
-            raise ConfigurationError(
-                f"{name} is missing.",
-                code="argument_missing",
-                remedy=f"Give {name}=..."
-                + (", or position=... if another program computes the rows." if name == "job" else ""),
-                argument=name,
-            )
+            remedy = f"Give {name}=..."
+            remedy += ", or position=... if another program computes the rows." if name == "job" else ""
+            raise ConfigurationError(f"{name} is missing.", code="argument_missing", remedy=remedy, argument=name)
     return PipelineSpec(**known), left

@@ -98,31 +98,18 @@ def restore_savepoint(
         _require_beginnings(run.pipeline, sources)
     from airflow_ft.spark.savepoints.restoring import restore_once
 
-    restore_once(
-        run.store,
-        savepoint,
-        run.pipeline,
-        run.run,
-        run.participants,
-        run.worker,
-        wal_root=wal_root,
-        lease_seconds=run.lease_seconds,
-    )
+    who = (run.pipeline, run.run, run.participants, run.worker)
+    restore_once(run.store, savepoint, *who, wal_root=wal_root, lease_seconds=run.lease_seconds)
 
 
 def _require_beginnings(pipeline: str, sources: Mapping[str, Source]) -> None:
     """Raise ConfigurationError if a source would not be read again, but from its current end or a group's offsets."""
     for name, source in sources.items():
         if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
-            raise ConfigurationError(
-                f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would read nothing"
-                " again and could skip unread records.",
-                code="full_refresh_impossible",
-                remedy=f'Give starting_offsets="earliest", a time or offsets for source {name!r}.',
-                pipeline=pipeline,
-                source=name,
-                value=start,
-            )
+            what = f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would skip records."
+            remedy = f'Give starting_offsets="earliest", a time or offsets for source {name!r}.'
+            code = "full_refresh_impossible"
+            raise ConfigurationError(what, code=code, remedy=remedy, pipeline=pipeline, source=name, value=start)
 
 
 def stage(
@@ -197,7 +184,6 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
     if is_remote(root):
         return
     folder = local_path(root)
-    why = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -205,14 +191,12 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
     else:
         why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
     if why:
-        raise StageError(
-            f"cannot write the write-ahead log to {folder}: {why}.",
-            code="folder_not_writable",
-            pipeline=pipeline,
-            remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
-            f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
-            path=str(folder),
+        what = f"cannot write the write-ahead log to {folder}: {why}."
+        remedy = (
+            f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
+            f" [{settings.SECTION}] wal_root. Nothing was computed yet."
         )
+        raise StageError(what, code="folder_not_writable", pipeline=pipeline, remedy=remedy, path=str(folder))
     if store is not None:
         roots.claim(store, root)
 
@@ -266,12 +250,7 @@ def delivering(
 
 
 def request(
-    pipeline: ResolvedPipeline,
-    run: RunKey,
-    before: Pipeline,
-    epoch: int,
-    attempt: int,
-    connections: ConnectionResolver,
+    pipeline: ResolvedPipeline, run: RunKey, before: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
 ) -> StageRequest:
     """Return the request for the Spark driver; it holds credentials of sources and of the decision log, none of sinks.
 
@@ -399,12 +378,8 @@ def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
         log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
-        if confirmed.recovered.count:
-            log.info(
-                "of these, earlier runs computed: checkpoints %s (%s rows)",
-                confirmed.recovered,
-                f"{confirmed.recovered_rows:,}",
-            )
+        if (of := confirmed.recovered).count:
+            log.info("of these, earlier runs computed: checkpoints %s (%s rows)", of, f"{confirmed.recovered_rows:,}")
     else:
         log.info(
             "no rows are counted in this run: it computed none, or another run counts them; the newest confirmed"

@@ -122,12 +122,9 @@ def unknown_argument(
 
 def unnamed_arguments(of: str, meant: Sequence[str]) -> ConfigurationError:
     """Return the error for arguments without names. `meant` are some that it has."""
-    return ConfigurationError(
-        f"{of} takes its arguments by name.",
-        code="argument_unnamed",
-        remedy=f"Write {of}({', '.join(f'{each}=...' for each in meant)}).",
-        of=of,
-    )
+    what = f"{of} takes its arguments by name."
+    remedy = f"Write {of}({', '.join(f'{each}=...' for each in meant)})."
+    return ConfigurationError(what, code="argument_unnamed", remedy=remedy, of=of)
 
 
 def missing_argument(name: str, of: str) -> ConfigurationError:
@@ -190,13 +187,7 @@ def is_template(value: object) -> bool:
 
 
 def check_type(
-    argument: str,
-    value: object,
-    kinds: type | tuple[type, ...],
-    remedy: str,
-    *,
-    optional: bool = False,
-    of: str = "",
+    argument: str, value: object, kinds: type | tuple[type, ...], remedy: str, *, optional: bool = False, of: str = ""
 ) -> None:
     """ConfigurationError unless `value` is of one of the kinds, or None where it is optional. True is no number."""
     if value is None and optional:
@@ -284,14 +275,8 @@ def check_key(argument: str, name: object, *, of: str = "") -> None:
     """
     check_type(f"a name in {argument}", name, str, f"Give text as each name in {argument}.", of=of)
     if is_template(name):
-        raise wrong(
-            f"a name in {argument}",
-            shown(name),
-            "Write the name itself. Use Jinja only in the value.",
-            code="template_not_rendered",
-            of=of,
-            why=". Airflow renders the values of a dictionary, and not its names",
-        )
+        why, remedy = ". Airflow renders the values of a dictionary, and not its names", "Use Jinja only in the value."
+        raise wrong(f"a name in {argument}", shown(name), remedy, code="template_not_rendered", of=of, why=why)
 
 
 def check_plain(argument: str, value: object) -> None:
@@ -359,13 +344,8 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
 def check_zone(argument: str, at: datetime | None) -> None:
     """Raise ConfigurationError for a time without a time zone."""
     if at is not None and at.tzinfo is None:
-        raise wrong(
-            argument,
-            str(at),
-            f"Add the zone, such as {at.isoformat()}+00:00.",
-            code="time_zone_missing",
-            why=", a time without a time zone",
-        )
+        remedy = f"Add the zone, such as {at.isoformat()}+00:00."
+        raise wrong(argument, str(at), remedy, code="time_zone_missing", why=", a time without a time zone")
 
 
 def check_seconds(argument: str, value: object, *, of: str = "") -> None:

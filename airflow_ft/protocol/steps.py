@@ -102,12 +102,9 @@ def require_active(store: QueryLog, pipeline: str) -> None:
     """
     require_runnable(store.pipeline(pipeline))
     for checkpoint in quarantined(store.open_checkpoints(pipeline)):
-        raise QuarantinedError(
-            f"it is QUARANTINED: {checkpoint.message}",
-            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has and what to do.",
-            pipeline=pipeline,
-            checkpoint=checkpoint.number,
-        )
+        what = f"it is QUARANTINED: {checkpoint.message}"
+        remedy = f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has and what to do."
+        raise QuarantinedError(what, remedy=remedy, pipeline=pipeline, checkpoint=checkpoint.number)
 
 
 def require_own_stage(context: Context[StepLog]) -> None:
@@ -145,12 +142,9 @@ def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
         log.info("run %s ended before it was confirmed: this run takes over", holder)
         holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
     if holder != run:
-        raise TurnHeldError(
-            f"run {holder} works on the pipeline.",
-            holder=holder,
-            pipeline=pipeline,
-            remedy="Do nothing: this run continues when that one has ended.",
-        )
+        what = f"run {holder} works on the pipeline."
+        remedy = "Do nothing: this run continues when that one has ended."
+        raise TurnHeldError(what, holder=holder, pipeline=pipeline, remedy=remedy)
     return True
 
 
@@ -164,12 +158,7 @@ def recover_step(context: Context[StepLog], *, again: bool = False) -> Recovery:
         log.info("run %s is finished: all its checkpoints are settled, so there is nothing to do", context.run)
         return Recovery()
     return recover(
-        store,
-        pipeline,
-        context.participants,
-        context.worker,
-        run=context.run,
-        lease_seconds=context.lease_seconds,
+        store, pipeline, context.participants, context.worker, run=context.run, lease_seconds=context.lease_seconds
     )
 
 

@@ -140,7 +140,7 @@ class SinkReport:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What went into one target, under any names of a participant's sinks, and the report on it so far."""
+    """Deliveries into one target, under any names of a participant's sinks, and the report on them so far."""
 
     sent: Sequence[Sent]
     report: SinkReport

@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.protocol.background import beside
-from airflow_ft.protocol.errors import (
-    AirflowFtError,
-    ConfigurationError,
-    StorageUnavailableError,
-    TransientError,
-)
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
 from airflow_ft.wal import markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
 
@@ -78,12 +73,9 @@ def hdfs_path(uri: str) -> tuple[str, str]:
     parts = urlsplit(uri)
     path = uri.partition("://")[2].removeprefix(parts.netloc)  # Hadoop takes `?`, `#` and percent signs literally
     if not parts.netloc or "@" in parts.netloc or not path.startswith("/"):
-        raise ConfigurationError(
-            f"{uri!r} is not a place on HDFS.",
-            code="path_invalid",
-            remedy="Give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH. $HADOOP_USER_NAME is the user.",
-            path=uri,
-        )
+        what = f"{uri!r} is not a place on HDFS."
+        remedy = "Give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH. $HADOOP_USER_NAME is the user."
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=uri)
     return parts.netloc, str(PurePosixPath(path.replace("//", "/")))
 
 
@@ -149,9 +141,12 @@ class HdfsFileSystem:
         return cast(BinaryIO, _Writer(uri, self._ask(uri, _create)))
 
     def write(self, uri: str, data: bytes) -> None:
-        temporary = self._temporary(uri, data)
+        self._put(uri, data, overwrite=False)
+
+    def _put(self, uri: str, data: bytes, *, overwrite: bool) -> None:
+        temporary = self._filled(uri, lambda file: file.write(data))
         try:
-            self._rename(temporary, uri)
+            self._rename(temporary, uri, overwrite=overwrite)
         except FileNotFoundError:
             # The client repeats what was not answered: an earlier try may have been the one that renamed it.
             if not self.exists(uri) or self.read(uri) != data:
@@ -164,15 +159,7 @@ class HdfsFileSystem:
         self.write(uri, data)
 
     def replace(self, uri: str, data: bytes) -> None:
-        temporary = self._temporary(uri, data)
-        try:
-            self._rename(temporary, uri, overwrite=True)
-        except FileNotFoundError:
-            if not self.exists(uri) or self.read(uri) != data:
-                raise
-        except BaseException:
-            self._discard(temporary)
-            raise
+        self._put(uri, data, overwrite=True)
 
     def make_folder(self, uri: str) -> None:
         # HDFS accepts an existing folder; only a rename shows who created it.
@@ -183,12 +170,8 @@ class HdfsFileSystem:
                 return self._rename(new, uri)
             except FileNotFoundError:  # another process was faster with its own
                 continue
-        raise TransientError(
-            f"{uri} could not be created: other processes create folders beside it.",
-            code="folder_busy",
-            remedy="Try again.",
-            path=uri,
-        )
+        what = f"{uri} could not be created: other processes create folders beside it."
+        raise TransientError(what, code="folder_busy", remedy="Try again.", path=uri)
 
     def remove(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path))
@@ -246,9 +229,6 @@ class HdfsFileSystem:
             self._discard(temporary)
             raise
         return True
-
-    def _temporary(self, uri: str, data: bytes) -> str:
-        return self._filled(uri, lambda file: file.write(data))
 
     def _filled(self, uri: str, write: Callable[[BinaryIO], object]) -> str:
         folder, _, name = uri.rpartition("/")
@@ -351,12 +331,9 @@ def _client(authority: str) -> Client:
     try:
         from hdfs_native import Client
     except ImportError as error:
-        raise ConfigurationError(
-            f"hdfs://{authority} needs the package hdfs-native, which is not installed on this machine.",
-            code="package_missing",
-            remedy="Run `pip install 'airflow-ft[hdfs]'` on every machine that runs tasks or the command line.",
-            package="hdfs-native",
-        ) from error
+        what = f"hdfs://{authority} needs the package hdfs-native, which is not installed on this machine."
+        remedy = "Run `pip install 'airflow-ft[hdfs]'` on every machine that runs tasks or the command line."
+        raise ConfigurationError(what, code="package_missing", remedy=remedy, package="hdfs-native") from error
     key = (os.getpid(), authority, os.environ.get("HADOOP_USER_NAME", ""))
     if key not in _clients:
         _clients[key] = Client(f"{SCHEME}://{authority}", _SETTINGS)
@@ -380,12 +357,9 @@ def _translated_errors(uri: str) -> Iterator[None]:
     except RuntimeError as error:
         text = str(error)
         if text.startswith("InvalidArgument"):
-            raise ConfigurationError(
-                f"the NameNode in {uri} is not known on this machine: {_first_line(text).rstrip('.')}.",
-                code="namenode_unknown",
-                remedy="Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR.",
-                path=uri,
-            ) from error
+            what = f"the NameNode in {uri} is not known on this machine: {_first_line(text).rstrip('.')}."
+            remedy = "Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR."
+            raise ConfigurationError(what, code="namenode_unknown", remedy=remedy, path=uri) from error
         raise _refused(uri, text) from error
 
 

@@ -27,7 +27,7 @@ from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol import heartbeat, lease, overlap, restart, retention
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks import ahead, refused
-from airflow_ft.sinks.base import branched, slices
+from airflow_ft.sinks.base import branch_system, slices
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
@@ -399,7 +399,7 @@ def product_over_models() -> Iterator[Running]:
     places: list[tuple[Any, dict[str, Any]]] = [
         (lease, core),
         (ahead, {"ThreadPoolExecutor": OneByOne}),
-        (branched, {"ThreadPoolExecutor": OneByOne}),
+        (branch_system, {"ThreadPoolExecutor": OneByOne}),
         (slices, {"MIN_ROWS": 1}),
         (refused, {"_table": lambda rows: Rows(item for row in rows for item in row.values)}),
         (retention, {"MARKERS_TOGETHER": 1}),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import DeclinedError
-from airflow_ft.sinks.base.branched import BranchName as Name
+from airflow_ft.sinks.base.branch_system import BranchName as Name
 from airflow_ft.sinks.base.memory import Head, Marker
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from tests.simulation.kernel import Blocked, Kernel, Process

@@ -16,7 +16,8 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base import prepared
-from airflow_ft.sinks.base.branched import BranchedParticipant, BranchLedger, BranchName
+from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName
+from airflow_ft.sinks.base.branched import BranchedParticipant
 from airflow_ft.sinks.base.memory import Head, Marker, check_epoch, check_owner
 from airflow_ft.sinks.base.slices import SlicedSegment
 from airflow_ft.sinks.refused import Refused
@@ -70,7 +71,7 @@ class Connection:
 
 @dataclass
 class Ledger:
-    """See `airflow_ft.sinks.base.branched.BranchLedger`."""
+    """See `airflow_ft.sinks.base.branch_system.BranchLedger`."""
 
     db: Connection
 

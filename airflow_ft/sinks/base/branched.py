@@ -21,146 +21,28 @@ Inquiry goes in this order: what is prepared, then the markers. In the other ord
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, FencedError, HaltError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
+from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName, BranchSystem, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker, check_owner
-from airflow_ft.sinks.base.one_transaction import Db, OneTransactionParticipant, TransactionLedger
-from airflow_ft.sinks.base.prepared import PROBE_NUMBER, PreparedName, committed_by_hand, counted, require_vote
+from airflow_ft.sinks.base.one_transaction import Db
+from airflow_ft.sinks.base.prepared import DEFERRED, PROBE_NUMBER, committed_by_hand, counted, require_vote, voted
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-DEFERRED = "deferred"
-"""The note of a vote that holds nothing, and why."""
-
-GRAVEST: Sequence[type[Exception]] = (FencedError, HaltError, DeclinedError)
-
-
-def side_by_side(work: Sequence[Callable[[], T]], gravest: Sequence[type[Exception]] = GRAVEST) -> list[T]:
-    """Run all, each in a thread. When all have ended, return their results, or raise the gravest error of them."""
-    with ThreadPoolExecutor(max(1, len(work)), thread_name_prefix="airflow-ft-branch") as pool:
-        futures = [pool.submit(each) for each in work]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for kind in gravest:
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BranchName(PreparedName):
-    """A prepared branch."""
-
-    branch: str
-
-
-class BranchLedger(TransactionLedger, Protocol):
-    """A `TransactionLedger` with a marker for each branch besides the one of the whole number."""
-
-    def branch_markers(self, number: int) -> Mapping[str, Marker]: ...
-    def write_branch(
-        self,
-        plan: Plan,
-        fence: Fence,
-        branch: str,
-        outcome: Outcome,
-        counts: Mapping[str, int],
-        detail: Mapping[str, Any],
-    ) -> None: ...
-
-
-class BranchedParticipant(OneTransactionParticipant[Db]):
+class BranchedParticipant(BranchSystem[Db]):
     """One database, several transactions side by side. See `airflow_ft.protocol.participant.Branching`."""
-
-    # --- what a system says ----------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def _width(self) -> int:
-        """Most branches of a number."""
-
-    @property
-    @abstractmethod
-    def _ended(self) -> set[tuple[tuple[int, int], str]]:
-        """Rank and label of branches whose sessions this process has ended: at first empty."""
-
-    @abstractmethod
-    def _asking(self, fence: Fence) -> AbstractContextManager[tuple[Db, BranchLedger]]:
-        """A connection without a transaction. Raises what `check_owner` does where there is no ledger."""
-
-    @abstractmethod
-    def _branching(self, fence: Fence, label: str) -> AbstractContextManager[tuple[Db, BranchLedger]]:
-        """A transaction of a branch, which does not lock the head. It is rolled back unless it was prepared.
-
-        Several threads may call it.
-        """
-
-    @abstractmethod
-    def _prepare_branch(self, db: Db, plan: Plan, fence: Fence, label: str) -> str:
-        """Make the open transaction durable and invisible. Return why the server has no place for it; "": it is."""
-
-    @abstractmethod
-    def _listed(self, db: Db, fence: Fence) -> Sequence[BranchName]:
-        """Return what this installation's pipeline has prepared here, by number and rank."""
-
-    @abstractmethod
-    def _end_branch(self, db: Db, name: BranchName, verb: str) -> None:
-        """COMMIT or ROLLBACK. Returns when it is no longer listed: this call or another one has ended it."""
-
-    @abstractmethod
-    def _end_sessions(self, db: Db, fence: Fence, label: str) -> None:
-        """End other sessions that work on a branch of this attempt."""
-
-    @abstractmethod
-    def _room(self, db: Db, places: int) -> str:
-        """Return why this number of further branches may not be prepared now; "": there is room."""
-
-    @abstractmethod
-    def _crowded(self, db: Db, names: Collection[BranchName]) -> str:
-        """Return why these prepared branches are too many beside those of others; "": they are not."""
-
-    @abstractmethod
-    def _is_place_taken(self, error: Exception) -> bool:
-        """Return whether a marker could not be written because there is one already."""
-
-    @abstractmethod
-    def _seen(self, db: Db, readers: Sequence[SegmentReader]) -> dict[str, Any]:
-        """Return a vote's notes on the tables."""
-
-    @abstractmethod
-    def _remember(self, vote: Vote | None) -> None:
-        """Judge tables from now on against the notes of this vote."""
-
-    @abstractmethod
-    def _try(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> None:
-        """Send rows that are not held, and roll them back: a row that is refused aborts before the decision."""
-
-    @abstractmethod
-    def _heuristic_text(self, ledger: BranchLedger, plan: Plan, found: Mapping[str, Marker]) -> str:
-        """Describe for people what was committed by hand, with the statements that show and that settle it."""
-
-    @abstractmethod
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Add to an error what to do if branches may wait for each other."""
 
     # --- phase 1 -------------------------------------------------------------------------------------------------
 
@@ -266,12 +148,10 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
             sent = self._insert(db, plan, list(part.readers(self._opened(plan))), None)
             expected = {name: rows for name, rows in part.rows.items() if rows}
             if {name: rows for name, rows in sent.items() if rows} != expected:
+                what = f"the server counted {sent} rows, but the plan has {expected}."
+                remedy = "Report it with the log of this task: manifest and files disagree. Nothing was prepared."
                 raise SinkUnavailableError(
-                    f"the server counted {sent} rows, but the plan has {expected}.",
-                    code="row_count_mismatch",
-                    remedy="Report it with the log of this task: manifest and files disagree. Nothing was prepared.",
-                    found=dict(sent),
-                    expected=expected,
+                    what, code="row_count_mismatch", remedy=remedy, found=dict(sent), expected=expected
                 )
             return self._prepare_branch(db, plan, fence, part.label)
 
@@ -286,12 +166,9 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
                 raise
             with self._asking(fence) as (_, other):
                 check_owner(other.head(), fence)
-            raise SinkUnavailableError(
-                f"another attempt wrote the marker of branch {part.label} of checkpoint {plan.number} meanwhile.",
-                code="marker_taken",
-                remedy="Nothing to do: the retry reads that marker.",
-                branch=part.label,
-            ) from error
+            what = f"another attempt wrote the marker of branch {part.label} of checkpoint {plan.number} meanwhile."
+            remedy = "Nothing to do: the retry reads that marker."
+            raise SinkUnavailableError(what, code="marker_taken", remedy=remedy, branch=part.label) from error
 
     def _branch_detail(self, plan: Plan, fence: Fence, part: Slice) -> dict[str, Any]:
         return {**self._detail(plan, fence), "of": part.of}
@@ -310,12 +187,9 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
         found = [name for name in self._of_attempt(db, plan, fence) if name.branch in wanted]
         self._still_mine(ledger, fence)  # else a newer attempt may have rolled them back
         if lost := sorted(set(wanted) - {name.branch for name in found}):
-            raise SinkUnavailableError(
-                f"the server does not list the prepared branches {', '.join(lost)}: someone ended them.",
-                code="prepared_lost",
-                remedy="Find out who ended them by hand. Airflow retries the task.",
-                missing=len(lost),
-            )
+            what = f"the server does not list the prepared branches {', '.join(lost)}: someone ended them."
+            remedy = "Find out who ended them by hand. Airflow retries the task."
+            raise SinkUnavailableError(what, code="prepared_lost", remedy=remedy, missing=len(lost))
         return found
 
     def _of_attempt(self, db: Db, plan: Plan, fence: Fence) -> list[BranchName]:
@@ -345,11 +219,9 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
             why = self._room(db, len(parts)) if parts else ""
         whys = [why] if why else side_by_side([partial(self._branch, plan, fence, part) for part in parts])
         if any(whys):
-            raise SinkUnavailableError(
-                f"branch {', '.join(wanted)} was not prepared: {next(filter(None, whys))}",
-                code="limit_reached",
-                remedy="Wait for the retry. If it fails too, `prepare` sends the rows after the decision.",
-            )
+            what = f"branch {', '.join(wanted)} was not prepared: {next(filter(None, whys))}"
+            remedy = "Wait for the retry. If it fails too, `prepare` sends the rows after the decision."
+            raise SinkUnavailableError(what, code="limit_reached", remedy=remedy)
         return True
 
     def _conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -394,12 +266,9 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
             slices = self._slices(plan)
             visible = self._visible(ledger, plan, fence)
             if unknown := sorted(set(visible) - {part.label for part in slices}):
-                raise SinkUnavailableError(
-                    f"branches of another plan are visible: {', '.join(unknown)}.",
-                    code="branches_incomplete",
-                    remedy=f"Look at the markers of checkpoint {plan.number} in the ledger.",
-                    unknown=unknown,
-                )
+                what = f"branches of another plan are visible: {', '.join(unknown)}."
+                remedy = f"Look at the markers of checkpoint {plan.number} in the ledger."
+                raise SinkUnavailableError(what, code="branches_incomplete", remedy=remedy, unknown=unknown)
             lost = [part for part in slices if part.label not in visible]
             if lost and DEFERRED not in more:
                 # Neither prepared nor committed: rolled back by hand. It is decided, so the log delivers it.
@@ -416,10 +285,8 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
                 of_branches[first.label] = self._fill(db, ledger, plan, fence, first, self._opened(plan), set_aside)
                 for part in others:
                     of_branches[part.label] = self._fill(db, ledger, plan, fence, part, [], False)
-            counts = dict.fromkeys(plan.participant(self.name).sinks, 0)
-            for rows, _ in of_branches.values():
-                for name, count in rows.items():
-                    counts[name] += count
+            sent = [rows for rows, _ in of_branches.values()]
+            counts = {name: sum(rows.get(name, 0) for rows in sent) for name in plan.participant(self.name).sinks}
             detail = {
                 **self._detail(plan, fence),
                 **more,
@@ -529,9 +396,3 @@ class BranchedParticipant(OneTransactionParticipant[Db]):
         """Return the ledger of a transaction, which has markers of branches too."""
         found: BranchLedger = ledger
         return found
-
-
-def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str]) -> dict[str, Any]:
-    """Return the notes of a vote; `there` are branches that a person has committed."""
-    early = {"heuristic": list(there)} if there else {}
-    return {**notes, **early, "branches": {part.label: part.rows for part in slices}}

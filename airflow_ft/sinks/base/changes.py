@@ -30,14 +30,11 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
     deletes, known = deletes_and_known(kinds)
     if (index := pc.index(known, False).as_py()) >= 0:
         value = kinds[index].as_py()
-        raise DeclinedError(
-            f"the value {value!r} is no kind of change.",
-            code="change_kind_unknown",
-            remedy=f"Write {', '.join(DELETES)} for a delete, or {', '.join(UPSERTS)} for an upsert, in upper or lower"
-            " case.",
-            column=column,
-            value=value,
+        what = f"the value {value!r} is no kind of change."
+        remedy = (
+            f"Write {', '.join(DELETES)} for a delete, or {', '.join(UPSERTS)} for an upsert, in upper or lower case."
         )
+        raise DeclinedError(what, code="change_kind_unknown", remedy=remedy, column=column, value=value)
     return deletes
 
 

@@ -240,11 +240,8 @@ def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
     if is_binary(kind):
         return '"', _base64(column), '"'
     if is_beyond(column):
-        raise NotJsonError(
-            "a date or a time lies outside of the years 1 to 9999, so no other program reads its text.",
-            remedy=_REMEDY,
-            found="year",
-        )
+        what = "a date or a time lies outside of the years 1 to 9999, so no other program reads its text."
+        raise NotJsonError(what, remedy=_REMEDY, found="year")
     if types.is_date(kind):
         return '"', _text(pc.cast(column, pa.date32())), '"'
     if types.is_time(kind):
@@ -276,12 +273,9 @@ def _encode_nested(column: pa.Array) -> pa.Array:
     if types.is_list(kind) or types.is_large_list(kind):
         offsets, (items,) = _own(column, column.values)
         return _joined(column, offsets, encode(items), "[", "]")
-    raise NotJsonError(
-        f"values of type {kind} have no JSON text.",
-        code="type_unsupported",
-        remedy="Cast the column in the job, to STRING for example.",
-        type=str(kind),
-    )
+    what = f"values of type {kind} have no JSON text."
+    remedy = "Cast the column in the job, to STRING for example."
+    raise NotJsonError(what, code="type_unsupported", remedy=remedy, type=str(kind))
 
 
 def _own(column: pa.Array, *children: pa.Array) -> tuple[pa.Array, list[pa.Array]]:

@@ -7,6 +7,12 @@ delivery idempotent, and let no key go back to an older value:
 - Chunks carry their place in the checkpoint. The store counts the rows that are in, so a retry skips them.
 
 The marker follows after the last row. A store that can apply rows and marker at once is ATOMIC.
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the head is raised: nothing has happened. The sleeper finds another version of the document, and starts over.
+- some rows: the successor sends the rest, or all rows again. Each store says why no key goes back.
+- the marker: the successor finds that all rows are in, or sends them again, and writes the marker.
 """
 
 from __future__ import annotations
@@ -247,10 +253,6 @@ def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.
 
 
 def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:
-    return DeclinedError(
-        f"the target refuses row {row + 1} of {path}: {why}.",
-        code="row_refused",
-        remedy="Correct or replace such values in the job.",
-        sink=sink,
-        path=path,
-    )
+    what = f"the target refuses row {row + 1} of {path}: {why}."
+    remedy = "Correct or replace such values in the job."
+    return DeclinedError(what, code="row_refused", remedy=remedy, sink=sink, path=path)

@@ -22,11 +22,9 @@ def damaged(where: str) -> AbstractContextManager[None]:
     """Raise StoreBehindSinkError when the block cannot read what the sink keeps; `where` names it."""
 
     def error(mistake: str) -> StoreBehindSinkError:
-        return StoreBehindSinkError(
-            f"{where} is damaged: {mistake}",
-            code="ledger_damaged",
-            remedy="Restore it from a backup, compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-        )
+        what = f"{where} is damaged: {mistake}"
+        remedy = "Restore it from a backup, compare the rows (`airflow ft verify`), then run `airflow ft resume`."
+        return StoreBehindSinkError(what, code="ledger_damaged", remedy=remedy)
 
     return understood(error)
 
@@ -90,11 +88,9 @@ class Marker:
 def require_own(owner: str, installation: str) -> None:
     """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
     if owner != installation:
-        raise ForeignOwnerError(
-            f"the sink's head belongs to installation {owner}, and this is installation {installation}.",
-            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
-            installation=owner,
-        )
+        what = f"the sink's head belongs to installation {owner}, and this is installation {installation}."
+        remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
+        raise ForeignOwnerError(what, remedy=remedy, installation=owner)
 
 
 def check_owner(head: Head | None, fence: Fence) -> None:
@@ -135,11 +131,9 @@ def check_epoch(head: Head | None, fence: Fence) -> Head:
 def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
     """The marker must be this installation's (else ForeignOwnerError) and of this plan (else StoreBehindSinkError)."""
     if marker.installation != installation:
-        raise ForeignOwnerError(
-            f"the marker of number {plan.number} belongs to installation {marker.installation}.",
-            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
-            installation=marker.installation,
-        )
+        what = f"the marker of number {plan.number} belongs to installation {marker.installation}."
+        remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
+        raise ForeignOwnerError(what, remedy=remedy, installation=marker.installation)
     if marker.digest != plan.digest:
         raise StoreBehindSinkError(
             f"the sink has other rows under number {plan.number} (digest {marker.digest[:12]}, the plan has"
@@ -206,13 +200,9 @@ def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: 
     delivered_to = head.number if head is not None and head.installation != installation else 0
     newest = max([delivered_to, *marked])
     if newest > number:
-        raise StateConflictError(
-            f"the former owner has delivered up to number {newest}, past {number}. One of its tasks still runs.",
-            code="former_owner_active",
-            remedy="Stop all tasks of the lost decision log, then run `airflow ft adopt` again.",
-            found=newest,
-            expected=number,
-        )
+        what = f"the former owner has delivered up to number {newest}, past {number}. One of its tasks still runs."
+        remedy = "Stop all tasks of the lost decision log, then run `airflow ft adopt` again."
+        raise StateConflictError(what, code="former_owner_active", remedy=remedy, found=newest, expected=number)
 
 
 def check_adopter(head: Head | None, fence: Fence) -> None:
@@ -238,11 +228,9 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
 def refuse_markers_without_head(newest: int, table: str) -> None:
     """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
     if newest:
-        raise StoreBehindSinkError(
-            f"the ledger has markers up to number {newest}, but the head is gone.",
-            code="ledger_lost",
-            remedy=f"Restore the row of {table} from a backup, compare the rows (`airflow ft verify`), then run"
-            " `airflow ft resume`.",
-            found=newest,
-            table=table,
+        what = f"the ledger has markers up to number {newest}, but the head is gone."
+        remedy = (
+            f"Restore the row of {table} from a backup, compare the rows (`airflow ft verify`), then run"
+            " `airflow ft resume`."
         )
+        raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, found=newest, table=table)

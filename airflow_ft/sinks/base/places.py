@@ -51,12 +51,9 @@ def check_bucket(place: str, folders: str = "[^/]+") -> None:
     """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
     if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
         shown = re.sub("//.*@", "//...@", place)  # there may be keys in it
-        raise ConfigurationError(
-            f"{shown!r} is no folder in a bucket.",
-            code="path_invalid",
-            remedy="Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection.",
-            path=shown,
-        )
+        what = f"{shown!r} is no folder in a bucket."
+        remedy = "Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection."
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=shown)
     check_client(place)
 
 
@@ -71,13 +68,9 @@ def missing_client(scheme: str) -> ConfigurationError:
     """Return the error for a client that is not installed."""
     if scheme == s3.SCHEME:
         return s3.missing_client()
-    return ConfigurationError(
-        f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here.",
-        code="package_missing",
-        remedy=f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run.",
-        package=_CLIENTS[scheme],
-        extra=scheme,
-    )
+    what = f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here."
+    remedy = f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run."
+    return ConfigurationError(what, code="package_missing", remedy=remedy, package=_CLIENTS[scheme], extra=scheme)
 
 
 def check_sink(sink: Any, place: str, example: str) -> None:
@@ -88,38 +81,24 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     of, name, at, size = type(sink).__name__, sink.name, getattr(sink, place), sink.file_bytes
     columns = keep_columns(sink, "partition_by")
     if len(set(columns)) < len(columns) or not all(columns):
+        what = f"{of}: partition_by is {list(columns)}. A name is empty or appears twice."
+        remedy = "Name each column once in partition_by."
         raise ConfigurationError(
-            f"{of}: partition_by is {list(columns)}. A name is empty or appears twice.",
-            code="argument_invalid",
-            remedy="Name each column once in partition_by.",
-            argument="partition_by",
-            value=list(columns),
+            what, code="argument_invalid", remedy=remedy, argument="partition_by", value=list(columns)
         )
     check_type("file_bytes", size, int, "Give a number of bytes.", of=of)
     if not 1 <= size <= _MAX_FILE_BYTES:
-        raise ConfigurationError(
-            f"{of}: file_bytes is {size}. It can be 1 to {_MAX_FILE_BYTES} bytes.",
-            code="argument_invalid",
-            remedy="Give another size: file_bytes=128 << 20 is 128 MB.",
-            argument="file_bytes",
-            value=size,
-        )
+        what = f"{of}: file_bytes is {size}. It can be 1 to {_MAX_FILE_BYTES} bytes."
+        remedy = "Give another size: file_bytes=128 << 20 is 128 MB."
+        raise ConfigurationError(what, code="argument_invalid", remedy=remedy, argument="file_bytes", value=size)
     if is_late(name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", name):
-        raise ConfigurationError(
-            f"{of}: name is {name!r}, which cannot be part of a task's name.",
-            code="name_invalid",
-            remedy="Use only letters, digits, '_', '-' and '.' in name.",
-            argument="name",
-            value=name,
-        )
+        what = f"{of}: name is {name!r}, which cannot be part of a task's name."
+        remedy = "Use only letters, digits, '_', '-' and '.' in name."
+        raise ConfigurationError(what, code="name_invalid", remedy=remedy, argument="name", value=name)
     if not is_late(at) and {".", ".."} & set(str(at).split("/")):
-        raise ConfigurationError(
-            f"{of}: {place} is {at!r}. Two spellings of one place would be two sinks.",
-            code="path_invalid",
-            remedy=f"Write {place} without '.' and '..'.",
-            argument=place,
-            path=str(at),
-        )
+        what = f"{of}: {place} is {at!r}. Two spellings of one place would be two sinks."
+        remedy = f"Write {place} without '.' and '..'."
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, argument=place, path=str(at))
     if is_late(at) and not name:
         raise ConfigurationError(
             f"{of}: {place} is {shown(at)}, which is known only in a run. The sink needs a name, because tasks are"
@@ -182,13 +161,9 @@ def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
 def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]]:
     """Name and settings of the one sink that is the participant. ConfigurationError when there are several."""
     if len(plan.sinks) != 1:
-        raise ConfigurationError(
-            f"the sinks {', '.join(plan.sinks)} have the same name {plan.name!r}, and each {place} needs its own.",
-            code="arguments_conflict",
-            remedy="Give each of these sinks another name with name=.",
-            argument="name",
-            value=plan.name,
-        )
+        what = f"the sinks {', '.join(plan.sinks)} have the same name {plan.name!r}, and each {place} needs its own."
+        remedy = "Give each of these sinks another name with name=."
+        raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, argument="name", value=plan.name)
     [found] = plan.sinks.items()
     return found
 
@@ -197,17 +172,11 @@ def room(folder: Path) -> int:
     """Bytes that are free; SinkAccessError when it cannot be written, or made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        raise SinkAccessError(
-            f"{there} is no folder.",
-            code="folder_unusable",
-            remedy=f"Move {there} away, or name another folder in the sink.",
-            path=str(there),
-        )
+        what = f"{there} is no folder."
+        remedy = f"Move {there} away, or name another folder in the sink."
+        raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SinkAccessError(
-            f"the user who runs this task cannot write the folder {there}.",
-            code="folder_unusable",
-            remedy=f"Run `chown USER {there}` with the user who runs tasks.",
-            path=str(there),
-        )
+        what = f"the user who runs this task cannot write the folder {there}."
+        remedy = f"Run `chown USER {there}` with the user who runs tasks."
+        raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     return shutil.disk_usage(there).free

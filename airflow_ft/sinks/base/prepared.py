@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_ft.protocol.errors import AbortedHeuristicCommitError, TerminalError
 from airflow_ft.protocol.votes import Vote
+from airflow_ft.sinks.base.slices import Slice
 
 PROBE_NUMBER = 0
 """The number of what a preflight or a doctor prepares; checkpoints count from 1."""
+DEFERRED = "deferred"
+"""The note of a vote that holds nothing, and why."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,11 +40,9 @@ def owner_of(installation: str, pipeline: str, participant: str) -> str:
 def require_vote(vote: Vote | None) -> Vote:
     """TerminalError where there is none."""
     if vote is None:
-        raise TerminalError(
-            "a two-phase commit needs the vote that the decision counted, and there is none.",
-            code="vote_missing",
-            remedy="Call commit through the coordinator, which passes the vote.",
-        )
+        what = "a two-phase commit needs the vote that the decision counted, and there is none."
+        remedy = "Call commit through the coordinator, which passes the vote."
+        raise TerminalError(what, code="vote_missing", remedy=remedy)
     return vote
 
 
@@ -55,3 +58,9 @@ def committed_by_hand(description: str, pipeline: str) -> AbortedHeuristicCommit
         remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
         f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
     )
+
+
+def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str]) -> dict[str, Any]:
+    """Return the notes of a vote; `there` are branches that a person has committed."""
+    early = {"heuristic": list(there)} if there else {}
+    return {**notes, **early, "branches": {part.label: part.rows for part in slices}}

@@ -10,10 +10,7 @@ from airflow_ft.protocol.arguments import check_text, check_type, is_template, s
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.sharing import SHARED
 
-_PLAIN: Mapping[Any, tuple[type, str]] = {
-    "int": (int, "Give a whole number."),
-    "bool": (bool, "Give True or False."),
-}
+_PLAIN: Mapping[Any, tuple[type, str]] = {"int": (int, "Give a whole number."), "bool": (bool, "Give True or False.")}
 
 
 class SinkArguments:
@@ -45,24 +42,18 @@ class SinkArguments:
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:
     """ConfigurationError when the plan has settings that this release does not know."""
     if unknown := sorted(set(settings) - set(known)):
-        raise ConfigurationError(
-            f"the plan has settings that this release does not know: {', '.join(unknown)}.",
-            code="newer_release",
-            remedy="Install the release of airflow-ft that made the plan, or a newer one.",
-            settings=unknown,
-        )
+        what = f"the plan has settings that this release does not know: {', '.join(unknown)}."
+        remedy = "Install the release of airflow-ft that made the plan, or a newer one."
+        raise ConfigurationError(what, code="newer_release", remedy=remedy, settings=unknown)
 
 
 def refuse_jinja(*texts: str | None) -> None:
     """ConfigurationError while Jinja is left in a text."""
     for text in texts:
         if is_template(text):
-            raise ConfigurationError(
-                f"{text!r} still contains Jinja, which nothing renders any more.",
-                code="template_not_rendered",
-                remedy="Give the value through a templated argument of the operator, so that Airflow renders it.",
-                value=text,
-            )
+            what = f"{text!r} still contains Jinja, which nothing renders any more."
+            remedy = "Give the value through a templated argument of the operator, so that Airflow renders it."
+            raise ConfigurationError(what, code="template_not_rendered", remedy=remedy, value=text)
 
 
 def shared_setting(shared: bool) -> dict[str, bool]:

@@ -56,14 +56,12 @@ def cannot_create(schema: str, why: str, ddl: Sequence[str]) -> SinkAccessError:
 
     `why`: a clause, with its full stop.
     """
-    return SinkAccessError(
-        f"the schema {schema!r} lacks the tables {HEAD} and {LEDGER}, and {why}",
-        code="ledger_not_created",
-        remedy="Have a DBA run what `airflow ft setup PIPELINE --dag FILE --print` prints. Or these statements, and"
-        f" GRANT {', '.join(PRIVILEGES)} on both tables:\n" + ";\n".join(ddl),
-        schema=schema,
-        statements=list(ddl),
+    what = f"the schema {schema!r} lacks the tables {HEAD} and {LEDGER}, and {why}"
+    remedy = (
+        "Have a DBA run what `airflow ft setup PIPELINE --dag FILE --print` prints. Or these statements, and"
+        f" GRANT {', '.join(PRIVILEGES)} on both tables:\n" + ";\n".join(ddl)
     )
+    return SinkAccessError(what, code="ledger_not_created", remedy=remedy, schema=schema, statements=list(ddl))
 
 
 class SqlLedger(ABC):

@@ -42,12 +42,9 @@ class TableName(ABC):
         part = f"({mark}(?:[^{mark}]|{mark * 2})+{mark}|[^{mark}.]+)"
         match = re.fullmatch(rf"(?:{part}\.)?{part}", text) if isinstance(text, str) else None
         if match is None:
-            raise ConfigurationError(
-                f"{shown(text)} does not name a table.",
-                code="name_invalid",
-                remedy=f"Write 'table' or 'schema.table', {cls.odd}.",
-                value=text,
-            )
+            what = f"{shown(text)} does not name a table."
+            remedy = f"Write 'table' or 'schema.table', {cls.odd}."
+            raise ConfigurationError(what, code="name_invalid", remedy=remedy, value=text)
         schema, name = (
             each[1:-1].replace(mark * 2, mark) if each.startswith(mark) else each for each in match.groups("")
         )

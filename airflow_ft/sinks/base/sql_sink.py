@@ -39,55 +39,41 @@ class SqlSink(ServerSink):
         if isinstance(self.conn_id, str):
             refuse_object("conn_id", self.conn_id, of=of)
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
-            raise ConfigurationError(
-                f"{of}: {shown(self.conn_id)} is not a connection id.",
-                code="argument_invalid",
-                remedy="Give the id of an Airflow connection as conn_id, without blanks around it.",
-                argument="conn_id",
-            )
+            what = f"{of}: {shown(self.conn_id)} is not a connection id."
+            remedy = "Give the id of an Airflow connection as conn_id, without blanks around it."
+            raise ConfigurationError(what, code="argument_invalid", remedy=remedy, argument="conn_id")
         for name in ("table", "strategy"):
             check_text(name, getattr(self, name), of=of)
         check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
         for name in ("strategy", "key_columns", "version_column", "change_column"):
             check_known(name, getattr(self, name), of=of)
         if self.strategy not in self.strategies:
+            what = f"{of} has no strategy {self.strategy!r}."
+            remedy = f"Choose one of these strategies: {', '.join(sorted(self.strategies))}."
             raise ConfigurationError(
-                f"{of} has no strategy {self.strategy!r}.",
-                code="argument_invalid",
-                remedy=f"Choose one of these strategies: {', '.join(sorted(self.strategies))}.",
-                argument="strategy",
-                value=self.strategy,
+                what, code="argument_invalid", remedy=remedy, argument="strategy", value=self.strategy
             )
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             self.names.check("schema (ledger_schema)", self.ledger_schema)
         check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "Give True or False.", of=of)
         check_type("shared", self.shared, bool, "Give True or False.", of=of)
         if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
-            raise ConfigurationError(
-                f"{of}: key_columns is {shown(self.key_columns)}.",
-                code="argument_invalid",
-                remedy="Give a list of column names as key_columns.",
-                argument="key_columns",
-            )
+            what = f"{of}: key_columns is {shown(self.key_columns)}."
+            remedy = "Give a list of column names as key_columns."
+            raise ConfigurationError(what, code="argument_invalid", remedy=remedy, argument="key_columns")
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
         for name in ("version_column", "change_column"):
             check_text(name, getattr(self, name), optional=True, of=of)
         given = {name: getattr(self, name) for name in ("key_columns", "version_column", "change_column")}
         if self.strategy != "upsert":
             if wrong := [name for name, value in given.items() if value]:
-                raise ConfigurationError(
-                    f"{of}: strategy {self.strategy!r} does not use {', '.join(wrong)}.",
-                    code="arguments_conflict",
-                    remedy=f"Leave out {', '.join(wrong)}, or choose strategy 'upsert'.",
-                    arguments=["strategy", *wrong],
-                )
+                what = f"{of}: strategy {self.strategy!r} does not use {', '.join(wrong)}."
+                remedy = f"Leave out {', '.join(wrong)}, or choose strategy 'upsert'."
+                raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=["strategy", *wrong])
         elif missing := [name for name in ("key_columns", "version_column") if not given[name]]:
-            raise ConfigurationError(
-                f"{of}: strategy 'upsert' needs {' and '.join(missing)}.",
-                code="argument_missing",
-                remedy=f"Name columns of the table in {' and '.join(missing)}.",
-                argument=missing[0],
-            )
+            what = f"{of}: strategy 'upsert' needs {' and '.join(missing)}."
+            remedy = f"Name columns of the table in {' and '.join(missing)}."
+            raise ConfigurationError(what, code="argument_missing", remedy=remedy, argument=missing[0])
         else:
             for column in self.key_columns:
                 self.names.check("column (key_columns)", column)
@@ -153,10 +139,8 @@ class SqlSink(ServerSink):
     @classmethod
     def _check_together(cls, plan: ParticipantPlan, sinks: Mapping[str, Self]) -> None:
         if len({sink.ledger_schema for sink in sinks.values()}) > 1:
+            what = f"the sinks {', '.join(sorted(sinks))} name different ledger schemas, and share one ledger."
+            remedy = "Give all of these sinks the same ledger_schema."
             raise ConfigurationError(
-                f"the sinks {', '.join(sorted(sinks))} name different ledger schemas, and share one ledger.",
-                code="arguments_conflict",
-                remedy="Give all of these sinks the same ledger_schema.",
-                participant=plan.name,
-                arguments=["ledger_schema"],
+                what, code="arguments_conflict", remedy=remedy, participant=plan.name, arguments=["ledger_schema"]
             )

@@ -39,7 +39,7 @@ V = TypeVar("V", bound=Version)
 
 
 class TableChecks(ABC, Generic[V]):
-    """What a system knows of its tables. `V` is one version of a table."""
+    """Looks of a system at its tables. `V` is one version of a table."""
 
     sink: ClassVar[Any]
     """A class with `create`."""
@@ -139,12 +139,9 @@ class TableChecks(ABC, Generic[V]):
             with self.looked(sink, connection, quickly=False, participant=plan.name) as (place, there):
                 report = replace(target.report, target=str(place))
                 if there is None or there.columns is None:
-                    raise SinkUnavailableError(
-                        f"the table {report.target} does not exist.",
-                        code="table_missing",
-                        remedy=f"Restore {report.target}.",
-                        table=report.target,
-                    )
+                    what = f"the table {report.target} does not exist."
+                    remedy = f"Restore {report.target}."
+                    raise SinkUnavailableError(what, code="table_missing", remedy=remedy, table=report.target)
                 found.append(self.compared(sink, place, there, replace(target, report=report), log))
         return found
 
@@ -169,12 +166,9 @@ class TableChecks(ABC, Generic[V]):
 
 def lacks_table(sink: type, place: object) -> UnfitTargetError:
     """Return the error for a table that is not there, and that the sink does not create."""
-    return UnfitTargetError(
-        f"there is no table {place}, and the sink does not create it: create=False.",
-        code="table_missing",
-        remedy=f"Create the table, or set {sink.__name__}(create=True).",
-        table=str(place),
-    )
+    what = f"there is no table {place}, and the sink does not create it: create=False."
+    remedy = f"Create the table, or set {sink.__name__}(create=True)."
+    return UnfitTargetError(what, code="table_missing", remedy=remedy, table=str(place))
 
 
 def misfit(form: Format, schema: pa.Schema, columns: Sequence[Column]) -> str:

@@ -118,12 +118,9 @@ class Format:
         there = matched(schema, columns)
         for field in schema:
             if field.name not in there:
-                raise UnfitTargetError(
-                    f"the table no longer has the column {field.name!r}.",
-                    code="column_missing",
-                    remedy=f"Add the column {field.name!r} to the table again. The staged rows wait for it.",
-                    column=field.name,
-                )
+                what = f"the table no longer has the column {field.name!r}."
+                remedy = f"Add the column {field.name!r} to the table again. The staged rows wait for it."
+                raise UnfitTargetError(what, code="column_missing", remedy=remedy, column=field.name)
         return all(
             there[field.name].name == field.name
             and there[field.name].type == self.type_of(field.type)
@@ -229,13 +226,10 @@ def unsupported(what: str, remedy: str, **fields: Any) -> UnfitTargetError:
 
 def other_partitions(found: Sequence[str], wanted: Sequence[str], sink: str) -> UnfitTargetError:
     """Return the error for a table that is partitioned by others than `partition_by` names."""
+    what = f"the table is partitioned by {list(found)}, and partition_by is {list(wanted)}."
+    remedy = "Leave partition_by= out, or deliver into another table."
     return UnfitTargetError(
-        f"the table is partitioned by {list(found)}, and partition_by is {list(wanted)}.",
-        code="partition_unfit",
-        remedy="Leave partition_by= out, or deliver into another table.",
-        sink=sink,
-        partitions=list(found),
-        partition_by=list(wanted),
+        what, code="partition_unfit", remedy=remedy, sink=sink, partitions=list(found), partition_by=list(wanted)
     )
 
 

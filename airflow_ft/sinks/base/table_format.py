@@ -3,6 +3,14 @@
 A step reads the newest version of the table, and with it the head. It commits onto exactly that version, or starts
 over. So the order of commits is the order of ranks (I5), as with a lock. A system defines what a version is, how rows
 become files that no version names yet, and how a commit is made.
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The sleeper commits
+  onto an outdated version, is refused, reads the head, and finds that it is newer.
+- files are complete (commit): files are left that no version names. The next process writes its own.
+- the commit: the same. Any later change of the head makes the sleeper's commit fail.
+- the answer: the next process reads the marker. Nothing is removed after a commit whose outcome is not known.
 """
 
 from __future__ import annotations
@@ -167,12 +175,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
-                raise StoreBehindSinkError(
-                    f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}.",
-                    code="ledger_lost",
-                    remedy=f"Restore the table, with {self.kept}. Compare table and decision log before you resume.",
-                    table=str(self.place),
-                )
+                what = f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}."
+                remedy = f"Restore the table, with {self.kept}. Compare table and decision log before you resume."
+                raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, table=str(self.place))
             if ledger.head() is None:
                 self._require_beginning()
             staged = self._staged(version, fence.rank)

@@ -7,12 +7,9 @@ The document gives out a stamp (microseconds) for each checkpoint, once, before 
 stamp plus its place in the checkpoint as write timestamp. So the last change of a key counts in any order of arrival. A
 delete never has the timestamp of an insert, and plain writes of other programs compare rightly.
 
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the stamp is given out: nothing has happened. The sleeper finds another version of the document, and starts over.
-- some rows: the successor has the same stamp, and writes all rows again. No key goes back, because a change that was
-  there already has the same timestamp. The sleeper looks at the version each second, and its late rows change nothing.
-- the marker: the successor writes all rows again, and the marker.
+If a process dies among the rows, the successor has the same stamp, and writes all rows again. No key goes back: a
+change that was there already has the same timestamp. A sleeper looks at the version each second, and its late rows
+change nothing.
 
 WriteTimeout is no answer. Rows are written again with the same timestamp; a step whose document was not acknowledged
 starts over, and reads the document at SERIAL, which settles it.
@@ -266,9 +263,6 @@ def given(ledger: DocumentLedger, plan: Plan) -> int:
 
 def _clock_behind(microseconds: int) -> SinkUnavailableError:
     seconds = microseconds // 1_000_000
-    return SinkUnavailableError(
-        f"the clock of a Cassandra node is {seconds} s behind the pipeline's last write timestamp.",
-        code="clock_behind",
-        remedy="Let all nodes follow NTP. Airflow retries.",
-        seconds=seconds,
-    )
+    what = f"the clock of a Cassandra node is {seconds} s behind the pipeline's last write timestamp."
+    remedy = "Let all nodes follow NTP. Airflow retries."
+    return SinkUnavailableError(what, code="clock_behind", remedy=remedy, seconds=seconds)

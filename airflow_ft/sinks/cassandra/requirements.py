@@ -1,7 +1,4 @@
-"""What a Cassandra cluster and a table must be, and the columns that fit.
-
-See `airflow_ft.sinks.base.requirements` for who reads it.
-"""
+"""What a Cassandra cluster and a table must be, and the columns that fit."""
 
 from __future__ import annotations
 

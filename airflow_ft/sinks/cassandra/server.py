@@ -17,14 +17,7 @@ from cassandra import (
     Unauthorized,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import (
-    EXEC_PROFILE_DEFAULT,
-    Cluster,
-    ExecutionProfile,
-    NoHostAvailable,
-    QueryExhausted,
-    Session,
-)
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, QueryExhausted, Session
 from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
@@ -169,10 +162,7 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
 
 def _too_old(what: str, server: str) -> UnfitTargetError:
     return UnfitTargetError(
-        f"{what}. The sink needs Cassandra 4.0 or newer.",
-        code="server_version",
-        remedy="Upgrade it.",
-        server=server,
+        f"{what}. The sink needs Cassandra 4.0 or newer.", code="server_version", remedy="Upgrade it.", server=server
     )
 
 
@@ -197,13 +187,9 @@ def _commitlog_sync(session: Session, host: Any) -> str:
 def _durable(session: Session, keyspace: str, server: str) -> bool:
     query = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
     if (row := session.execute(query, (keyspace,)).one()) is None:
-        raise SinkAccessError(
-            f"Cassandra at {server} has no keyspace {keyspace}.",
-            code="database_missing",
-            remedy="Create it, or correct the connection's Schema and the sink's table=.",
-            server=server,
-            keyspace=keyspace,
-        )
+        what = f"Cassandra at {server} has no keyspace {keyspace}."
+        remedy = "Create it, or correct the connection's Schema and the sink's table=."
+        raise SinkAccessError(what, code="database_missing", remedy=remedy, server=server, keyspace=keyspace)
     return bool(row.durable_writes)
 
 

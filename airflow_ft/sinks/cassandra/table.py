@@ -92,12 +92,9 @@ def read_table(session: Session, keyspace: str, name: str) -> Table:
         views = f"SELECT view_name FROM system_schema.views {where.format('view_name')}"
         if session.execute(views, (keyspace, name)).one() is not None:
             raise _unsupported(keyspace, name, "is a materialized view, which takes no rows")
-        raise SinkAccessError(
-            f"there is no table {keyspace}.{name}.",
-            code="table_missing",
-            remedy="Create it with the primary key by which rows replace each other.",
-            table=f"{keyspace}.{name}",
-        )
+        what = f"there is no table {keyspace}.{name}."
+        remedy = "Create it with the primary key by which rows replace each other."
+        raise SinkAccessError(what, code="table_missing", remedy=remedy, table=f"{keyspace}.{name}")
     if any(row.type == "counter" for row in found):
         raise _unsupported(keyspace, name, "has counters, which have no write timestamps")
     keys = sorted((row.position, row.column_name, row.kind) for row in found)
@@ -114,11 +111,9 @@ def read_table(session: Session, keyspace: str, name: str) -> Table:
 
 
 def _unsupported(keyspace: str, name: str, why: str) -> UnfitTargetError:
+    what = f"the table {keyspace}.{name} {why}."
     return UnfitTargetError(
-        f"the table {keyspace}.{name} {why}.",
-        code="table_unsupported",
-        remedy="Give the sink another table.",
-        table=f"{keyspace}.{name}",
+        what, code="table_unsupported", remedy="Give the sink another table.", table=f"{keyspace}.{name}"
     )
 
 
@@ -146,21 +141,14 @@ def schema_problems(sink: CassandraSink, table: Table, schema: pa.Schema, name: 
     names = written(sink, schema.names)
     for column in table.key:
         if column not in names:
+            what = f"the rows have no column {column!r}, which is part of the primary key of {table.cql}."
             yield UnfitTargetError(
-                f"the rows have no column {column!r}, which is part of the primary key of {table.cql}.",
-                code="column_required",
-                remedy="Add it to the job's result.",
-                sink=name,
-                column=column,
+                what, code="column_required", remedy="Add it to the job's result.", sink=name, column=column
             )
     if (seconds := table.seconds_to_live(sink)) and time.time() + seconds > _LAST_EXPIRY:
-        yield UnfitTargetError(
-            f"rows of {table.cql} would live {seconds} s, until after 2038-01-19, which Cassandra may not hold.",
-            code="limit_reached",
-            remedy="Give the sink a shorter ttl_seconds=, or the table a shorter default_time_to_live.",
-            sink=name,
-            seconds=seconds,
-        )
+        what = f"rows of {table.cql} would live {seconds} s, until after 2038-01-19, which Cassandra may not hold."
+        remedy = "Give the sink a shorter ttl_seconds=, or the table a shorter default_time_to_live."
+        yield UnfitTargetError(what, code="limit_reached", remedy=remedy, sink=name, seconds=seconds)
     for column in names:
         yield from _column_problems(table, schema.field(column), name)
 

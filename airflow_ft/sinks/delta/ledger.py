@@ -72,12 +72,9 @@ class Ledger(DocumentLedger):
         except WalCorruptError as error:
             raise FileNotFoundError(errno.ENOENT, "the file is gone", self.uri) from error
         if _checksum(data) != self._version & 0xFFFFFFFF:
-            raise StoreBehindSinkError(
-                f"{self.uri} is damaged: it does not match the checksum in the table's log.",
-                code="ledger_damaged",
-                remedy="Restore the file from a backup. Compare table and decision log before you resume.",
-                path=self.uri,
-            )
+            what = f"{self.uri} is damaged: it does not match the checksum in the table's log."
+            remedy = "Restore the file from a backup. Compare table and decision log before you resume."
+            raise StoreBehindSinkError(what, code="ledger_damaged", remedy=remedy, path=self.uri)
         return data
 
 

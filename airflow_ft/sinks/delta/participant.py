@@ -1,17 +1,8 @@
-"""Rows, marker and head in one commit of the table's log (ATOMIC).
+"""Rows, marker and head in one commit of the table's log (`airflow_ft.sinks.delta.table`).
 
-A step reads the newest version of the table, and with it the head. It commits onto exactly that version, or starts
-over (`airflow_ft.sinks.delta.table`). So the order of commits is the order of ranks (I5), as with a lock.
-
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The sleeper commits
-  onto an outdated version, is refused, reads the head, and finds that it is newer.
-- files are complete (commit): a folder that no commit names; VACUUM removes it. The next process writes its own.
-- the ledger's file is written: the same, and a file without readers.
-- the commit: the same again. Any commit since makes the sleeper's commit fail.
-- the commit is synced: it is visible and marked, but a power cut may undo it. No process has reported it yet; the next
-  one syncs what it finds before it reports.
+See `airflow_ft.sinks.base.table_format` for a process that dies. The ledger's file is written before the commit that
+makes it count. A commit is visible and marked before it is synced, so a power cut may undo it. No process has reported
+it yet. The next one syncs the commit before it reports.
 """
 
 from __future__ import annotations

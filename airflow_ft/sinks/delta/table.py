@@ -85,12 +85,9 @@ class Snapshot:
                         raise
             if all(name == LOG for name in place.files.names(place.root)):
                 return None
-        raise UnfitTargetError(
-            f"the folder {place} is not empty and is not a Delta table: it has no {LOG}.",
-            code="not_a_table",
-            remedy="Choose another folder, or convert the files with Spark (CONVERT TO DELTA).",
-            path=str(place),
-        )
+        what = f"the folder {place} is not empty and is not a Delta table: it has no {LOG}."
+        remedy = "Choose another folder, or convert the files with Spark (CONVERT TO DELTA)."
+        raise UnfitTargetError(what, code="not_a_table", remedy=remedy, path=str(place))
 
     @classmethod
     def made(cls, place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
@@ -153,12 +150,9 @@ class Snapshot:
             newest = Snapshot.newest(self.place)
             if newest is None or newest.of_app(app) != version:
                 raise OvertakenError from error
-            raise StoreBehindSinkError(
-                f"the sink has lost its head: {error.filename} is gone.",
-                code="ledger_lost",
-                remedy=f"Restore {self.place.below(OURS)}. Compare table and decision log before you resume.",
-                path=str(error.filename),
-            ) from error
+            what = f"the sink has lost its head: {error.filename} is gone."
+            remedy = f"Restore {self.place.below(OURS)}. Compare table and decision log before you resume."
+            raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, path=str(error.filename)) from error
 
     def unsupported(self) -> Iterator[UnfitTargetError]:
         """Yield what delta-rs cannot commit beside, rows or not: features and versions of the table's protocol."""
@@ -324,9 +318,6 @@ def _translated(place: Place, error: Exception) -> Exception:
         return unfit(f"delta-rs cannot use {place}: {text.rstrip('.')}.", place=str(place))
     if (found := feature_of_error(str(place), text)) is not None:
         return found
-    return SinkAccessError(
-        f"delta-rs cannot read the log of the table {place}: {text.rstrip('.')}.",
-        code="log_unreadable",
-        remedy=f"Check {place.below(LOG)}, and restore damaged or missing files from a backup.",
-        path=str(place),
-    )
+    what = f"delta-rs cannot read the log of the table {place}: {text.rstrip('.')}."
+    remedy = f"Check {place.below(LOG)}, and restore damaged or missing files from a backup."
+    return SinkAccessError(what, code="log_unreadable", remedy=remedy, path=str(place))

@@ -28,33 +28,21 @@ def translated_errors(root: str, **where: Any) -> Iterator[None]:
 def _translated(root: str, error: OSError) -> AirflowFtError:
     path = str(error.filename or root)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SinkUnavailableError(
-            f"the disk of {root} is full.",
-            code="disk_full",
-            remedy="Free space, then retry. No partial file is visible.",
-            path=root,
-        )
+        what = f"the disk of {root} is full."
+        remedy = "Free space, then retry. No partial file is visible."
+        return SinkUnavailableError(what, code="disk_full", remedy=remedy, path=root)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return SinkAccessError(
-            f"{path} cannot be written: {error.strerror}.",
-            code="folder_unusable",
-            remedy=f"Let the user who runs tasks own {root}, and mount it writable.",
-            path=path,
-        )
+        what = f"{path} cannot be written: {error.strerror}."
+        remedy = f"Let the user who runs tasks own {root}, and mount it writable."
+        return SinkAccessError(what, code="folder_unusable", remedy=remedy, path=path)
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return SinkAccessError(
-            f"{path} is not a folder.",
-            code="folder_unusable",
-            remedy=f"Move {path} away, or deliver into another folder.",
-            path=path,
-        )
+        what = f"{path} is not a folder."
+        remedy = f"Move {path} away, or deliver into another folder."
+        return SinkAccessError(what, code="folder_unusable", remedy=remedy, path=path)
     if error.errno == errno.EXDEV:
-        return SinkAccessError(
-            f"{root} and the folder where its rows are prepared are now on different file systems.",
-            code="file_systems_differ",
-            remedy="Mount them as before: a rename makes rows visible, and it works only within one file system.",
-            path=root,
-        )
+        what = f"{root} and the folder where its rows are prepared are now on different file systems."
+        remedy = "Mount them as before: a rename makes rows visible, and it works only within one file system."
+        return SinkAccessError(what, code="file_systems_differ", remedy=remedy, path=root)
     return SinkUnavailableError(
         f"{root}: {error}.", code="file_system_failed", remedy="Check the disk or mount, then retry.", path=root
     )

@@ -6,14 +6,9 @@ document with head and markers. `checkAndPut` replaces it if its text is still t
 HBase refuses no row of a stale process. Cell timestamps take the place of that: a cell with a higher one hides all
 others, whenever they are written. `airflow_ft.sinks.hbase.stamps` gives them out, once for each number.
 
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised: nothing has happened. The sleeper finds another document, and starts over.
-- the stamps are given out: the successor gives them out.
-- some rows: the successor finds the stamps in the document, and writes the same cells. Cells that are there already
-  stay as they are. The sleeper reads the document before each request, and stops. A request that was on its way
-  writes cells that later ones hide.
-- the marker: the successor writes all cells again, and the marker.
+If a process dies among the rows, the successor finds the stamps in the document, and writes the same cells. Existing
+cells stay as they are. A sleeper reads the document before each request, and stops. A request that was on its way
+writes cells that later ones hide.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the Thrift gateway, its tables and families must be, and the columns that row keys and cells can hold.
-
-See `airflow_ft.sinks.base.requirements` for who reads it. Judging columns asks nothing of the gateway.
-"""
+"""What the Thrift gateway, its tables and families must be, and the columns that row keys and cells can hold."""
 
 from __future__ import annotations
 

@@ -175,27 +175,17 @@ def require_table(client: TClient, server: str, table: str, wanted: Sequence[str
     """
     found = families(client, table)
     if found is None:
-        raise UnfitTargetError(
-            f"HBase at {server} has no table {table}.",
-            code="table_missing",
-            remedy="Create it; `airflow ft setup --print` shows the commands.",
-            table=table,
-        )
+        what = f"HBase at {server} has no table {table}."
+        remedy = "Create it; `airflow ft setup --print` shows the commands."
+        raise UnfitTargetError(what, code="table_missing", remedy=remedy, table=table)
     if missing := [name for name in wanted if name not in found]:
-        raise UnfitTargetError(
-            f"table {table} has no column family {', '.join(missing)}. It has: {', '.join(sorted(found))}.",
-            code="column_missing",
-            remedy=f"Add the family in the HBase shell: alter '{table}', '{missing[0]}'. Or correct the sink.",
-            table=table,
-            families=missing,
-        )
+        what = f"table {table} has no column family {', '.join(missing)}. It has: {', '.join(sorted(found))}."
+        remedy = f"Add the family in the HBase shell: alter '{table}', '{missing[0]}'. Or correct the sink."
+        raise UnfitTargetError(what, code="column_missing", remedy=remedy, table=table, families=missing)
     if not client.isTableEnabled(table.encode()):
-        raise UnfitTargetError(
-            f"table {table} is disabled.",
-            code="table_unsupported",
-            remedy=f"Enable it in the HBase shell: enable '{table}'.",
-            table=table,
-        )
+        what = f"table {table} is disabled."
+        remedy = f"Enable it in the HBase shell: enable '{table}'."
+        raise UnfitTargetError(what, code="table_unsupported", remedy=remedy, table=table)
     return {name: found[name].timeToLive for name in wanted if found[name].timeToLive not in FOREVER}
 
 

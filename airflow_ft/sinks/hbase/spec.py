@@ -21,7 +21,7 @@ ENCODINGS = ("text", "bytes")
 PORT = 9090
 """Of the Thrift gateway, where a connection names none."""
 STRATEGIES: Mapping[str, Strategy] = {
-    "upsert": Strategy(Promise.IDEMPOTENT, "by key, 1,000 rows at a time, after the decision", "1,000 rows at a time"),
+    "upsert": Strategy(Promise.IDEMPOTENT, "by key, 1,000 rows at a time, after the decision", "1,000 rows at a time")
 }
 MOST_BUCKETS = 1_000
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"

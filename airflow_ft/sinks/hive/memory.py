@@ -76,11 +76,9 @@ def unpacked(parameters: Mapping[str, str], where: str) -> str | None:
     try:
         return zlib.decompress(base64.b64decode("".join(parameters[name] for name in names))).decode()
     except (KeyError, ValueError, zlib.error) as error:
-        raise StoreBehindSinkError(
-            f"{where} is damaged: {error}.",
-            code="ledger_damaged",
-            remedy="Restore the metastore from a backup. Compare table and decision log before you resume.",
-        ) from error
+        what = f"{where} is damaged: {error}."
+        remedy = "Restore the metastore from a backup. Compare table and decision log before you resume."
+        raise StoreBehindSinkError(what, code="ledger_damaged", remedy=remedy) from error
 
 
 def newest(look: Look, seen: int = 0) -> tuple[int, Any]:

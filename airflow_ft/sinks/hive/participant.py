@@ -1,15 +1,4 @@
-"""Deliver into a table of a Hive metastore: rows, marker and head in one request (ATOMIC).
-
-See `airflow_ft.sinks.hive.memory` for how such a request is compared with what was read.
-
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The number that the
-  sleeper would give to its document is taken, so its request is refused. It reads the head, and finds that it is newer.
-- files are complete (commit): a folder that no partition names. The next process writes its own.
-- the request: the same.
-- the answer: the next process reads the marker. Nothing is removed after a request whose answer is not known.
-"""
+"""Deliver into a table of a Hive metastore: rows, marker and head in one request (`airflow_ft.sinks.hive.memory`)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Deliver into an Iceberg table: rows, marker and head in one commit (ATOMIC). See `airflow_ft.sinks.iceberg.table`.
-
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The branch of the
-  sleeper has moved, so its commit is refused. It reads the head, and finds that it is newer.
-- files are complete (commit): files that no snapshot names. The next process writes its own.
-- the commit: the same. Any later change of the memory makes the sleeper's commit fail.
-- the answer: the next process reads the marker. Nothing is removed after a commit was tried.
-"""
+"""Deliver into an Iceberg table: `airflow_ft.sinks.base.table_format` over `airflow_ft.sinks.iceberg.table`."""
 
 from __future__ import annotations
 

@@ -190,25 +190,19 @@ class Rows(TableRows):
             while chunk := copied.read(_CHUNK):
                 digest.update(chunk)
         if digest.hexdigest() != file.sha256:
-            raise WalCorruptError(
-                f"{source} does not match its checksum.",
-                sink=self.sink,
-                remedy=f"Restore {source} from a backup. These rows are not delivered.",
-                path=source,
-            )
+            what = f"{source} does not match its checksum."
+            remedy = f"Restore {source} from a backup. These rows are not delivered."
+            raise WalCorruptError(what, sink=self.sink, remedy=remedy, path=source)
         found = parquet_file_to_data_file(table.io, table.metadata, target)
         self._require(found.record_count, file.rows)
         return found
 
     def _require(self, written: int, given: int) -> None:
         if written != given:
+            what = f"pyiceberg wrote {written:,} of {given:,} rows into {self.version.place}."
+            remedy = "Report this as a bug. Nothing is visible, and the staged rows wait."
             raise UnfitTargetError(
-                f"pyiceberg wrote {written:,} of {given:,} rows into {self.version.place}.",
-                code="row_count_mismatch",
-                remedy="Report this as a bug. Nothing is visible, and the staged rows wait.",
-                sink=self.sink,
-                rows=given,
-                written=written,
+                what, code="row_count_mismatch", remedy=remedy, sink=self.sink, rows=given, written=written
             )
 
     # --- rows --------------------------------------------------------------------------------------------------------

@@ -21,10 +21,7 @@ INIT = "init_catalog_tables"
 
 
 _DRIVERS = ("psycopg2", "psycopg")
-_LIMITS = {
-    "connect_timeout": "5",
-    "options": "-c lock_timeout=60s -c idle_in_transaction_session_timeout=60s",
-}
+_LIMITS = {"connect_timeout": "5", "options": "-c lock_timeout=60s -c idle_in_transaction_session_timeout=60s"}
 """Of PostgreSQL: a process that is frozen in a commit holds a lock, for which its successor would wait forever."""
 
 

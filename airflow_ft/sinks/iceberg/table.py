@@ -170,12 +170,9 @@ class Version:
         """Raise if adopted files are read by another mapping than the one they were judged by."""
         judged = self.mapping
         if files and judged and self.spec.is_unpartitioned() and after.properties.get(_MAPPING) != judged:
-            raise UnfitTargetError(
-                f"others changed the property {_MAPPING} of {self.place} during the commit, and files need it.",
-                code="table_setting_unsafe",
-                remedy=f"Set the property {_MAPPING} to {judged} again. The rows are delivered.",
-                setting=_MAPPING,
-            )
+            what = f"others changed the property {_MAPPING} of {self.place} during the commit, and files need it."
+            remedy = f"Set the property {_MAPPING} to {judged} again. The rows are delivered."
+            raise UnfitTargetError(what, code="table_setting_unsafe", remedy=remedy, setting=_MAPPING)
 
     def _append(
         self, transaction: Transaction, files: Sequence[DataFile], says: Mapping[str, str], written: list[str]
@@ -225,12 +222,9 @@ class Version:
         former = {name for each in self.table.metadata.name_mapping() or () for name in each.names}
         for name in new.names:
             if name in former:  # adopted files have no ids, so their values would move into the new column
-                raise UnfitTargetError(
-                    f"the name {name!r} belonged to another column of {self.place}, and files still have it.",
-                    code="column_missing",
-                    remedy="Rename the column in the job as in the table.",
-                    column=name,
-                )
+                what = f"the name {name!r} belonged to another column of {self.place}, and files still have it."
+                remedy = "Rename the column in the job as in the table."
+                raise UnfitTargetError(what, code="column_missing", remedy=remedy, column=name)
         transaction = self.table.transaction()
         with transaction.update_schema() as update:
             update.union_by_name(new_schema(new))

@@ -19,7 +19,7 @@ from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import WalReader
-from airflow_ft.sinks.base.branched import GRAVEST, side_by_side
+from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock

@@ -24,7 +24,7 @@ import pymysql
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
-from airflow_ft.sinks.base.branched import side_by_side
+from airflow_ft.sinks.base.branch_system import side_by_side
 from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
 from airflow_ft.sinks.base.slices import Slice
@@ -39,14 +39,7 @@ from airflow_ft.sinks.mysql.failures import (
     meaning,
     suppressed,
 )
-from airflow_ft.sinks.mysql.fencing import (
-    DETACHING,
-    hold_lock,
-    kill,
-    lock_holders,
-    older_sessions,
-    still_named,
-)
+from airflow_ft.sinks.mysql.fencing import DETACHING, hold_lock, kill, lock_holders, older_sessions, still_named
 from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way

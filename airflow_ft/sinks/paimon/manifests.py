@@ -249,12 +249,9 @@ class Manifests:
 
 def unreadable(uri: str, error: Exception) -> SinkAccessError:
     """Return the error for a file of the table's that is damaged or gone."""
-    return SinkAccessError(
-        f"a file of the table's metadata cannot be read: {uri} ({type(error).__name__}).",
-        code="log_unreadable",
-        remedy=f"Check {uri}, and restore damaged or missing files from a backup.",
-        path=uri,
-    )
+    what = f"a file of the table's metadata cannot be read: {uri} ({type(error).__name__})."
+    remedy = f"Check {uri}, and restore damaged or missing files from a backup."
+    return SinkAccessError(what, code="log_unreadable", remedy=remedy, path=uri)
 
 
 def _net(entries: Iterable[Record]) -> list[Record]:

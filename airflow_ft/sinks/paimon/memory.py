@@ -2,23 +2,18 @@
 
     <table>/_airflow_ft/<pipeline>/<participant>/0000000007.json     head and markers
 
-Each document replaces the one before it. Its name is created once (a hard link), so a writer that was overtaken is
-refused. The chain is a compare-and-set: the order of its documents is the order of ranks (I5).
+Each document replaces the one before it. Its name is created once (a hard link), so the chain is a compare-and-set: the
+order of its documents is the order of ranks (I5). A document that adds rows names the number of one snapshot of the
+table, which is created once, too, and its UUID. It counts only together with that snapshot:
 
-A document that adds rows counts only together with one snapshot of the table. It names that snapshot's number, which
-can be created once, too, and its UUID. It also holds the memory without these rows:
-
-1. The document is written: it awaits its snapshot.
+1. The document is written: it awaits its snapshot. It also holds the memory without these rows.
 2. The snapshot is created: rows and marker count, at the same moment. If another writer has taken the number, neither
-   ever will.
-3. The next document repeats the memory and awaits nothing. From here on nothing depends on the snapshot. Its number and
-   UUID stay in the memory: a writer that replaces it is found out (`Version.check_newest`).
+   ever will. A consumer of the table keeps the snapshot from expiring until the third step.
+3. The next document repeats the memory and awaits nothing. The snapshot's number and UUID stay in the memory: a writer
+   that replaces it is found out (`Version.check_newest`).
 
-Paimon's writers expire snapshots. Between the first and the third step a consumer of the table keeps the new one from
-expiring. Steps that add no rows make no snapshot.
-
-A process that reads a document which awaits its snapshot looks for that snapshot (`Version.holds`). If the snapshot
-may still come, the process gives its number to one without rows before it writes the next document.
+A process that reads a document which awaits its snapshot looks for that snapshot (`Version.holds`). If the snapshot may
+still come, the process gives its number to one without rows before it writes the next document.
 """
 
 from __future__ import annotations

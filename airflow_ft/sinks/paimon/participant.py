@@ -1,17 +1,8 @@
 """Rows in one snapshot of the table, with which the document that holds marker and head counts (ATOMIC).
 
-A step reads the newest version of the table, and the head. It replaces the document that it has read, and creates the
-snapshot after the one that it has read; or it starts over (`airflow_ft.sinks.paimon.memory`).
-
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The document of the
-  sleeper is not the next one any more: it is refused, reads the head, and finds that it is newer.
-- files and manifests are complete (commit): they are left, and `remove_orphan_files` removes them.
-- the document is written: the same again.
-- the snapshot is created: the document awaits it. The next process gives the snapshot's number to an empty one, before
-  it replaces the document. The sleeper finds its number taken.
-- the last document is written: rows and marker count. The next process finds the snapshot.
+See `airflow_ft.sinks.base.table_format` for a process that dies, and `airflow_ft.sinks.paimon.memory` for the document.
+It is written before its snapshot. The next process gives the snapshot's number to an empty one, before it replaces the
+document. A sleeper finds its number taken.
 """
 
 from __future__ import annotations

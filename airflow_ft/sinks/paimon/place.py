@@ -91,25 +91,21 @@ class Place:
         """UnfitTargetError where a name can be given twice."""
         files = self.files
         if isinstance(files, LocalFileSystem) and not files.has_links(self.uri(OURS, f"probe-{uuid.uuid4().hex}")):
+            what = f"the file system of {self} lacks hard links, which are needed to create a snapshot once."
+            remedy = "Name a folder on a file system with hard links (ext4, XFS, Btrfs)."
             raise UnfitTargetError(
-                f"the file system of {self} lacks hard links, which are needed to create a snapshot once.",
-                code="file_system_unsupported",
-                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
-                path=str(self),
-                feature="hard links",
+                what, code="file_system_unsupported", remedy=remedy, path=str(self), feature="hard links"
             )
 
 
 def lost(place: Place, snapshot: int) -> StoreBehindSinkError:
     """Return the error of a snapshot that is gone, with what it alone showed."""
-    return StoreBehindSinkError(
-        f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered.",
-        code="snapshot_lost",
-        remedy="Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
-        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`.",
-        path=str(place),
-        snapshot=snapshot,
+    what = f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered."
+    remedy = (
+        "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
+        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`."
     )
+    return StoreBehindSinkError(what, code="snapshot_lost", remedy=remedy, path=str(place), snapshot=snapshot)
 
 
 def replaced(place: Place, snapshot: int, accepted: str) -> StoreBehindSinkError:

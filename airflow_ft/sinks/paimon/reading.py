@@ -55,12 +55,9 @@ def _names_of(version: Version, number: int) -> Mapping[int, str]:
 
 def _rows(version: Version, uri: str, rows: int, there: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     if not uri.endswith(".parquet"):
-        raise SinkAccessError(
-            f"{uri} is no Parquet file, and this sink reads no others.",
-            code="table_unsupported",
-            remedy="Compact the table with file.format = parquet, or compare it with Spark.",
-            path=uri,
-        )
+        what = f"{uri} is no Parquet file, and this sink reads no others."
+        remedy = "Compact the table with file.format = parquet, or compare it with Spark."
+        raise SinkAccessError(what, code="table_unsupported", remedy=remedy, path=uri)
     try:
         opened = version.place.files.open(uri)
     except WalCorruptError as error:

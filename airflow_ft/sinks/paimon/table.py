@@ -78,12 +78,8 @@ class Version:
                 return None
             if not again:
                 break
-        raise UnfitTargetError(
-            f"the folder {place} is not empty and is not a Paimon table: it has no {SCHEMAS}/{SCHEMAS}-0.",
-            code="not_a_table",
-            remedy="Choose another folder.",
-            path=str(place),
-        )
+        what = f"the folder {place} is not empty and is not a Paimon table: it has no {SCHEMAS}/{SCHEMAS}-0."
+        raise UnfitTargetError(what, code="not_a_table", remedy="Choose another folder.", path=str(place))
 
     @classmethod
     def made(cls, place: Place, schema: pa.Schema | None, layout: Layout) -> Self:

@@ -23,7 +23,8 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.branched import BranchedParticipant, BranchLedger, BranchName
+from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName
+from airflow_ft.sinks.base.branched import BranchedParticipant
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning

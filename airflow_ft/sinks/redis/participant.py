@@ -9,13 +9,8 @@ The memory of a pipeline and a participant is one hash of the server, `airflow_f
 | `epoch`, `attempt` | who may send rows |
 | `plan`, `done` | how many rows of which plan are in |
 
-What if the process dies, or sleeps and wakes up beside its successor, before ...
-
-- the head is raised: nothing has happened. The sleeper finds another version of the document, and starts over.
-- some rows (`upsert`): `done` says how many are in. The successor skips them, so no key goes back. The sleeper's rows
-  are refused, because epoch or attempt differ.
-- all rows (`atomic`): they are staged under keys that expire in a day. The successor stages its own.
-- the marker: the successor finds that all rows are in, and writes the marker.
+If a process dies among the rows (`upsert`), `done` says how many are in. The successor skips them, so no key goes back.
+A sleeper's rows are refused, because epoch or attempt differ. Staged rows (`atomic`) have keys that expire in a day.
 """
 
 from __future__ import annotations
@@ -124,22 +119,17 @@ class Changes(keyed.Changes[Documents, bytes | str]):
                 remedy="Nothing to do: the retry stages them again.",
             )
         if kind == b"WRONGTYPE":
-            return UnfitTargetError(
-                f"the key {more!r} has another type than the sink's value, in Redis or in another sink.",
-                code="key_unfit",
-                remedy=f"Delete the key {more!r} in Redis, or give the sink another key=.",
-                key=more,
-            )
+            what = f"the key {more!r} has another type than the sink's value, in Redis or in another sink."
+            remedy = f"Delete the key {more!r} in Redis, or give the sink another key=."
+            return UnfitTargetError(what, code="key_unfit", remedy=remedy, key=more)
         if kind == b"GAP":
             server = address(self.documents.connection)
-            return StoreBehindSinkError(
+            what = (
                 f"Redis at {server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
-                " restored from a backup, or failed over to a replica that lagged.",
-                code="ledger_lost",
-                remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-                server=server,
-                rows=more,
+                " restored from a backup, or failed over to a replica that lagged."
             )
+            remedy = "Compare the rows (`airflow ft verify`), then run `airflow ft resume`."
+            return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
         return FencedError(
             f"the sink's head is at epoch {epoch}, attempt {attempt}.",

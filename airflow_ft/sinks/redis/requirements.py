@@ -1,7 +1,4 @@
-"""Requirements on a Redis server, and the columns that its keys and values can hold.
-
-See `airflow_ft.sinks.base.requirements` for who reads it. Judging columns asks nothing of the server.
-"""
+"""Requirements on a Redis server, and the columns that its keys and values can hold."""
 
 from __future__ import annotations
 

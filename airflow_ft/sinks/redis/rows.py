@@ -30,24 +30,17 @@ def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[A
         yield problem.located(sink=name)
     values = written(sink, schema)
     if sink.value == "string" and len(values) != 1:
-        yield UnfitTargetError(
-            "value='string' takes one column beside those of the key, and the rows have"
-            f" {', '.join(values) or 'none'}.",
-            code="column_unfit",
-            remedy='Give value="hash" or value="json", or drop columns in the job.',
-            sink=name,
-            columns=values,
+        what = (
+            f"value='string' takes one column beside those of the key, and the rows have {', '.join(values) or 'none'}."
         )
+        remedy = 'Give value="hash" or value="json", or drop columns in the job.'
+        yield UnfitTargetError(what, code="column_unfit", remedy=remedy, sink=name, columns=values)
     for column in values:
         field = schema.field(column)
         if column == sink.version_field and sink.value != "string":
-            yield UnfitTargetError(
-                f"the rows have a column {column!r}, which is the sink's own field.",
-                code="column_reserved",
-                remedy="Rename the column in the job, or give the sink another version_field=.",
-                sink=name,
-                column=column,
-            )
+            what = f"the rows have a column {column!r}, which is the sink's own field."
+            remedy = "Rename the column in the job, or give the sink another version_field=."
+            yield UnfitTargetError(what, code="column_reserved", remedy=remedy, sink=name, column=column)
         elif unsupported(field.type):
             yield unfit_type(field, "value in Redis").located(sink=name)
 

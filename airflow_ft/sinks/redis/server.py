@@ -86,12 +86,9 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return SinkUnavailableError(
-            f"Redis at {server} is out of memory: {words}.",
-            code="limit_reached",
-            remedy="Raise maxmemory or delete keys. Airflow retries the task.",
-            server=server,
-        )
+        what = f"Redis at {server} is out of memory: {words}."
+        remedy = "Raise maxmemory or delete keys. Airflow retries the task."
+        return SinkUnavailableError(what, code="limit_reached", remedy=remedy, server=server)
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return _replica(server)
     if "DB index is out of range" in words:
@@ -150,12 +147,9 @@ def _settings(client: redis.Redis) -> dict[str, str]:
 
 
 def _replica(server: str) -> SinkUnavailableError:
-    return SinkUnavailableError(
-        f"Redis at {server} is a replica.",
-        code="server_read_only",
-        remedy="Name the primary in the connection. After a failover Airflow's retry finds the new one.",
-        server=server,
-    )
+    what = f"Redis at {server} is a replica."
+    remedy = "Name the primary in the connection. After a failover Airflow's retry finds the new one."
+    return SinkUnavailableError(what, code="server_read_only", remedy=remedy, server=server)
 
 
 def rules(keys: Sequence[str]) -> str:
