@@ -12,7 +12,7 @@ from redis.retry import Retry
 
 from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
 from airflow_ft.sinks.redis.spec import OURS
 

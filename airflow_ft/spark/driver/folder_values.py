@@ -4,7 +4,8 @@ Spark casts such a value as well as it can: 200 as tinyint is -56, 2.555 as deci
 the first of January. So a value counts only if its column holds exactly what the folder's name says.
 
 For a column that the source does not declare, Spark chooses a type that fits all folders: 01234 becomes the number
-1234. The source asks for no number, so there only a text counts that the number has itself.
+1234. The source asks for no number, so there only a text counts that the number has itself. Or two digits, such as 01,
+as folders of months, days and hours have them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,100}(\.[0-9]{1,100})?([eE][+-]?[0-9]{1,4})?")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ZONE = r"(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?|[A-Za-z]+/[A-Za-z_/+-]+))?"
+_PADDED = re.compile("0[0-9]")
 _MOMENT = re.compile(
     r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
     r"(?:[ T]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.[0-9]{1,6}0*)?)?(?P<zone>" + _ZONE + "))?"
@@ -67,7 +69,7 @@ def _holds(kind: str, text: str) -> bool:
 def _shows(kind: str, text: str) -> bool:
     """Return whether a number that the column holds is written like this, too."""
     if kind in _BITS or _DECIMAL.fullmatch(kind):
-        return str(int(text)) == text if _WHOLE.fullmatch(text) else False
+        return _PADDED.fullmatch(text) is not None or (_WHOLE.fullmatch(text) is not None and str(int(text)) == text)
     return kind not in ("double", "float") or text in (shown := repr(float(text)), shown.removesuffix(".0"))
 
 

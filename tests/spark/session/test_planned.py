@@ -113,7 +113,7 @@ def test_a_folder_whose_name_is_no_exact_value_is_refused(reading: Reading) -> N
     assert reading.read(schema="id bigint, k smallint") == [(0, 200)]
 
 
-CHOSEN = {"int": (["7", "-3"], ["007", "+1"]), "double": (["0.5", "1"], ["1.50", "1234567890123456789.5", "NaN"])}
+CHOSEN = {"int": (["7", "-3", "05"], ["007", "+1"]), "double": (["0.5", "1"], ["1.50", "1234567890123456789.5", "NaN"])}
 
 
 @pytest.mark.parametrize("kind", CHOSEN)
