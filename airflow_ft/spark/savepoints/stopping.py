@@ -71,5 +71,5 @@ def stop(
                 pipeline=pipeline,
                 seconds=wait,
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0.001)))
     return answer
