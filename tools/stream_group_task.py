@@ -1,6 +1,6 @@
 """A process that runs a group of streams, as `StreamGroupOperator` does: `python -m tools.stream_group_task`.
 
-Standard input: the JSON of a list of `tools.stream_task.Stream`.
+Standard input: the JSON of a list of `tools.stream_task.Stream`, and of the restart strategy of their driver.
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.noting import note_failure
+from airflow_ft.protocol.restart import RestartStrategy
 from airflow_ft.spark.task.members import has_successor, keep_trying, run_together
 from airflow_ft.spark.task.shared import SharedDriver
 from tools.stream_task import Stream, say, start_module
 
 
-def start_group(streams: Sequence[Stream], log: Path) -> subprocess.Popen[str]:
-    """The process of one try of all of them, which writes into `log`."""
-    return start_module("tools.stream_group_task", json.dumps([asdict(each) for each in streams]), log)
+def start_group(
+    streams: Sequence[Stream], log: Path, restart: Mapping[str, Any] | None = None
+) -> subprocess.Popen[str]:
+    """The process of one try of all of them, which writes into `log`. `restart`: None: as the operator."""
+    given = {"streams": [asdict(each) for each in streams], "restart": restart}
+    return start_module("tools.stream_group_task", json.dumps(given), log)
 
 
-def run_group(streams: Sequence[Stream]) -> int:
+def run_group(streams: Sequence[Stream], restart: RestartStrategy | None = None) -> int:
     """Returns how many streams failed."""
     shared = SharedDriver(
         "group",
+        restart=restart,
         sources=[source for each in streams for source in each.sources.values()],
         wal_roots=[each.log_root for each in streams],
         on_line=say,
@@ -67,7 +73,9 @@ def run_group(streams: Sequence[Stream]) -> int:
 
 def main() -> int:
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return min(1, run_group([Stream(**each) for each in json.load(sys.stdin)]))
+    given = json.load(sys.stdin)
+    restart = given["restart"] and RestartStrategy.from_json(given["restart"])
+    return min(1, run_group([Stream(**each) for each in given["streams"]], restart or None))
 
 
 if __name__ == "__main__":

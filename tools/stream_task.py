@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.clients.buckets import BucketPlace, renew, resolve_with
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.from_savepoint import FromSavepoint
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import ParticipantPlan, RunKey
 from airflow_ft.protocol.participant import Participant
@@ -35,6 +36,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
@@ -61,7 +63,7 @@ class Stream:
 
     topics, tables, files: what each sink goes into, by its name: of Kafka, of MySQL, of the SQLite file. keys: of a
     table in which rows replace each other ("upsert", with a column `version`). jobs: the folder with the job's module.
-    lake: of the connection to a store whose bucket has the log. master: of Spark.
+    lake: of the connection to a store whose bucket has the log. savepoint: that the run starts from. master: of Spark.
     """
 
     folder: str
@@ -83,6 +85,7 @@ class Stream:
     job_args: Mapping[str, Any] = field(default_factory=dict)
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
+    savepoint: str = ""
     master: str = "local[2]"
     conf: Mapping[str, str] = field(default_factory=dict)
     jobs: str = str(PROJECT / "tests" / "integration")
@@ -189,6 +192,17 @@ class Stream:
         config = CheckpointConfig.from_json(self.checkpointing)
         with closing((context := self.context()).store):
             recover_step(context, again=True)
+            if self.savepoint:
+                restore_once(
+                    context.store,
+                    FromSavepoint(self.savepoint),
+                    self.pipeline,
+                    context.run,
+                    context.participants,
+                    context.worker,
+                    wal_root=self.log_root,
+                    lease_seconds=self.lease_seconds,
+                )
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
             overlap = (self.delivery, config, progress, WalArchive(self.log_root))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -27,11 +27,13 @@ from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.groups import check_group
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
-from airflow_ft.pipeline.runs import plain_utc, run_of, test_command
+from airflow_ft.pipeline.runs import run_of, test_command
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.arguments import check_type
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, NotDeliveredError, StageError, TerminalError
+from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -53,10 +55,12 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
     stopped, and fails if one has failed.
 
     The streams share a JVM, so they must have the same `spark_master`, `jars`, `packages` and the same settings of
-    Spark, except most of `spark.sql.*`.
+    Spark, except those of `spark.sql.*` that a session can change.
 
     Args:
         streams: the pipelines, each a `PipelineSpec` with `streaming=True`.
+        restart: how often, and after which wait, the driver is restarted when it dies for an unknown reason. Default:
+            `ExponentialDelay()`. Such a death does not count as a restart of the streams.
 
     The other arguments are those of Airflow's operators. By default there are 5,000 retries, 3 seconds apart. A retry
     starts no stream that was stopped or has failed in this run. A new run does, and a cleared task.
@@ -78,10 +82,15 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
     specs: tuple[PipelineSpec, ...]
     pipelines: tuple[str, ...]
 
-    def __init__(self, *, streams: Sequence[PipelineSpec], **kwargs: Any) -> None:
+    def __init__(
+        self, *, streams: Sequence[PipelineSpec], restart: RestartStrategy | None = None, **kwargs: Any
+    ) -> None:
         given = {**(kwargs.get("default_args") or {}), **kwargs}
         super().__init__(**{name: value for name, value in _RETRIES.items() if name not in given}, **kwargs)
         self.specs = check_group(streams)
+        example = "Give a restart strategy, such as FixedDelay(attempts=5, delay=timedelta(seconds=30))."
+        check_type("restart", restart, RestartStrategy, example, optional=True)
+        self.restart = restart
         self.streams = [{name: spec.plain(name) for name in _FIELDS} for spec in self.specs]
         self.pipelines = tuple(spec.pipeline for spec in self.specs)
         check_time_outs(self, self.pipelines[0])
@@ -152,6 +161,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
         resolved = {stream.pipeline: resolve(stream.spec, stream.declared) for stream in streams}
         self._shared = shared = SharedDriver(
             f"{self.dag_id}.{self.task_id}",
+            restart=self.restart,
             sources=[source.to_json() for each in resolved.values() for source in each.sources.values()],
             wal_roots=[each.wal_root for each in resolved.values()],
             on_line=pipeline_steps.spark_log.info,
@@ -177,10 +187,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
         # Airflow updates what is left in `outlets`: what at least one stream has delivered into.
         self.outlets = list(dict.fromkeys(each for name in ends.results for each in members[name].outlets))
         _raise_failures(ends.errors)
-        return {
-            name: pipeline_steps.report_confirmed(confirmation) if confirmation is not None else None
-            for name, confirmation in ends.results.items()
-        }
+        return {name: pipeline_steps.report_confirmed(confirmation) for name, confirmation in ends.results.items()}
 
 
 def _raise_failures(errors: Mapping[str, BaseException]) -> None:
@@ -202,15 +209,14 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
     )
 
 
-def _retried_since(context: Context, retries: int) -> datetime | None:
-    """Return when the run began, if this is a retry; None: the first try of the run, or after the task was cleared.
+def _first_try(context: Context, retries: int) -> int | None:
+    """Return the first try since the run began or the task was cleared, if this is a retry; None: this is the first.
 
-    Airflow moves the start of a run when a task is cleared, but not while another task of the run continues. It raises
-    `max_tries` of a cleared task in both cases (`airflow.models.taskinstance.clear_task_instances`).
+    Airflow raises `max_tries` of a task that is cleared (`airflow.models.taskinstance.clear_task_instances`).
     """
     task = context["ti"]
-    is_retry = task.try_number > task.max_tries - retries + 1
-    return plain_utc(context["dag_run"].start_date) if is_retry else None
+    first: int = task.max_tries - retries + 1
+    return first if task.try_number > first else None
 
 
 class _Stream:
@@ -269,8 +275,8 @@ class _Member:
         self._group: StreamGroupOperator = stream._group
         self._given_up: NotDeliveredError | None = None
 
-    def run(self) -> Confirmation | None:
-        """Run the stream until it ends; None: it had been stopped before in this run."""
+    def run(self) -> Confirmation:
+        """Run the stream until it ends."""
         from airflow_ft.spark.task.members import keep_trying
 
         delay: Any = self._group.retry_delay
@@ -298,11 +304,8 @@ class _Member:
         outlets: list[Any] = self._stream.outlets
         return outlets
 
-    def emit(self, confirmation: Confirmation | None) -> None:
+    def emit(self, confirmation: Confirmation) -> None:
         """Name its confirmed numbers in the assets' events; in the task's own thread."""
-        if confirmation is None:
-            self._stream.outlets = []
-            return
         with self._opened() as run:
             emit(self._stream, self._context, run, confirmation.confirmed)
 
@@ -329,7 +332,7 @@ class _Member:
         with self._opened() as run:
             return has_successor(run.store, run.pipeline, run.run, run.worker)
 
-    def _try(self, last_try: bool) -> Confirmation | None:
+    def _try(self, last_try: bool) -> Confirmation:
         """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""
         from airflow_ft.spark.task.members import given_up, was_stopped
         from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
@@ -337,8 +340,8 @@ class _Member:
         with self._opened() as run:
             pipeline, spec = self._pipeline, self._stream.spec
             assert pipeline.restart is not None  # it is a stream
-            since = _retried_since(self._context, self._group.retries or 0)
-            if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, since)) is not None:
+            first = _first_try(self._context, self._group.retries or 0)
+            if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, first)) is not None:
                 self._given_up = NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",
                     code=failure.code or "group_failed",
@@ -346,9 +349,9 @@ class _Member:
                     pipeline=run.pipeline,
                 )
                 raise self._given_up
-            if was_stopped(run.store, run.pipeline, run.run, since):
+            if (stopped := was_stopped(run, first)) is not None:
                 self._stream.log.info("the stream was stopped in this run: a new run starts it again")
-                return None
+                return stopped
             if spec.is_rewind:
                 pipeline_steps.rewind(run, rewinding(self._stream, self._context), again=True)
             pipeline_steps.recover(run, again=True)

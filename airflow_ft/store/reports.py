@@ -61,7 +61,9 @@ class ReportOperations:
     def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
         """See `FailureLog.record_failure`."""
         with pipeline_write(self._database, pipeline) as write:
-            if to_pipeline(write.row).turn not in (None, run) or write.rows(_LATER, pipeline, pipeline, *key_of(run)):
+            turn = to_pipeline(write.row).turn
+            # A run that has the turn is the newest, also if it has not begun to stage: then it has no epoch yet.
+            if turn != run and (turn is not None or write.rows(_LATER, pipeline, pipeline, *key_of(run))):
                 return
             known = to_failure(write.row["failure"])
             if follows and known is not None and _run_of(known) == run:

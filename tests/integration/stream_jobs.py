@@ -109,16 +109,20 @@ class Counting:
 
 
 class StopsSpark(Counting):
-    """Stops Spark in a micro-batch when a file is there, which it removes."""
+    """Stops Spark in a micro-batch when a file is there, which it removes: by pyspark, or in the JVM."""
 
-    def __init__(self, rows: int, once: str) -> None:
+    def __init__(self, rows: int, once: str, how: str) -> None:
         super().__init__(rows)
-        self.once = once
+        self.once, self.how = once, how
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         if Path(self.once).exists():
             Path(self.once).unlink()
-            batch.sparkSession.stop()
+            spark: Any = batch.sparkSession
+            if self.how == "pyspark":
+                spark.stop()
+            else:
+                spark.sparkContext._jsc.stop()
         return {"numbers": batch}
 
 

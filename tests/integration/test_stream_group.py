@@ -46,10 +46,16 @@ NO_RESTART = {"type": "none"}
 
 
 class Group:
-    """Three streams that copy a topic each into a table and a topic, and what is in them."""
+    """Three streams that copy a topic each into a table and a topic, and what is in them.
 
-    def __init__(self, folder: Path, kafka: Kafka, database: Database, topics: TopicFactory) -> None:
+    `log`: URL of the decision log; "": a file of SQLite. `given`: changes of all streams.
+    """
+
+    def __init__(
+        self, folder: Path, kafka: Kafka, database: Database, topics: TopicFactory, *, log: str = "", **given: Any
+    ) -> None:
         self.folder, self.kafka, self.database = folder, kafka, database
+        self.is_sqlite, self._given = not log, {"store": log, **given}
         server: Any = database.server
         self._mysql = {
             "host": server.host,
@@ -58,13 +64,14 @@ class Group:
             "password": server.password,
             "schema": database.name,
         }
-        self.store: DecisionLog = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.store: DecisionLog = open_store(log or f"sqlite:///{folder / 'ft.db'}")
         unique = uuid.uuid4().hex[:6]
         self.pipelines = {name: f"g{unique}-{name}" for name in NAMES}
         self.topics = {name: (topics(partitions=2), topics(partitions=2)) for name in NAMES}
+        self.tables = {name: f"numbers_{name}" for name in NAMES}
         self.sent = dict.fromkeys(NAMES, 0)
         for name in NAMES:
-            database.sql(f"CREATE TABLE numbers_{name} (n BIGINT, at DOUBLE) ENGINE=InnoDB")
+            database.sql(f"CREATE TABLE {self.tables[name]} (n BIGINT, at DOUBLE) ENGINE=InnoDB")
             self.store.register(self.pipelines[name])
         self._tries = itertools.count(1)
         self._log = folder / "task-0.log"
@@ -75,7 +82,7 @@ class Group:
         settings: dict[str, Any] = {
             "sources": {"numbers": source.to_json()},
             "topics": {"copies": self.topics[name][1]},
-            "tables": {"numbers": f"numbers_{name}"},
+            "tables": {"numbers": self.tables[name]},
             "checkpointing": {"interval": 0.3},
         }
         return Stream(
@@ -86,14 +93,14 @@ class Group:
             mysql=self._mysql,
             try_number=try_number,
             lease_seconds=5.0,
-            **{**settings, **changes},
+            **{**settings, **self._given, **changes},
         )
 
     @contextmanager
     def task(self, run: str = "run-1", **changes: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
         """The task of the group; killed at the end of the block if it is still there. `changes`: by stream."""
         number = next(self._tries)
-        streams = [self.stream(name, number, run=run, **changes.get(name, {})) for name in NAMES]
+        streams = [self.stream(name, number, run=run, **changes.get(name, {})) for name in self.pipelines]
         self._log = self.folder / f"task-{number}.log"
         process = self.process = start_group(streams, self._log)
         try:
@@ -130,7 +137,7 @@ class Group:
         return found
 
     def rows(self, name: str) -> list[int]:
-        return [row[0] for row in self.database.sql(f"SELECT n FROM numbers_{name}")]
+        return [row[0] for row in self.database.sql(f"SELECT n FROM {self.tables[name]}")]
 
     def deliver(self, *names: str) -> None:
         """Sends more to these streams, and waits until it is in their tables."""
@@ -151,15 +158,19 @@ class Group:
     def ask(self, name: str, **arguments: Any) -> int:
         return self.store.ask(self.pipelines[name], RequestKind.STOP, arguments, "a test")
 
+    def answer(self, name: str, request: int) -> str:
+        """Waits for the answer to a request."""
+        deadline = time.monotonic() + 120
+        while not (outcome := self.store.request(self.pipelines[name], request).outcome):
+            assert time.monotonic() < deadline, self.log()[-10_000:]
+            time.sleep(0.05)
+        return outcome
+
     def stop(self, *names: str) -> None:
         """Stops these streams, and waits for their answers."""
         asked = {name: self.ask(name) for name in names}
         for name, number in asked.items():
-            deadline = time.monotonic() + 120
-            while not (outcome := self.store.request(self.pipelines[name], number).outcome):
-                assert time.monotonic() < deadline, self.log()[-10_000:]
-                time.sleep(0.05)
-            assert outcome.startswith("stopped; ")
+            assert self.answer(name, number).startswith("stopped; ")
 
     def check_exactly_once(self) -> None:
         for name in NAMES:
@@ -271,10 +282,10 @@ def test_a_job_that_hangs_ends_the_driver_and_the_others_restart_without_countin
 
 
 @contextmanager
-def _asleep(group: Group, task: subprocess.Popen[str]) -> Iterator[Callable[[], None]]:
+def asleep(group: Group, task: subprocess.Popen[str]) -> Iterator[Callable[[], None]]:
     """The task and its driver sleep, until the end of the block or what it gives is called.
 
-    Not within a write to the decision log: SQLite's lock would keep out others, as no server's does.
+    Not within a write to a file of SQLite: its lock would keep out others, as no server's does.
     """
     sleeping = [psutil.Process(task.pid), *psutil.Process(task.pid).children(recursive=True)]
 
@@ -287,6 +298,8 @@ def _asleep(group: Group, task: subprocess.Popen[str]) -> Iterator[Callable[[], 
         while True:
             for process in sleeping:
                 process.suspend()
+            if not group.is_sqlite:
+                break
             with closing(sqlite3.connect(group.folder / "ft.db", timeout=0)) as log, suppress(sqlite3.OperationalError):
                 log.execute("BEGIN IMMEDIATE")
                 log.rollback()
@@ -305,7 +318,7 @@ def test_a_stream_that_a_command_has_fenced_starts_again_beside_the_others(group
         driver = group.driver()
         for name in NAMES:
             group.send(name)
-        with _asleep(group, process):
+        with asleep(group, process):
             group.fence("a")
         group.until(lambda: "the stream is tried again" in group.log())
         group.deliver(*NAMES)
@@ -322,7 +335,7 @@ def test_a_group_that_slept_does_no_harm_beside_its_successor(group: Group) -> N
         group.deliver(*NAMES)
         for name in NAMES:
             group.send(name)
-        with _asleep(group, first) as wake, group.task():
+        with asleep(group, first) as wake, group.task():
             group.deliver(*NAMES)
             wake()
             for _ in range(5):

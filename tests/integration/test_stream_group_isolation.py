@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.errors import RestartsExhaustedError
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tools.stream_group_task import start_group
-from tools.stream_task import Stream
+from tools.stream_task import Stream, newest_driver
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -34,17 +37,20 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.file, self._log = folder / "sink.db", folder / "task.log"
+        self.file, self.task_log = folder / "sink.db", folder / "task.log"
         self.store: DecisionLog = open_store(f"sqlite:///{folder / 'ft.db'}")
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, **streams: dict[str, Any]) -> None:
+    def start(self, restart: Mapping[str, Any] | None = None, /, **streams: dict[str, Any]) -> None:
+        """`restart`: the strategy of the driver."""
         with closing(sqlite3.connect(self.file)) as file:
             for name in streams:
                 file.execute(f"CREATE TABLE IF NOT EXISTS {name} (n INTEGER)")
         for name in streams:
             self.store.register(name)
-        self.process = start_group([self._stream(name, **changes) for name, changes in streams.items()], self._log)
+        self.process = start_group(
+            [self._stream(name, **changes) for name, changes in streams.items()], self.task_log, restart
+        )
 
     def _stream(self, name: str, **changes: Any) -> Stream:
         settings: dict[str, Any] = {"job": "stream_jobs:Counting", "job_args": {"rows": 2}, **changes}
@@ -59,7 +65,7 @@ class Group:
         )
 
     def log(self) -> str:
-        return self._log.read_text()
+        return self.task_log.read_text()
 
     def drivers(self) -> int:
         return sum(line.startswith("driver ") for line in self.log().splitlines())
@@ -104,16 +110,44 @@ def group(tmp_path: Path) -> Iterator[Group]:
     print(made.log()[-20_000:])
 
 
-def test_a_job_that_stops_spark_costs_a_driver_and_no_stream(group: Group) -> None:
-    stops, job = group.folder / "stops", "stream_jobs:StopsSpark"
-    group.start(a={"job": job, "job_args": {"rows": 2, "once": str(stops)}}, b={})
+def test_a_job_that_stops_spark_restarts_alone(group: Group) -> None:
+    stops = group.folder / "stops"
+    job = {"job": "stream_jobs:StopsSpark", "job_args": {"rows": 2, "once": str(stops), "how": "pyspark"}}
+    group.start(a=job, b={"restart": NO_RESTART})
     group.more("a", "b")
     stops.touch()
-    group.until(lambda: not stops.exists())
+    group.until(lambda: "the job is restarted" in group.log())
+    assert "[job_stops_spark]" in group.log()
+    group.more("a", "b")
+    assert group.drivers() == 1
+    assert group.stop("a", "b") == 0
+
+
+def test_deaths_of_the_driver_count_for_no_stream(group: Group) -> None:
+    """By Spark's end in the JVM, and by a kill."""
+    stops = group.folder / "stops"
+    job = {"job": "stream_jobs:StopsSpark", "job_args": {"rows": 2, "once": str(stops), "how": "jvm"}}
+    group.start(a={**job, "restart": NO_RESTART}, b={"restart": NO_RESTART})
+    group.more("a", "b")
+    stops.touch()
     group.until(lambda: group.drivers() == 2)
     group.more("a", "b")
-    assert group.drivers() == 2
+    os.kill(newest_driver(group.task_log), signal.SIGKILL)
+    group.until(lambda: group.drivers() == 3)
+    group.more("a", "b")
     assert group.stop("a", "b") == 0
+
+
+def test_a_group_whose_driver_has_died_too_often_fails(group: Group) -> None:
+    group.start({"type": "none"}, a={}, b={})
+    group.more("a", "b")
+    os.kill(newest_driver(group.task_log), signal.SIGKILL)
+    assert group.process is not None and group.process.wait(120) != 0
+    for name in ("a", "b"):
+        failure = group.store.overview(name).failure
+        assert group.condition(name) is Condition.FAILED
+        assert failure is not None and failure.code == RestartsExhaustedError.code
+    assert group.drivers() == 1
 
 
 def test_a_stream_ends_though_its_job_has_printed_an_unfinished_line(group: Group) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
-from airflow_ft import CheckpointedPipeline, SocketSource, StreamGroupOperator
-from airflow_ft.operators.stream_group import _raise_failures, _retried_since
+from airflow_ft import CheckpointedPipeline, FixedDelay, SocketSource, StreamGroupOperator
+from airflow_ft.operators.stream_group import _first_try, _raise_failures
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, JobError, NotDeliveredError, StageError
 from tests.operators.declared import spec
 from tests.raising import raises
@@ -43,6 +43,7 @@ def test_it_is_one_task_with_the_assets_of_all_and_the_retries_of_a_stream() -> 
         ("spark.driver.memory", {"spark_conf": {"spark.driver.memory": "2g"}}, {}),
         ("spark.driver.memory", {}, {"spark_conf": {"spark.driver.memory": "2g"}}),
         ("spark.sql.extensions", {"spark_conf": {"spark.sql.extensions": "a.B"}}, {}),
+        ("spark.sql.codegen.cache.maxEntries", {"spark_conf": {"spark.sql.codegen.cache.maxEntries": "9"}}, {}),
         ("spark_master", {"spark_master": "local[1]"}, {}),
         ("jars", {"jars": ["/a.jar"]}, {}),
         ("packages", {"packages": ["a:b:1"]}, {}),
@@ -72,6 +73,14 @@ def test_streams_that_cannot_share_a_driver_are_refused() -> None:
         group(stream("a", **socket), stream("b", **socket))
 
 
+def test_its_driver_has_a_restart_strategy() -> None:
+    with DAG("d", schedule=None):
+        task = StreamGroupOperator(task_id="small", streams=[stream("a")], restart=FixedDelay(attempts=2))
+    assert str(task.restart) == "2 times, 1 s apart"
+    with DAG("d", schedule=None), raises(ConfigurationError, "argument_invalid", argument="restart"):
+        StreamGroupOperator(task_id="small", streams=[stream("a")], restart=2)
+
+
 def test_a_pipeline_has_one_task_in_its_dag() -> None:
     with DAG("d", schedule=None):
         StreamGroupOperator(task_id="small", streams=[stream("a"), stream("b")])
@@ -99,10 +108,9 @@ def test_the_task_fails_for_good_unless_a_retry_starts_what_has_failed() -> None
 def test_a_cleared_task_is_no_retry_though_its_run_has_not_ended(
     try_number: int, max_tries: int, is_retry: bool
 ) -> None:
-    began = datetime(2026, 1, 1, tzinfo=UTC)
-    task = SimpleNamespace(try_number=try_number, max_tries=max_tries)
-    context: Any = {"ti": task, "dag_run": SimpleNamespace(start_date=began)}
-    assert _retried_since(context, min(max_tries, 1000)) == (began if is_retry else None)
+    context: Any = {"ti": SimpleNamespace(try_number=try_number, max_tries=max_tries)}
+    retries = min(max_tries, 1000)
+    assert _first_try(context, retries) == (max_tries - retries + 1 if is_retry else None)
 
 
 def test_commands_find_each_stream() -> None:

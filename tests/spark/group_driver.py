@@ -28,6 +28,10 @@ def main(private: Path) -> None:
             say(f"half a line of the JVM{marked(pipeline, 'it begins')}")
             streams.append((pipeline, folder))
         for pipeline, folder in list(streams):
+            if pipeline == "talks" and not (folder / "talked").exists():
+                for _ in range(20_000):  # more than a pipe holds
+                    say(marked(pipeline, "and it says more"))
+                (folder / "talked").touch()
             if pipeline == "dies":
                 os._exit(3)
             if pipeline == "hangs" and (folder / KILL).exists():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.attribution import current
 from airflow_ft.spark.task import members
 from airflow_ft.spark.task.members import given_up, has_successor, keep_trying, run_together, was_stopped
@@ -142,6 +143,7 @@ def test_a_stream_that_waits_ends_with_its_task() -> None:
 
 
 RUN = RunKey("small", "run-1")
+TASK = "small/run-1/streams"
 
 
 @pytest.fixture
@@ -151,37 +153,59 @@ def store(tmp_path: Path) -> Iterator[DecisionLog]:
         yield found
 
 
-def _staged(store: DecisionLog) -> None:
+def _staged(store: DecisionLog, try_number: int = 1) -> None:
     """A stream of the run that has staged its last checkpoint, and has the turn."""
     store.enter_turn("orders", RUN, None)
-    lease = Worker("small/run-1/streams").lease()
-    epoch = store.take_epoch("orders", 0, {}, lease, "a test")
-    store.begin_stage("orders", epoch, RUN, "small/run-1/streams", {"streaming": True})
+    lease = Worker(TASK, try_number).lease()
+    epoch = store.take_epoch("orders", store.pipeline("orders").epoch, {}, lease, "a test")
+    store.begin_stage("orders", epoch, RUN, TASK, {"streaming": True})
     store.end_stage("orders", epoch, RUN, None, complete=False)
+    store.release_lease("orders", lease.holder)
+
+
+def _was_stopped(store: DecisionLog, first_try: int | None = 1, run: RunKey = RUN, pipeline: str = "orders") -> bool:
+    context = Context(store=store, pipeline=pipeline, run=run, participants=_nothing, worker=Worker(TASK, 9))
+    return was_stopped(context, first_try) is not None
+
+
+def _nothing(_: Any) -> Any:
+    raise AssertionError("no sink is asked")
 
 
 def test_a_retry_does_not_start_what_was_stopped_and_a_cleared_run_does(store: DecisionLog) -> None:
-    began = store.now()
-    assert not was_stopped(store, "orders", RUN, began), "it has not begun"
+    assert not _was_stopped(store, pipeline="unknown")
+    assert not _was_stopped(store), "it has not begun"
     _staged(store)
-    assert not was_stopped(store, "orders", RUN, began), "it has the turn, and may have something to deliver"
+    assert not _was_stopped(store), "it has the turn, and may have something to deliver"
     store.leave_turn("orders", RUN)
-    assert was_stopped(store, "orders", RUN, began)
-    assert not was_stopped(store, "orders", RUN, store.now() + timedelta(seconds=1)), "the run was cleared since"
-    assert not was_stopped(store, "orders", RunKey("small", "run-2"), began)
+    assert _was_stopped(store)
+    assert not _was_stopped(store, None), "this is the first try"
+    assert not _was_stopped(store, 2), "the task was cleared since"
+    assert not _was_stopped(store, run=RunKey("small", "run-2"))
+    _staged(store, try_number=2)
+    store.leave_turn("orders", RUN)
+    assert _was_stopped(store, 2)
     store.ask("orders", RequestKind.STOP, {}, "a test")
-    assert not was_stopped(store, "orders", RUN, began), "a request waits for its answer"
+    assert not _was_stopped(store), "a request waits for its answer"
+
+
+def test_a_retry_returns_what_a_stopped_stream_has_confirmed(store: DecisionLog) -> None:
+    """The try that has confirmed it may have ended before Airflow learned that."""
+    _staged(store)
+    store.leave_turn("orders", RUN, confirmed=True)
+    context = Context(store=store, pipeline="orders", run=RUN, participants=_nothing, worker=Worker(TASK, 2))
+    assert was_stopped(context, 1) == Confirmation(store.counted("orders", RUN), 0)
 
 
 def test_a_retry_does_not_start_what_has_failed_and_a_cleared_run_does(store: DecisionLog) -> None:
-    began = store.now()
-    assert given_up(store, "unknown", RUN, "streams", began) is None
-    assert given_up(store, "orders", RUN, "streams", began) is None
-    note_failure(store, "orders", RUN, JobError("it is bad."), task_id="streams", try_number=1)
-    found = given_up(store, "orders", RUN, "streams", began)
+    assert given_up(store, "unknown", RUN, "streams", 1) is None
+    assert given_up(store, "orders", RUN, "streams", 1) is None
+    note_failure(store, "orders", RUN, JobError("it is bad."), task_id="streams", try_number=3)
+    found = given_up(store, "orders", RUN, "streams", 3)
     assert found is not None and found.code == JobError.code
-    assert given_up(store, "orders", RUN, "streams", store.now() + timedelta(seconds=1)) is None
-    assert given_up(store, "orders", RunKey("small", "run-2"), "streams", began) is None
+    assert given_up(store, "orders", RUN, "streams", None) is None
+    assert given_up(store, "orders", RUN, "streams", 4) is None
+    assert given_up(store, "orders", RunKey("small", "run-2"), "streams", 1) is None
 
 
 def _epoch(store: DecisionLog, run: RunKey = RUN, try_number: int = 1, task: str | None = None) -> None:

@@ -6,31 +6,38 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.errors import ConfigurationError, RestartsExhaustedError, StageError
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import RESULT
 from airflow_ft.spark.task import shared
-from airflow_ft.spark.task.shared import ENDED_BY_OTHER, SharedDriver, SharedStream
+from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
 from tests.raising import raises
+from tests.waiting import wait_for
 
 PROJECT = Path(__file__).parents[2]
 
 
 class World:
-    """A group and its streams."""
+    """A group and its streams, whose driver may die once for an unknown reason."""
 
     def __init__(self, folder: Path) -> None:
         self.said: list[str] = []
         self.pids: list[int] = []
         self.group = SharedDriver(
-            "small", on_line=self.said.append, on_start=lambda process: self.pids.append(process.pid)
+            "small",
+            restart=FixedDelay(attempts=1, delay=timedelta(seconds=7)),
+            on_line=self.said.append,
+            on_start=lambda process: self.pids.append(process.pid),
         )
         self._request = StageRequest(
             pipeline="waits",
@@ -84,13 +91,50 @@ def test_a_new_process_follows_one_that_died(world: World) -> None:
         one = world.start("other", a)
         world.start("dies", b)
         assert _waited(one)[0] == 3
-        assert world.group.error_of(one) is None, "nobody is to blame"
+        found = world.group.error_of(one)
+        assert found is not None and (found["code"], found["fields"][WAIT]) == (DIED, 7.0)
+        assert found["fields"]["exit_code"] == 3
         again = world.start("waits", c)
         assert again.pid != one.pid
         again.end()
         assert _waited(again)[0] == 0
         world.group.close()
     assert len(world.pids) == 2
+
+
+def test_the_group_gives_up_when_its_driver_has_died_too_often(world: World) -> None:
+    for _ in range(2):
+        with private_folder() as a, private_folder() as b:
+            one, other = world.start("other", a), world.start("dies", b)
+            assert _waited(one)[0] == _waited(other)[0] == 3
+            found = [world.group.error_of(each) for each in (one, other)]
+    error = rebuild_error(found[0] or {})
+    assert isinstance(error, RestartsExhaustedError) and (error.pipeline, error.fields["cause"]) == ("other", DIED)
+    assert found[1] is not None and found[1]["pipeline"] == "dies"
+
+
+def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
+    with private_folder() as folder:
+        one = world.start("dies", folder)
+        assert _waited(one)[0] == 3
+        assert world.group.error_of(one) is None
+
+
+def test_lines_that_are_not_read_wait_and_are_dropped_once_no_thread_reads_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "LINES", 10)
+    with private_folder() as folder:
+        talks = world.start("talks", folder)
+        wait_for(lambda: talks._lines.qsize() == 10, 30, "its first lines wait")
+
+        def fails(line: str) -> None:
+            raise ValueError(line)
+
+        with pytest.raises(ValueError, match="it begins"):
+            talks.wait(fails, folder / RESULT)
+        wait_for(lambda: (folder / "talked").exists(), 30, "it could say all")
+    world.group.kill()
 
 
 def test_a_stream_that_hangs_is_to_blame_for_the_end_of_the_others(world: World) -> None:

@@ -90,6 +90,15 @@ class TestFailed:
         store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene).failure is None, "the newer run is active"
 
+    def test_a_run_that_fails_before_it_stages_tells_why(self, scene: Scene) -> None:
+        store = scene.store
+        scene.stage(run=RUN)
+        store.enter_turn(PIPELINE, LATER_RUN, None)
+        store.record_failure(PIPELINE, LATER_RUN, BROKEN)
+        store.leave_turn(PIPELINE, LATER_RUN)
+        found = judged(scene).failure
+        assert found is not None and found.run_id == LATER_RUN.run_id
+
     def test_a_run_that_was_killed_with_the_turn_has_failed(self, scene: Scene) -> None:
         scene.store.enter_turn(PIPELINE, RUN, None)
         silence(scene)

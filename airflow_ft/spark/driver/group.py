@@ -6,7 +6,8 @@ has a Spark session of its own, so settings, views, functions and queries are ap
 scheduler.
 
 What if ...
-- Spark stops in the process: the process ends, so that the streams restart with another one.
+- a job calls `stop` of Spark: only that job fails.
+- Spark stops in the process in another way: the process ends, so that the streams restart with another one.
 - the process dies: each stream restarts, as after the death of a driver of its own.
 - the process is stopped and continues beside its successor: each stream has an epoch of its own, and is fenced (I5).
 - a job hangs in its own Python code: no thread can be ended, so the process ends (`Stopper`). The other streams restart
@@ -15,20 +16,20 @@ What if ...
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn
-from airflow_ft.protocol.errors import AirflowFtError, StageError
+from airflow_ft.protocol.errors import AirflowFtError, JobError, StageError
 from airflow_ft.spark.attribution import MarkedOutput, current, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
@@ -69,6 +70,7 @@ def main(folder: str, master: str) -> int:
             spark = start_session(master, None)
             _start_callbacks(spark)
             _separate_sessions(spark)
+            _refuse_stops()
         except Exception as error:
             found = error if isinstance(error, AirflowFtError) else as_error(error, "", "", None)
             write(private / RESULT, json.dumps({"error": describe_error(found)}))
@@ -113,6 +115,29 @@ def _separate_sessions(root: SparkSession) -> None:
     rdds.toDF, module._monkey_patch_RDD = to_df, lambda _: None
 
 
+def _refuse_stops() -> None:
+    """Fail the job that stops Spark, which all streams of the process use."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    def refusing(stop: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(stop)
+        def refuse(self: Any) -> None:
+            if current():
+                raise JobError(
+                    "the job stops Spark, which all streams of its group use.",
+                    code="job_stops_spark",
+                    remedy="Remove stop() of the session and of the context from the job.",
+                )
+            stop(self)
+
+        return refuse
+
+    kinds: tuple[Any, ...] = (SparkContext, SparkSession)
+    for kind in kinds:
+        kind.stop = refusing(kind.stop)
+
+
 def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
     members: list[_Member] = []
     buckets: dict[str, str] = {}
@@ -133,12 +158,12 @@ def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
 
 
 def _require_alive(spark: SparkSession) -> None:
-    """Raise StageError when Spark has stopped in this process, such as by a job: no stream could use it again."""
+    """Raise StageError when Spark has stopped in this process: no stream could use it again."""
     if not is_alive(spark):
         raise StageError(
-            "Spark has stopped in the driver of the group: by spark.stop() in a job, or by an error of its own.",
+            "Spark has stopped in the driver of the group.",
             code="driver_ended",
-            remedy="Look for the cause in the task's log, and remove spark.stop() from the jobs. All streams restart.",
+            remedy="Look for the cause in the task's log. All streams restart.",
         )
 
 
@@ -204,7 +229,7 @@ class _Member:
 
     def _stage(self, request: StageRequest, conf: Mapping[str, str]) -> None:
         attempt = self._attempt = Attempt(
-            request, self._folder / RESULT, None, start=partial(self._session, request, conf)
+            request, self._folder / RESULT, None, start=functools.partial(self._session, request, conf)
         )
         try:
             result = attempt.run()

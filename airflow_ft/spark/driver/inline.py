@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+import threading
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -17,13 +18,16 @@ from airflow_ft.spark.attribution import current
 
 MODULE = "airflow_ft_job"
 """The job's `__name__` in the driver; with the pipeline's behind it where several streams share the driver."""
+_LOCK = threading.Lock()
+_lines: dict[str, list[str]] = {}
+"""By file: the lines that were shipped, of all jobs of this process."""
 
 
 def load(job: InlineJob) -> Any:
     """Create and return the function or class, new on each call; raises what its imports raise."""
     from pyspark import cloudpickle
 
-    name = "_".join(filter(None, (MODULE, current().replace("-", "_"))))
+    name = "_".join(filter(None, (MODULE, current())))
     module = ModuleType(name)
     module.__file__ = job.file
     sys.modules[name] = module  # dataclasses and type hints look for it there
@@ -46,10 +50,15 @@ def _compiled(part: Part, job: InlineJob) -> CodeType:
 
 
 def _cache_lines(job: InlineJob) -> None:
-    """Tracebacks show the lines as they were shipped, even if the file has changed, or is not here."""
-    lines: list[str] = []
-    for part in job.parts:
-        text = [f"{line}\n" for line in part.text.splitlines()]
-        lines += ["\n"] * (part.line - 1 + len(text) - len(lines))
-        lines[part.line - 1 : part.line - 1 + len(text)] = text
-    linecache.cache[job.file] = (sum(map(len, lines)), None, lines, job.file)
+    """Tracebacks show the lines as they were shipped, even if the file has changed, or is not here.
+
+    Lines that another job of the same file has brought stay.
+    """
+    with _LOCK:
+        lines = list(_lines.get(job.file, ()))
+        for part in job.parts:
+            text = [f"{line}\n" for line in part.text.splitlines()]
+            lines += ["\n"] * (part.line - 1 + len(text) - len(lines))
+            lines[part.line - 1 : part.line - 1 + len(text)] = text
+        _lines[job.file] = lines
+        linecache.cache[job.file] = (sum(map(len, lines)), None, lines, job.file)

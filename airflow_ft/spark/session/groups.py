@@ -12,13 +12,25 @@ DEFAULTS = {
 }
 SQL = "spark.sql."
 JVM_WIDE = (
-    "spark.sql.extensions",
-    "spark.sql.warehouse.dir",
-    "spark.sql.catalogImplementation",
+    "spark.sql.broadcastExchange.maxThreadThreshold",
     "spark.sql.cache.serializer",
+    "spark.sql.catalog.spark_catalog.defaultDatabase",
+    "spark.sql.catalogImplementation",
+    "spark.sql.codegen.cache.maxEntries",
+    "spark.sql.codegen.comments",
+    "spark.sql.debug",
+    "spark.sql.defaultUrlStreamHandlerFactory.enabled",
+    "spark.sql.event.truncate.length",
+    "spark.sql.extensions",
+    "spark.sql.filesourceTableRelationCacheSize",
     "spark.sql.globalTempDatabase",
     "spark.sql.hive.",
+    "spark.sql.legacy.sessionInitWithConfigDefaults",
+    "spark.sql.metadataCacheTTLSeconds",
     "spark.sql.queryExecutionListeners",
+    "spark.sql.resultQueryStage.maxThreadThreshold",
+    "spark.sql.shuffleExchange.maxThreadThreshold",
+    "spark.sql.sources.disabledJdbcConnProviderList",
     "spark.sql.sources.schemaStringLengthThreshold",
     "spark.sql.streaming.streamingQueryListeners",
     "spark.sql.streaming.stateStore.maintenanceInterval",
@@ -27,9 +39,11 @@ JVM_WIDE = (
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB",
     "spark.sql.streaming.stateStore.rocksdb.writeBufferCacheRatio",
     "spark.sql.streaming.ui.",
+    "spark.sql.subquery.maxThreadThreshold",
     "spark.sql.ui.",
+    "spark.sql.warehouse.dir",
 )
-"""Settings of Spark SQL that a JVM has once; all others belong to a session."""
+"""Settings of Spark SQL that a JVM has once, by their beginnings; all others belong to a session."""
 
 
 def is_of_session(name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -41,6 +40,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
+from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
@@ -216,30 +216,14 @@ def _start(folder: Path, request: StageRequest, session_lease: SessionLease | No
 
 def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:
     """The error of a driver that could not report one itself."""
-    number = -code if code < 0 else code - 128
-    fields: dict[str, Any] = {"exit_code": code}
-    try:
-        name = fields["signal"] = signal.Signals(number).name
-        how = f"was killed by {name}"
-        if driver.killed:
-            how = "was stopped on request"
-        elif number == signal.SIGKILL:
-            how += " (perhaps the machine is out of memory)"
-    except ValueError:
-        how = f"ended with exit code {code} before it reported a result"
     rows = (
         "AT_MOST_ONCE loses unpublished rows"
         if request.starts_from_scratch
         else "The next attempt computes the rows again"
     )
-    return {
-        "type": "StageError",
-        "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),
-        "code": symptoms.code or "driver_ended",
-        "fields": fields,
-        "remedy": symptoms.remedy or f"Look for the cause in the task's log. {rows}.",
-        "pipeline": request.pipeline,
-    }
+    remedy = f"Look for the cause in the task's log. {rows}."
+    found = driver_died("the Spark driver", code, symptoms, remedy, was_killed=driver.killed)
+    return {**found, "pipeline": request.pipeline}
 
 
 def raise_if_fenced(store: PipelineLog, request: StageRequest, error: Exception) -> None:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, LeaseHeldError, TransientError, TurnHeldError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import Event
+from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.attribution import inherited, named_records, working_for
 from airflow_ft.spark.task.stream import stops
 
@@ -149,24 +150,40 @@ def _run_in(detail: Mapping[str, Any]) -> RunKey:
     return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
 
 
-def was_stopped(store: DecisionLog, pipeline: str, run: RunKey, since: datetime | None) -> bool:
-    """Return whether the stream ended on request in this run, since the run began or was cleared."""
+def was_stopped(run: Context[DecisionLog], first_try: int | None) -> Confirmation | None:
+    """Return what the stream has confirmed if it ended on request in this run; None: it did not.
+
+    `first_try`: of the task since its run began or the task was cleared; None: this one. Tries are compared, since the
+    clocks of Airflow and of the decision log may differ.
+    """
+    store, pipeline = run.store, run.pipeline
     try:
-        row, turn = store.run(pipeline, run), store.pipeline(pipeline).turn
+        row, turn = store.run(pipeline, run.run), store.pipeline(pipeline).turn
     except KeyError:
-        return False
-    if since is None or row is None or not row.staged or turn == run:
-        return False
-    if row.stage_began is None or row.stage_began <= since:
-        return False
-    return not store.unsettled(pipeline) and not stops(store, pipeline)  # one may be unanswered
+        return None
+    if first_try is None or row is None or not row.staged or turn == run.run:
+        return None
+    if not any(_is_of(event, row.epoch, run.worker.task, first_try) for event in store.events(pipeline, 0, _EVENTS)):
+        return None
+    if store.unsettled(pipeline) or stops(store, pipeline):  # one may be unanswered
+        return None
+    latest = store.latest_confirmed(pipeline)
+    return Confirmation(store.counted(pipeline, run.run), latest.number if latest else 0)
 
 
-def given_up(store: DecisionLog, pipeline: str, run: RunKey, task_id: str, since: datetime | None) -> Failure | None:
-    """Return why the stream failed for good in this run, since the run began or was cleared; None: it did not."""
+def _is_of(event: Event, epoch: int, task: str, first_try: int) -> bool:
+    """Return whether a try of the task since `first_try` has taken the epoch."""
+    if event.kind != "EPOCH" or event.detail.get("epoch") != epoch:
+        return False
+    return event.detail.get("task") == task and bool(event.detail["try"] >= first_try)
+
+
+def given_up(store: DecisionLog, pipeline: str, run: RunKey, task_id: str, first_try: int | None) -> Failure | None:
+    """Return why the stream failed for good in this run; None: it did not. `first_try`: see `was_stopped`."""
     with suppress(KeyError):
-        found: Any = store.overview(pipeline).failure
-        mine = found is not None and (found.dag_id, found.run_id, found.map_index, found.task_id)
-        if mine == (run.dag_id, run.run_id, run.map_index, task_id) and since is not None:
-            return found if found.at > 1e6 * since.timestamp() else None
+        found = store.overview(pipeline).failure
+        if found is None or first_try is None or found.try_number < first_try:
+            return None
+        mine = (found.dag_id, found.run_id, found.map_index, found.task_id)
+        return found if mine == (run.dag_id, run.run_id, run.map_index, task_id) else None
     return None

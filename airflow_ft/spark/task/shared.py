@@ -2,6 +2,9 @@
 
 For each stream the process looks like a driver of its own (`SharedStream`): `stage` and `run_stage` work with it as
 with a `Driver`. When it dies, all streams learn that, and the first of them that restarts starts another one.
+
+No stream counts a death whose cause is unknown: one stream could use up the restarts of all. The group counts it, by a
+strategy of its own. If only one stream ran, it counts its driver's death itself.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.clients.buckets import is_bucket
-from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.errors import StageError, TransientError
+from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy, given_up, wait_after
 from airflow_ft.spark.attribution import unmarked, working_for
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
 from airflow_ft.spark.process import TERM_SECONDS, Driver
+from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
 from airflow_ft.spark.session.submit import (
@@ -38,13 +44,22 @@ from airflow_ft.spark.session.submit import (
     submit,
     write_main,
 )
+from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
 
 log = logging.getLogger(__name__)
 
+_REMEDY = "Look for the cause in the task's log. All streams restart, and the next attempts compute the rows again."
 ENDED_BY_OTHER = "driver_ended_by_other"
 """Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
+DIED = "group_driver_died"
+"""Code of the StageError of all streams whose driver has died for an unknown reason, which the group counts."""
+WAIT = "restart_in"
+"""Field of that error: the seconds until the streams restart."""
+LINES = 10_000
+"""Most lines of a stream that wait for its thread. Then the driver's output waits, as that of a driver of its own."""
+_ROOM_SECONDS = 0.5
 KILL_SECONDS = 45.0
 """How long a stream may take to end at once. Then the whole driver is killed."""
 
@@ -55,8 +70,8 @@ class SharedStream(Driver):
     def __init__(self, host: SharedDriver, process: Driver, folder: Path, pipeline: str) -> None:
         self.pid, self.killed, self.pipeline = process.pid, False, pipeline
         self._host, self.process, self.folder = host, process, folder
-        self.lines: queue.SimpleQueue[str | int] = queue.SimpleQueue()
-        """What the stream says, and at last the exit code."""
+        self._lines: queue.SimpleQueue[str | int] = queue.SimpleQueue()  # at last the exit code
+        self._room, self._left = threading.Semaphore(LINES), False
         self._over = threading.Event()
 
     def end(self, *, drain: bool = False) -> None:
@@ -77,17 +92,26 @@ class SharedStream(Driver):
     def wait(self, log: Callable[[str], None], result: Path) -> int:
         """Hand each line of the stream to `log`, and return the exit code."""
         try:
-            while not isinstance(line := self.lines.get(), int):
+            while not isinstance(line := self._lines.get(), int):
+                self._room.release()
                 log(line)
             return line
         except BaseException:
+            self._left = True
             self.kill(0)
             raise
+
+    def said(self, line: str) -> None:
+        """The stream has said this. Waits while `LINES` lines wait; drops the line if no thread reads them any more."""
+        while not self._left:
+            if self._room.acquire(timeout=_ROOM_SECONDS):
+                self._lines.put(line)
+                return
 
     def over(self, code: int) -> None:
         """The stream has ended, or its driver."""
         self._over.set()
-        self.lines.put(code)
+        self._lines.put(code)
 
     def _require_end(self) -> None:
         if not self._over.wait(KILL_SECONDS):
@@ -101,6 +125,7 @@ class SharedDriver:
 
     Args:
         name: of the group, for Spark's name of the application.
+        restart: counts the deaths of drivers whose cause is unknown.
         sources, wal_roots: of all its streams, for the jars that they need.
         on_line: receives what the driver says for no stream, without secrets.
         on_start: receives each process.
@@ -110,12 +135,14 @@ class SharedDriver:
         self,
         name: str,
         *,
+        restart: RestartStrategy | None = None,
         sources: Iterable[Mapping[str, Any]] = (),
         wal_roots: Iterable[str] = (),
         on_line: Callable[[str], None],
         on_start: Callable[[Driver], None] = lambda _: None,
     ) -> None:
         self._name, self._on_line, self._on_start = name, on_line, on_start
+        self._restarts = (restart or ExponentialDelay()).begin(time.monotonic())
         self._sources = {str(number): source for number, source in enumerate(sources)}
         self._roots = list(wal_roots)
         self._lock, self._fetching = threading.Lock(), threading.Lock()
@@ -259,21 +286,40 @@ class SharedDriver:
                 each.over(0)
             return
         for each in streams:
-            each.lines.put(text)
+            each.said(text)
 
     def _ended(self, process: Driver, folder: Path, code: int) -> None:
         with self._lock:
+            error: Any = None
             with suppress(OSError, ValueError):
-                if error := json.loads((folder / RESULT).read_text()).get("error"):
-                    self._errors[process.pid] = error
+                error = json.loads((folder / RESULT).read_text()).get("error")
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
-            self._blamed.setdefault(process.pid, []).extend(failed)
+            blamed = self._blamed.setdefault(process.pid, [])
+            blamed.extend(failed)
+            if not blamed and len(streams) > 1 and not self._closed:
+                error = self._counted(error or driver_died("the driver of the group", code, self.symptoms, _REMEDY))
+            if error:
+                self._errors[process.pid] = error
             self._streams = [each for each in self._streams if each not in streams]
             if self._process is process:
                 self._process = None
         for each in streams:
             each.over(code)
+
+    def _counted(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the error of all streams for a death that the group has counted; a terminal error as it is."""
+        error = rebuild_error(found)
+        if not isinstance(error, TransientError):
+            return found
+        died = StageError(error.what, code=DIED, remedy=error.remedy, reason=error.code, **error.fields)
+        wait = wait_after(died, self._restarts, "the driver of the group")
+        if wait is None:
+            last = given_up(died, self._restarts.strategy)
+            last.remedy += " To restart longer, give StreamGroupOperator another restart=."
+            return describe_error(last)
+        died.fields[WAIT] = wait
+        return describe_error(died)
 
     def _require_equal(self, request: StageRequest, conf: Mapping[str, str]) -> None:
         """Streams are compared when the DAG is parsed; connections and the configuration may say more."""

@@ -48,7 +48,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
-from airflow_ft.spark.task.shared import ENDED_BY_OTHER, SharedDriver
+from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver
 from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 from airflow_ft.spark.task.standby import Standby
 
@@ -144,10 +144,10 @@ def stream_step(
                 if stopping.killed:
                     log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
                     return False
-                if error.code == ENDED_BY_OTHER:
+                if error.code in (ENDED_BY_OTHER, DIED):
                     log.warning("%s", error)
                     log.warning("the stream restarts, and does not count it")
-                    stopping.wait(_LOOK_SECONDS)
+                    stopping.wait(error.fields.get(WAIT, _LOOK_SECONDS))
                     continue
                 if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end
                     log.warning("%s", error)

@@ -13,6 +13,7 @@ from airflow_ft.protocol.errors import JobError
 from airflow_ft.spark.attribution import inherited, working_for
 from airflow_ft.spark.driver.own_queries import refusing_queries
 from airflow_ft.spark.driver.rowless import LooksAtRowsError, no_actions
+from airflow_ft.spark.session.groups import is_of_session
 from airflow_ft.spark.state.files import sizes, upload_own
 
 pytestmark = [pytest.mark.sampled, pytest.mark.spark, pytest.mark.slow]
@@ -85,3 +86,37 @@ def test_a_guard_of_one_stream_leaves_the_others_alone(spark: SparkSession, tmp_
     assert found == [3] and frame.count() == 1
     with working_for("mine"), pytest.raises(JobError), refusing_queries("job", "transform", any_thread=True):
         spark.readStream.format("rate").load().writeStream.format("noop").start()
+
+
+def test_the_split_of_one_stream_does_not_wait_for_that_of_another(spark: SparkSession) -> None:
+    """A hanging one would delay the start of all others."""
+    frame = spark.range(1)
+    refused, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with working_for("other"), no_actions(type(frame)):
+            refused.set()
+            assert ended.wait(60)
+            with pytest.raises(LooksAtRowsError):
+                frame.count()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert refused.wait(60)
+    with working_for("mine"):
+        with no_actions(type(frame)), pytest.raises(LooksAtRowsError):
+            frame.count()
+        assert frame.count() == 1
+    ended.set()
+    thread.join()
+    assert not isinstance(vars(type(frame)).get("count"), property)
+
+
+def test_settings_that_spark_has_once_in_a_jvm_are_known(spark: SparkSession) -> None:
+    """Without them two streams would set them to different values, and one would be refused when it starts."""
+    module: Any = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.internal.SQLConf$")  # type: ignore[union-attr]
+    entries: Any = module.getField("MODULE$").get(None)
+    keys = [entry.key() for entry in entries.getConfigEntries().toArray()]
+    static = {key for key in keys if entries.isStaticConfigKey(key)}
+    assert "spark.sql.codegen.cache.maxEntries" in static
+    assert [key for key in sorted(static) if is_of_session(key)] == []

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_ft.protocol.errors import AirflowFtError, JobError
+from airflow_ft.spark.attribution import working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.inline import load
 from airflow_ft.spark.driver.job import Job
@@ -124,3 +125,31 @@ def test_types_and_dataclasses_are_what_they_are_in_the_file(tmp_path: Path) -> 
     assert [kind.__name__ for kind in hints.values()] == ["Decimal", "Decimal"] and n == 5
     postponed = load(replace(job, postponed=True))
     assert set(postponed.__annotations__.values()) == {"Decimal", "'Decimal'"}
+
+
+TWO = """
+@ft.job
+def one(spark, sources):
+    raise ValueError("of one")
+
+
+@ft.job
+def other(spark, sources):
+    raise ValueError("of other")
+"""
+
+
+def test_two_jobs_of_a_file_have_modules_of_their_own_and_both_have_their_lines(tmp_path: Path) -> None:
+    """As streams of a group, in one process."""
+    path = tmp_path / "orders.py"
+    jobs = [job_of(path, TWO, name) for name in ("one", "other")]
+    path.unlink()
+    loaded = []
+    for pipeline, job in zip(("a-b", "a_b"), jobs, strict=True):
+        with working_for(pipeline):
+            loaded.append(load(job))
+    assert len({function.__module__ for function in loaded}) == 2
+    for function, line in zip(loaded, ("of one", "of other"), strict=True):
+        with pytest.raises(ValueError, match=line) as raised:
+            function(None, None)
+        assert f'raise ValueError("{line}")' in "".join(traceback.format_exception(raised.value))
