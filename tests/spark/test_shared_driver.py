@@ -131,7 +131,7 @@ def test_lines_that_are_not_read_wait_and_are_dropped_once_no_thread_reads_them(
         def fails(line: str) -> None:
             raise ValueError(line)
 
-        with pytest.raises(ValueError, match="it begins"):
+        with pytest.raises(ValueError):
             talks.wait(fails, folder / RESULT)
         wait_for(lambda: (folder / "talked").exists(), 30, "it could say all")
     world.group.kill()
