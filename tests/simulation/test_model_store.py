@@ -14,6 +14,7 @@ from tests.simulation.adapters import Running
 from tests.simulation.explore import play, rolling
 from tests.simulation.kernel import Line
 from tests.simulation.mysql_state import Connection
+from tests.simulation.prepared_server import Session
 from tests.simulation.scenarios import ALL
 from tests.simulation.world import Scenario
 
@@ -28,6 +29,8 @@ def plain(value: object) -> object:
         return "a time"
     if isinstance(value, Connection):
         return value.id
+    if isinstance(value, Session):
+        return value.label
     if isinstance(value, Event):
         return value.number  # the model keeps no words
     if is_dataclass(value) and not isinstance(value, type):
