@@ -110,7 +110,7 @@ class Query:
         self._held = states(location)
         self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
-        self._ending = self._has_more = self._looked_at_state = False
+        self._ending = self._refused = self._has_more = self._looked_at_state = False
         self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
@@ -221,7 +221,7 @@ class Query:
     @contextmanager
     def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:
         self._queries += 1
-        self._ending, self._stopper.query = False, None
+        self._ending, self._refused, self._stopper.query = False, False, None
         query = (
             self._frame.writeStream.foreachBatch(bound(partial(on_batch, self._queries)))
             .outputMode(self._job.output_mode)
@@ -250,10 +250,15 @@ class Query:
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until everything that the query has begun is published; raises its error if it failed.
 
-        For a moment after the end of a micro-batch a failed query shows no error yet.
+        For a moment after the end of a micro-batch a failed query shows no error yet. `_Ended` is no error: Spark has
+        committed the micro-batches before it.
         """
         while not self.publisher.settled(_LOOK_SECONDS):
-            _has_ended(query)
+            try:
+                _has_ended(query)
+            except Exception:
+                if not self._refused:
+                    raise
 
     def _on_batch(self, of_query: int, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -261,7 +266,10 @@ class Query:
                 self.publisher.settle()
                 self._state.report_if_due(self.publisher.last_batch, self.publisher.last_number)
                 self._capacity.take(lambda: self._ending, self.publisher.carry)
-                if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
+                if of_query != self._queries:  # a call that comes late, when its query has ended
+                    raise _Ended
+                if self._ending:
+                    self._refused = True
                     raise _Ended
                 self._compute(batch, batch_id)
         except _Ended:

@@ -1,0 +1,69 @@
+"""A query that is ended: what it has begun is published, and a micro-batch that begins meanwhile is no failure."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_ft.spark.driver.query import Query, _Ended
+
+
+class SparksQuery:
+    """Fails as soon as a micro-batch has raised, as Spark's does."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.stopped = False
+
+    def awaitTermination(self, seconds: float | None = None) -> bool:
+        if self.error is not None:
+            raise self.error
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def ending(during: Any) -> tuple[Query, SparksQuery]:
+    """A query whose last micro-batch is published in the third look; `during` happens in the first."""
+    made, sparks = object.__new__(Query), SparksQuery()
+    looks = iter((True, False, False))
+
+    def settled(_: float) -> bool:
+        first = next(looks, None)
+        if first:
+            during(made, sparks)
+        return first is None
+
+    made.publisher = SimpleNamespace(settled=settled, settle=lambda: None, last_batch=6, last_number=1, carry=None)  # type: ignore[assignment]
+    made._state = SimpleNamespace(report_if_due=lambda *_: None)  # type: ignore[assignment]
+    made._capacity = SimpleNamespace(take=lambda *_: None)  # type: ignore[assignment]
+    made._busy, made._queries, made._refused, made._ending = threading.Lock(), 1, False, False
+    return made, sparks
+
+
+def test_a_micro_batch_that_begins_meanwhile_is_no_failure() -> None:
+    def begins(made: Query, sparks: SparksQuery) -> None:
+        try:
+            made._on_batch(1, None, 7)  # type: ignore[arg-type]
+        except _Ended as error:
+            sparks.error = error
+
+    made, sparks = ending(begins)
+    made._end(sparks)  # type: ignore[arg-type]
+    assert isinstance(sparks.error, _Ended) and sparks.stopped
+
+
+def test_a_failure_of_the_query_itself_is_raised() -> None:
+    def fails(made: Query, sparks: SparksQuery) -> None:
+        with suppress(_Ended):
+            made._on_batch(0, None, 7)  # type: ignore[arg-type]
+        sparks.error = ValueError("of Spark")
+
+    made, sparks = ending(fails)
+    with pytest.raises(ValueError):
+        made._end(sparks)  # type: ignore[arg-type]
