@@ -94,6 +94,7 @@ def test_a_stream_starts_from_a_savepoint_beside_the_stream_from_which_it_was_ta
     folder = group.folder / "savepoints"
     with group.task(b=totals("b")) as process:
         group.deliver(*NAMES)
+        group.until(lambda: group.store.latest_confirmed(group.pipelines["b"]))
         uri, taken = take(group.store, group.pipelines["b"], str(folder), "a test")
         verify(uri, taken)
         outcome = group.answer("b", group.ask("b", savepoint=str(folder)))
