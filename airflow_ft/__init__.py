@@ -173,8 +173,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
-    from difflib import get_close_matches
+    meant = ""
+    if not name.startswith("_"):  # those are asked for by programs
+        from difflib import get_close_matches
 
-    close = get_close_matches(name, __all__, 1)
-    meant = f". Did you mean {close[0]!r}?" if close and not name.startswith("_") else ""
+        meant = "".join(f". Did you mean {close!r}?" for close in get_close_matches(name, __all__, 1))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")

@@ -1,4 +1,6 @@
-"""Answers of the page's API on pipelines and checkpoints. OpenAPI describes them, and the page's scripts obey that.
+"""Answers of the page's API on pipelines and checkpoints. OpenAPI describes them.
+
+The page's scripts are checked against OpenAPI.
 
 Times are texts in ISO 8601, durations are seconds, sizes bytes. What is not known is "", 0, -1 or null.
 """

@@ -16,7 +16,7 @@ from airflow_ft.spark.savepoints.metadata import Savepoint, of_pipeline, read_me
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
 
-from . import state_answers as answers
+from . import state_answers
 from .access import configured, seen, visible_dags
 from .handles import turn
 from .refused import RefusedError
@@ -32,7 +32,7 @@ router = conditional()
 
 
 @router.get("/pipelines/{name}/savepoints")
-def savepoints(name: str, user: GetUserDep) -> answers.Savepoints:
+def savepoints(name: str, user: GetUserDep) -> state_answers.Savepoints:
     """A pipeline's savepoints, newest first; then what is unfinished or damaged."""
     with seen(name, visible_dags(user)) as (store, _), turn():
         folder = _folder(store, name)
@@ -52,7 +52,7 @@ def savepoints(name: str, user: GetUserDep) -> answers.Savepoints:
 
 
 @router.get("/pipelines/{name}/savepoints/{folder}")
-def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhole:
+def savepoint(name: str, folder: str, user: GetUserDep) -> state_answers.SavepointWhole:
     """Describe a savepoint. Compares names and sizes of its files, not their contents."""
     with seen(name, visible_dags(user)) as (store, _), turn():
         parent = _folder(store, name)
@@ -84,12 +84,12 @@ def _folder(store: QueryLog, name: str) -> str:
     return folder
 
 
-def _damaged(folder: str, name: str, why: Exception) -> answers.SavepointDamaged:
+def _damaged(folder: str, name: str, why: Exception) -> state_answers.SavepointDamaged:
     text = str(why) if isinstance(why, AirflowFtError) else f"the API server cannot read it: {why}"
     return {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": text, "readable": False}
 
 
-def _row(folder: str, name: str, metadata: Savepoint, problem: str = "") -> answers.Savepoint:
+def _row(folder: str, name: str, metadata: Savepoint, problem: str = "") -> state_answers.Savepoint:
     return {
         "name": name,
         "uri": filesystem(folder).uri(folder, name),
@@ -103,7 +103,7 @@ def _row(folder: str, name: str, metadata: Savepoint, problem: str = "") -> answ
     }
 
 
-def _whole(row: answers.Savepoint, metadata: Savepoint) -> answers.SavepointWhole:
+def _whole(row: state_answers.Savepoint, metadata: Savepoint) -> state_answers.SavepointWhole:
     return {
         **row,
         "installation": metadata.installation,

@@ -16,7 +16,7 @@ from airflow_ft.protocol.lookup import retained
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.wal.filesystem import filesystem
 
-from . import state_answers as answers
+from . import state_answers
 from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
 from .refused import RefusedError
@@ -41,7 +41,7 @@ handles = Handles()
 
 
 @router.get("/pipelines/{name}/state")
-def operators(name: str, user: GetUserDep, at: Number | None = None) -> answers.Operators:
+def operators(name: str, user: GetUserDep, at: Number | None = None) -> state_answers.Operators:
     """The operators that have state, with the columns of its keys and values; as of which checkpoint."""
     with seen(name, visible_dags(user)) as (store, dags), turn():
         number, found = _ask(store, name, at, lambda handle: [_operator(handle, each) for each in handle.operators()])
@@ -54,7 +54,7 @@ def operators(name: str, user: GetUserDep, at: Number | None = None) -> answers.
 
 
 # The key goes in the body: a URL is written into the logs of servers on the way.
-@router.post("/pipelines/{name}/state", responses={200: {"model": answers.LookedUp}})
+@router.post("/pipelines/{name}/state", responses={200: {"model": state_answers.LookedUp}})
 def look_up(
     name: str,
     user: GetUserDep,
@@ -145,8 +145,8 @@ def _position(store: DecisionLog, name: str, at: int | None) -> Position:
     return found
 
 
-def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:
-    row: answers.StatefulOperator = {
+def _operator(handle: State, operator: Operator) -> state_answers.StatefulOperator:
+    row: state_answers.StatefulOperator = {
         "id": operator.id,
         "name": operator.name,
         "uid": operator.uid,
@@ -162,7 +162,7 @@ def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:
     return row
 
 
-def _table(table: Table) -> answers.State:
+def _table(table: Table) -> state_answers.State:
     from airflow_ft.state.rows import kind_text
     from airflow_ft.state.texts import example
 
@@ -175,7 +175,7 @@ def _table(table: Table) -> answers.State:
     }
 
 
-def _state(table: Table, entries: tuple[Entry, ...]) -> answers.Found:
+def _state(table: Table, entries: tuple[Entry, ...]) -> state_answers.Found:
     return {
         "name": table.name,
         "kind": table.shape.value,

@@ -10,7 +10,7 @@ from pathlib import Path
 TOOLS = Path(__file__).parents[1] / "tools"
 
 PYTHON = """#!/usr/bin/env bash
-# Stands for an interpreter: knows its own path, and installs uv slowly, only where nothing is yet.
+# Replaces Python: prints its own path, and installs uv slowly into a folder that must not exist.
 case "$*" in
   -c*) echo "$0" ;;
   *"pip install"*)

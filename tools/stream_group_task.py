@@ -1,6 +1,6 @@
 """A process that runs a group of streams, as `StreamGroupOperator` does: `python -m tools.stream_group_task`.
 
-Standard input: the JSON of a list of `tools.stream_task.Stream`, and of the restart strategy of their driver.
+Standard input: the JSON of a list of `tools.stream_task.Stream`, and the restart strategy of their driver.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tools.stream_task import Stream, say, start_module
 def start_group(
     streams: Sequence[Stream], log: Path, restart: Mapping[str, Any] | None = None
 ) -> subprocess.Popen[str]:
-    """The process of one try of all of them, which writes into `log`. `restart`: None: as the operator."""
+    """The process of one try of all of them, which writes into `log`. Without `restart`: the operator's default."""
     given = {"streams": [asdict(each) for each in streams], "restart": restart}
     return start_module("tools.stream_group_task", json.dumps(given), log)
 
@@ -74,8 +74,8 @@ def run_group(streams: Sequence[Stream], restart: RestartStrategy | None = None)
 def main() -> int:
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     given = json.load(sys.stdin)
-    restart = given["restart"] and RestartStrategy.from_json(given["restart"])
-    return min(1, run_group([Stream(**each) for each in given["streams"]], restart or None))
+    restart = RestartStrategy.from_json(given["restart"]) if given["restart"] else None
+    return min(1, run_group([Stream(**each) for each in given["streams"]], restart))
 
 
 if __name__ == "__main__":

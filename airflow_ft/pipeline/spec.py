@@ -252,8 +252,8 @@ class PipelineSpec:
         object.__setattr__(self, "from_savepoint", FromSavepoint.of(self.from_savepoint))
         if self.savepoint is not None and self.is_rendered and self.config.mode is CheckpointingMode.AT_MOST_ONCE:
             what = f"mode {self.config.mode} reads only new records, so it cannot start from a savepoint."
-            both, remedy = ["from_savepoint", "mode"], "Leave out from_savepoint or mode."
-            raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=both)
+            given, remedy = ["from_savepoint", "mode"], "Leave out from_savepoint or mode."
+            raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=given)
 
     def _check_dry_run(self) -> None:
         for name in ("dry_run", "rewind"):

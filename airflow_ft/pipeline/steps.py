@@ -106,10 +106,16 @@ def _require_beginnings(pipeline: str, sources: Mapping[str, Source]) -> None:
     """Raise ConfigurationError if a source would not be read again, but from its current end or a group's offsets."""
     for name, source in sources.items():
         if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
-            what = f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would skip records."
+            what = f"source {name!r} starts at {start!r}, so a full refresh would read nothing again and may skip rows."
             remedy = f'Give starting_offsets="earliest", a time or offsets for source {name!r}.'
-            code = "full_refresh_impossible"
-            raise ConfigurationError(what, code=code, remedy=remedy, pipeline=pipeline, source=name, value=start)
+            raise ConfigurationError(
+                what,
+                code="full_refresh_impossible",
+                remedy=remedy,
+                pipeline=pipeline,
+                source=name,
+                value=start,
+            )
 
 
 def stage(
@@ -378,8 +384,9 @@ def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
         log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
-        if (of := confirmed.recovered).count:
-            log.info("of these, earlier runs computed: checkpoints %s (%s rows)", of, f"{confirmed.recovered_rows:,}")
+        if confirmed.recovered.count:
+            rows = f"{confirmed.recovered_rows:,}"
+            log.info("of these, earlier runs computed: checkpoints %s (%s rows)", confirmed.recovered, rows)
     else:
         log.info(
             "no rows are counted in this run: it computed none, or another run counts them; the newest confirmed"

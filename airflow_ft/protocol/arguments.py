@@ -275,7 +275,8 @@ def check_key(argument: str, name: object, *, of: str = "") -> None:
     """
     check_type(f"a name in {argument}", name, str, f"Give text as each name in {argument}.", of=of)
     if is_template(name):
-        why, remedy = ". Airflow renders the values of a dictionary, and not its names", "Use Jinja only in the value."
+        why = ". Airflow renders the values of a dictionary, and not its names"
+        remedy = "Write the name itself. Use Jinja only in the value."
         raise wrong(f"a name in {argument}", shown(name), remedy, code="template_not_rendered", of=of, why=why)
 
 

@@ -56,8 +56,8 @@ def _problems(columns: str) -> Iterator[tuple[str, str, str, str]]:
             yield from _of_type(found[2], found[1].strip("`"))
         elif not part.strip():
             yield "a comma has no column before or after it", "", "", "Remove the comma."
-        elif re.fullmatch(r"\s*\w+\s*", part):
-            yield "it has no type", part.strip(), "", f"Write the name, a space and the type: {part.strip()} bigint."
+        elif re.fullmatch(r"\w+", name := part.strip()):
+            yield "the column has no type", name, "", f"Write the name, a space and the type: {name} bigint."
 
 
 def _of_type(text: str, column: str) -> Iterator[tuple[str, str, str, str]]:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -163,20 +164,26 @@ class InlineJob:
 
         Check only the statements before the first branch or loop: a job may serve several pipelines.
         """
+        for name in _read_at_once(self._entry()):
+            if name not in sources:
+                raise ConfigurationError(
+                    f"the job {self.reference} asks for source {name!r}, which the pipeline does not declare. Declared:"
+                    f" {', '.join(sources)}.",
+                    code="source_unknown",
+                    remedy=f"Correct the name in the job, or add {name!r} to sources={{...}}.",
+                    source=name,
+                    declared=sorted(sources),
+                )
+
+    def _entry(self) -> tuple[ast.FunctionDef, int] | None:
+        """Return the function that gets the sources, and the place of that parameter; None: the source lacks it."""
         for node in _statements(self.parts[-1].text) if self.parts else ():
-            found = [node, *getattr(node, "body", ())] if isinstance(node, ast.ClassDef) else [node]
-            for each in found:
-                if isinstance(each, ast.FunctionDef) and each.name == ("transform" if len(found) > 1 else self.name):
-                    for name in _read_at_once(each, 2 if isinstance(node, ast.ClassDef) else 1):
-                        if name not in sources:
-                            raise ConfigurationError(
-                                f"the job {self.reference} asks for source {name!r}, which the pipeline does not"
-                                f" declare. Declared: {', '.join(sources)}.",
-                                code="source_unknown",
-                                remedy=f"Correct the name in the job, or add {name!r} to sources={{...}}.",
-                                source=name,
-                                declared=sorted(sources),
-                            )
+            if isinstance(node, ast.FunctionDef) and node.name == self.name:
+                return node, 1
+            for each in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(each, ast.FunctionDef) and each.name == "transform" and not each.decorator_list:
+                    return each, 2
+        return None
 
     def __str__(self) -> str:
         """Return the text that Airflow shows and uses to detect a new version of a DAG."""
@@ -194,6 +201,7 @@ class InlineJob:
         return cls(**{**data, "parts": tuple(Part(**part) for part in data["parts"])})
 
 
+@lru_cache(64)  # each check looks at them
 def _statements(text: str) -> list[ast.stmt]:
     if not text[:1].isspace():
         return ast.parse(text).body
@@ -202,10 +210,13 @@ def _statements(text: str) -> list[ast.stmt]:
     return block.body
 
 
-def _read_at_once(function: ast.FunctionDef, at: int) -> Iterator[str]:
-    """Yield the sources that a job reads before its first branch; `at`: which of its parameters holds them."""
+def _read_at_once(entry: tuple[ast.FunctionDef, int] | None) -> Iterator[str]:
+    """Yield the sources that a job (`_entry`) reads before its first branch."""
+    if entry is None:
+        return
+    function, at = entry
     parameters = [*function.args.posonlyargs, *function.args.args]
-    if (function.decorator_list and at == 2) or len(parameters) <= at:
+    if len(parameters) <= at:
         return
     sources = parameters[at].arg
     for statement in function.body:

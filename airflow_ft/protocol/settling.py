@@ -198,17 +198,17 @@ class Settling(Acting):
 
     def _way_out(self, checkpoint: Checkpoint, first: Checkpoint) -> tuple[type[HeuristicCommitError], str]:
         """Return error and remedy for rows that were committed by hand. An abort marker leaves only their deletion."""
-        delete = f"elete the visible rows as described above, then run `airflow ft resume {self._pipeline}`"
+        delete = f"the visible rows as described above, then run `airflow ft resume {self._pipeline}`"
         if (holder := self._tombstoned_at(first)) is not None:
             return (
                 AbortedHeuristicCommitError,
-                f"D{delete}. Checkpoint {first.number} can no longer be delivered, because {holder} has its abort"
-                " marker. A later checkpoint delivers its rows, or they are computed again.",
+                f"Delete {delete}. Checkpoint {first.number} can no longer be delivered, because {holder} has its"
+                " abort marker. A later checkpoint delivers its rows, or they are computed again.",
             )
         return (
             HeuristicCommitError,
             f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it delivers the"
-            f" rest, so that all sinks have the rows. Or d{delete}.",
+            f" rest, so that all sinks have the rows. Or delete {delete}.",
         )
 
     def _tombstoned_at(self, checkpoint: Checkpoint) -> str | None:

@@ -60,6 +60,11 @@ def by_target(
     return sent
 
 
+def once(sent: Iterable[Sent]) -> list[Delivered]:
+    """Return the deliveries, each once."""
+    return list({each.plan.number: each for each, _ in sent}.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Rows of one file of the log that the sink lacks; `samples` are some of them, shortened."""
@@ -148,7 +153,7 @@ class Target:
     @property
     def delivered(self) -> list[Delivered]:
         """Return the deliveries, each once."""
-        return list({each.plan.number: each for each, _ in self.sent}.values())
+        return once(self.sent)
 
     @property
     def plan(self) -> ParticipantPlan:
@@ -166,8 +171,7 @@ def targets(
 ) -> Iterator[Target]:
     """Yield each target, with an empty report; `target` names it by a sink's settings."""
     for name, sent in by_target(delivered, participant, target).items():
-        into = list({each.plan.number: each for each, _ in sent}.values())
-        yield Target(sent, SinkReport.begun(participant, (sink for _, sink in sent), name, into))
+        yield Target(sent, SinkReport.begun(participant, (sink for _, sink in sent), name, once(sent)))
 
 
 Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]]

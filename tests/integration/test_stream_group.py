@@ -30,6 +30,7 @@ from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
+from tests.waiting import wait_for
 from tools.servers import Database, Kafka
 from tools.stream_group_task import start_group
 from tools.stream_task import Stream, newest_driver
@@ -160,10 +161,7 @@ class Group:
 
     def answer(self, name: str, request: int) -> str:
         """Waits for the answer to a request."""
-        deadline = time.monotonic() + 120
-        while not (outcome := self.store.request(self.pipelines[name], request).outcome):
-            assert time.monotonic() < deadline, self.log()[-10_000:]
-            time.sleep(0.05)
+        outcome: str = wait_for(lambda: self.store.request(self.pipelines[name], request).outcome, 120, "the answer")
         return outcome
 
     def stop(self, *names: str) -> None:

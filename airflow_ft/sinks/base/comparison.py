@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, once, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.base.sql_ledger import DbApi
 from airflow_ft.sinks.multiset import Multiset
@@ -61,8 +61,7 @@ def compare_tables(
             yield list(values(batch))
 
     def report(name: str, sent: Sequence[Sent]) -> SinkReport:
-        into = list({each.plan.number: each for each, _ in sent}.values())
-        begun = SinkReport.begun(plan.name, (sink for _, sink in sent), name, into)
+        begun = SinkReport.begun(plan.name, (sink for _, sink in sent), name, once(sent))
         readers = log.readers(sent)
         written = {tuple(fold(field.name) for field in reader.schema(sink)) for _, sink, reader in readers} - {()}
         if not written:  # the job has returned nothing at all for it, so it need not have a table

@@ -14,7 +14,7 @@ The text is exact: it reads back as the same value, and is the same in every sin
 | timestamp without zone | "2024-02-29T12:00:00.000000" |
 | time | "12:00:00.000000" |
 | list, struct | array, object; nested nulls are null |
-| map | object in the map's order; keys that are no strings as the string of their text; a key twice is refused |
+| map | object in the map's order; keys that are no strings as the string of their text; a repeated key is refused |
 | null | null |
 """
 
@@ -120,7 +120,7 @@ def beyond_years(column: pa.Array) -> pa.Array:
 
 
 def repeated_keys(column: pa.Array) -> pa.Array:
-    """Return which values are, or hold, a map with a key twice, as files may: readers of JSON keep one of the two."""
+    """Return which values are, or hold, a map with a repeated key, of which readers of JSON keep one value."""
     return flags(_repeating(column))
 
 
@@ -128,7 +128,7 @@ def without_text(column: pa.Array) -> Iterator[tuple[_Found, str]]:
     """Yield which values have no text, with the reason."""
     yield booleans(not_finite(column)), "is NaN or infinity"
     yield booleans(beyond_years(column)), "is outside of the years 1 to 9999"
-    yield booleans(repeated_keys(column)), "has a map with a key twice"
+    yield booleans(repeated_keys(column)), "has a map with a repeated key"
 
 
 def _is_not_finite(column: pa.Array) -> _Found:
@@ -208,7 +208,7 @@ def encode(column: pa.Array, null: str | None = "null") -> pa.Array:
     """The JSON text of each value: a large_string array of the same length, with `null` for null.
 
     Raises:
-        NotJsonError: NaN, infinity, a year without four digits, a map's key twice, or text that is not UTF-8.
+        NotJsonError: NaN, infinity, a year without four digits, a map with a repeated key, or text that is not UTF-8.
     """
     return _filled(*_parts(column), null)
 
@@ -261,7 +261,7 @@ def _encode_nested(column: pa.Array) -> pa.Array:
     if types.is_map(kind):
         if pc.any(repeated_keys(column)).as_py():
             raise NotJsonError(
-                "a map has a key twice, of which readers of JSON keep one.",
+                "a map has a repeated key, of which readers of JSON keep one value.",
                 remedy="Correct the source. In the job, `map_entries(column)` has all pairs as an array.",
                 found="key",
             )

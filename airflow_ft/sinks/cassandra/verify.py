@@ -39,7 +39,7 @@ def verify(
     own = keyspace_of(connection)
     with opened(connection, participant=plan.name) as session:
 
-        def keys(target: Target, readers: Readers) -> _Keys:
+        def keys_of(target: Target, readers: Readers) -> _Keys:
             sink = CassandraSink.all_of(target.plan)[target.name]
             table = read_table(session, *sink.place(own))
             names = common([written(sink, reader.schema(name).names) for _, name, reader in readers])
@@ -48,7 +48,7 @@ def verify(
             return _Keys(session, table, sink, columns, ledger)
 
         return compare_targets(
-            delivered, plan, wal, lambda given: ".".join(CassandraSink(table=given["table"]).place(own)), keys
+            delivered, plan, wal, lambda given: ".".join(CassandraSink(table=given["table"]).place(own)), keys_of
         )
 
 

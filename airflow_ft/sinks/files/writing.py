@@ -327,7 +327,7 @@ def _wrong(format: str, rows: pa.RecordBatch) -> str:
         if format == "json" and pc.any(json_columns.not_finite(column)).as_py():
             return f"column {name!r}: NaN or infinity, which JSON cannot hold"
         if format == "json" and pc.any(json_columns.repeated_keys(column)).as_py():
-            return f"column {name!r}: a map with a key twice, of which readers of JSON keep one"
+            return f"column {name!r}: a map with a repeated key, of which readers of JSON keep one value"
         if pc.any(json_columns.beyond_years(column)).as_py():
             return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
     return ""

@@ -30,12 +30,12 @@ def verify(
     """Return one report for each table and template of its row key; see `compare_targets`. Other cells are left out."""
     stamps, pipeline = Stamps.of(delivered), delivered[-1].plan.pipeline
 
-    def keys(target: Target, readers: Readers) -> _Keys:
+    def keys_of(target: Target, readers: Readers) -> _Keys:
         sink = HBaseSink.all_of(target.plan)[target.name]
         names = common([cells(sink, reader.schema(name)).values() for _, name, reader in readers])
         return _Keys(connection, plan.name, pipeline, sink, stamps, names)
 
-    return compare_targets(delivered, plan, wal, lambda settings: f"{settings['table']} {settings['row_key']}", keys)
+    return compare_targets(delivered, plan, wal, lambda settings: f"{settings['table']} {settings['row_key']}", keys_of)
 
 
 @dataclass(frozen=True, slots=True)

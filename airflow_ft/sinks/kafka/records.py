@@ -97,7 +97,7 @@ class RecordEncoder:
                 for which, what in (
                     (json_columns.not_finite, "NaN or infinity"),
                     (json_columns.beyond_years, "a date or a time outside of the years 1 to 9999"),
-                    (json_columns.repeated_keys, "a map with a key twice"),
+                    (json_columns.repeated_keys, "a map with a repeated key"),
                 ):
                     for index in numbers(pc.indices_nonzero(which(batch.column(name)))).tolist():
                         found.setdefault(index, f"column {name!r}: {what}, which JSON cannot hold")

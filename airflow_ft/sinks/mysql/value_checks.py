@@ -238,7 +238,7 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
     if json_columns.has_maps(kind):
         checks.append(
             Check(
-                "a nested map with a key twice, of which JSON keeps one", "each key once",
+                "a nested map with a repeated key, of which JSON keeps one value", "each key once",
                 "Correct the source of such maps.", json_columns.repeated_keys, None, by_table=False, problem="key",
             )
         )  # fmt: skip

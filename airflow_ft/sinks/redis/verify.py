@@ -32,12 +32,12 @@ def verify(
     """Return one report for each key template; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
     with opened(connection, participant=plan.name) as client:
 
-        def keys(target: Target, readers: Readers) -> _Keys:
+        def keys_of(target: Target, readers: Readers) -> _Keys:
             sink = RedisSink.all_of(target.plan)[target.name]
             columns = common([reader.schema(name).names for _, name, reader in readers])
             return _Keys(sink, Documents(client, connection, plan.name), delivered[-1].plan.pipeline, columns)
 
-        return compare_targets(delivered, plan, wal, lambda settings: str(settings["key"]), keys)
+        return compare_targets(delivered, plan, wal, lambda settings: str(settings["key"]), keys_of)
 
 
 @dataclass

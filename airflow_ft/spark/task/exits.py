@@ -8,7 +8,7 @@ from typing import Any
 from airflow_ft.spark.task.symptoms import Symptoms
 
 
-def how_it_ended(code: int, *, was_killed: bool = False) -> tuple[str, dict[str, Any]]:
+def _how_it_ended(code: int, *, was_killed: bool = False) -> tuple[str, dict[str, Any]]:
     """Return how a process ended, for people and as fields of an error. `was_killed`: on request.
 
     `code`: the exit code; negative: the signal.
@@ -27,7 +27,7 @@ def how_it_ended(code: int, *, was_killed: bool = False) -> tuple[str, dict[str,
 
 def driver_died(driver: str, code: int, symptoms: Symptoms, remedy: str, *, was_killed: bool = False) -> dict[str, Any]:
     """Return the StageError of a driver's death as plain data. `remedy`: used if its output names no better one."""
-    how, fields = how_it_ended(code, was_killed=was_killed)
+    how, fields = _how_it_ended(code, was_killed=was_killed)
     return {
         "type": "StageError",
         "what": f"{driver} {how}" + (f": {symptoms.what}." if symptoms.what else "."),
