@@ -59,7 +59,7 @@ class ActingOperator(BaseOperator, metaclass=NamedArguments):
                 refuse_test_run(context)
             return perform(self.actor(context, asked), asked, lambda: open_configured_store(self.store))
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error, context)
 
     def asked(self, context: Context) -> Asked:
         """Return the requested action, from rendered fields. Raises ConfigurationError."""

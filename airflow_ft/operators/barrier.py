@@ -58,7 +58,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
             with closing(open_configured_store(check_store(self.store))) as store:
                 found = store.inject(check_barrier(self.barrier), self.pipelines, task_of(context))
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error, context)
         for each in found:
             self.log.info("%s: barrier %s injected at %s", each.pipeline, each.id, each.injected_at.isoformat())
         return {each.pipeline: each.injected_at.isoformat() for each in found}

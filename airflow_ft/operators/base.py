@@ -94,7 +94,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
                         note_failed_task(self.log, context, error, self.pipeline, self.store, run.store)
                     raise
         except AirflowFtError as error:
-            fail(self.log, error.filled(self.pipeline, self.dag_file))
+            fail(self.log, error.filled(self.pipeline, self.dag_file), context)
 
     @property
     def dag_file(self) -> str:

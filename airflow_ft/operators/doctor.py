@@ -54,7 +54,7 @@ class DoctorOperator(CheckpointOperator):
         try:
             return self._examine()
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error, context)
 
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.pipeline.doctor import Patient, examine, module_of

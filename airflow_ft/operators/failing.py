@@ -18,17 +18,30 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def fail(log: Any, error: AirflowFtError) -> NoReturn:
+def fail(log: Any, error: AirflowFtError, context: Context) -> NoReturn:
     """Log the error and raise it as Airflow's: the remedy has its own line in the task's log.
 
-    A `TerminalError` fails the task at once. Airflow retries another one. Level DEBUG logs the tracebacks of drivers
-    and of Spark.
+    A `TerminalError` fails the task at once. Airflow retries another one, and the log says whether a try is left. Level
+    DEBUG logs the tracebacks of drivers and of Spark.
     """
     for line in error.log_lines:
         log.error("%s", line)
+    if not isinstance(error, TerminalError) and (outlook := _outlook(context)):
+        log.info("%s", outlook)
     log.debug("traceback:", exc_info=error)
     kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
     raise kind(str(error)) from None
+
+
+def _outlook(context: Context) -> str:
+    """Return whether Airflow retries the task; "": not known."""
+    ti = context.get("ti")
+    number, retries = getattr(ti, "try_number", None), getattr(ti, "max_tries", None)
+    if number is None or retries is None:
+        return ""
+    if number <= retries:
+        return f"Airflow retries the task: try {number + 1} of {retries + 1} follows."
+    return f"Airflow does not retry the task: this was try {number} of {retries + 1}. To repeat it, clear it."
 
 
 def note_failed_task(

@@ -126,7 +126,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             return self._run(streams, context)
         except AirflowFtError as error:
             dag = self.get_dag()
-            fail(self.log, error.filled("", "" if dag is None else str(dag.fileloc or "")))
+            fail(self.log, error.filled("", "" if dag is None else str(dag.fileloc or "")), context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs of all streams for OpenLineage; its provider calls this."""

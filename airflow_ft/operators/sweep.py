@@ -89,7 +89,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         try:
             return self._sweep(context)
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error, context)
 
     def _sweep(self, context: Context) -> dict[str, Any]:
         _check_pipelines(self.pipelines)

@@ -89,7 +89,7 @@ def run_is_over(run: RunKey) -> bool:
         raise TransientError(
             f"Airflow does not say whether the run {run} has ended: {error}.",
             code="airflow_unreachable",
-            remedy="Check Airflow's API server. The task retries.",
+            remedy="Check Airflow's API server.",
             run=str(run),
         ) from error
 

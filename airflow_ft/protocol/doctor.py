@@ -6,7 +6,6 @@ Each system has a module `doctor` (such as `airflow_ft.sinks.<kind>.doctor`), wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,8 +21,6 @@ from airflow_ft.protocol.warning import PipelineWarning
 
 T = TypeVar("T")
 _OF_DAG = "`airflow ft doctor {} --dag FILE`"
-_RETRIED = re.compile(r"(?<=[.`)]) ?(?:Airflow|The task) retries(?: the task)?\.|[,:]? (?:and )?the task retries(?=\.)")
-"""What errors of a task say about it. No task is behind the checks of a person."""
 
 
 class Verdict(StrEnum):
@@ -75,11 +72,11 @@ class Examination:
 
     def warn(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It works, but."""
-        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, _RETRIED.sub("", remedy), code))
+        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy, code))
 
     def problem(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It would fail."""
-        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, _RETRIED.sub("", remedy), code))
+        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy, code))
 
     def failed(self, name: str, error: AirflowFtError) -> None:
         """One of our errors, with where it is as far as the subject does not say that."""

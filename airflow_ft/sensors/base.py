@@ -74,7 +74,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error, context)
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
 
     def execute(self, context: Context) -> Any:

@@ -91,8 +91,7 @@ def _answered(
             SinkUnavailableError(
                 f"the server did not answer within {LOOK_SECONDS:.0f} s.",
                 code="server_unreachable",
-                remedy="Check that the server runs and that host and port of the connection are right. Airflow"
-                " retries.",
+                remedy="Check that the server runs and that host and port of the connection are right.",
                 seconds=LOOK_SECONDS,
             )
         ]

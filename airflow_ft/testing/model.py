@@ -199,9 +199,7 @@ class ModelParticipant(OneTransactionParticipant[Transaction]):
             except Conflict:
                 continue
         what = f"{doing}: other sessions committed first, {_TRIES} times."
-        raise SinkUnavailableError(
-            what, code="lock_timeout", remedy="Do nothing. Airflow retries the task.", **self._where(plan)
-        )
+        raise SinkUnavailableError(what, code="lock_timeout", remedy="Wait for the retry.", **self._where(plan))
 
 
 @dataclass(frozen=True)

@@ -49,17 +49,17 @@ _REMEDIES = {
     "QuotaExceededException": (
         errno.EDQUOT,
         "limit_reached",
-        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it. The task retries.",
+        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it.",
     ),
     "SafeModeException": (
         errno.EROFS,
         "storage_unavailable",
-        "Wait until the NameNode has left its safe mode. The task retries.",
+        "Wait until the NameNode has left its safe mode.",
     ),
     "could only be written to": (
         errno.ENOSPC,
         "disk_full",
-        "Check that the DataNodes run and have free space: `hdfs dfsadmin -report`. The task retries.",
+        "Check that the DataNodes run and have free space: `hdfs dfsadmin -report`.",
     ),
 }
 """Error number, code and remedy by a part of the server's answer."""
@@ -380,8 +380,7 @@ def _unavailable(uri: str, what: str, number: int) -> StorageUnavailableError:
         f"{uri} cannot be reached: {what.rstrip('.')}.",
         code="server_unreachable",
         number=number,
-        remedy="Check that NameNode and DataNodes run, and that host and port are those of the NameNode's RPC. The task"
-        " retries.",
+        remedy="Check that NameNode and DataNodes run, and that host and port are those of the NameNode's RPC.",
         path=uri,
     )
 

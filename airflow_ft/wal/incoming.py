@@ -217,7 +217,7 @@ class ParquetRows:
             raise StorageUnavailableError(
                 f"{where} cannot be read: {error.strerror or error}.",
                 number=error.errno,
-                remedy="Check that the disk is mounted and works. Nothing was published, and the task retries.",
+                remedy="Check that the disk is mounted and works. Nothing was published.",
                 path=where,
             ) from error
 

@@ -107,7 +107,7 @@ def read(files: Reading, root: str) -> str | None:
         raise StorageUnavailableError(
             f"{where} cannot be read: {error.strerror or error}.",
             number=error.errno or errno.EIO,
-            remedy="Check that the disk is mounted and works. The task retries.",
+            remedy="Check that the disk is mounted and works.",
             path=where,
         ) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -121,7 +121,7 @@ def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:
         f"{root} is not the disk that the decision log knows: {why}.",
         code="wrong_disk",
         number=errno.ENODEV,
-        remedy=f"Mount the right disk at {root}: the task retries. If its contents are lost, restore a backup. To"
+        remedy=f"Mount the right disk at {root}. If its contents are lost, restore a backup. To"
         f" continue with what is there, create the file {MARKER}{contents} in {root}.",
         path=root,
         id=id,

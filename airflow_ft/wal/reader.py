@@ -138,7 +138,7 @@ class ParquetSegment:
             pipeline=self.manifest.pipeline,
             checkpoint=self.segment.number,
             sink=sink,
-            remedy="Check that the disk is mounted and works. The task retries.",
+            remedy="Check that the disk is mounted and works.",
             path=where,
         )
 

@@ -147,7 +147,7 @@ def _require_data(root: str, locations: frozenset[str]) -> None:
             f"{root} has no file that the decision log expects there, for example {min(locations)}.",
             code="wrong_disk",
             number=errno.ENODEV,
-            remedy=f"Mount the right disk at {root}: the task retries. If the contents are lost, restore a backup. To"
+            remedy=f"Mount the right disk at {root}. If the contents are lost, restore a backup. To"
             f' continue without them, create the file {MARKER} with the contents {{"id": "{uuid4()}"}} in {root}.',
             path=root,
         )

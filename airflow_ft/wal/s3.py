@@ -52,13 +52,13 @@ class LogBucket(Bucket):
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
         if "NoSuchBucket" in text:
             what, code, number = f"there is no bucket {self.bucket!r}", "bucket_missing", errno.ENODEV
-            remedy = "Create the bucket, or correct the folder or the endpoint of its connection. The task retries."
+            remedy = "Create the bucket, or correct the folder or the endpoint of its connection."
         elif refused or is_refused(text):
             what, code, number = f"the store refuses it ({said(text)})", "access_refused", errno.EACCES
             remedy = "Check the keys of the connection. They must allow to list, get, put and delete objects there."
         else:
             what, code, number = said(text), "server_unreachable", errno.EIO
-            remedy = "Check that the store runs, and the endpoint of the connection. The task retries."
+            remedy = "Check that the store runs, and the endpoint of the connection."
         return StorageUnavailableError(
             f"{uri} cannot be reached: {what.rstrip('.')}.", code=code, number=number, remedy=remedy, path=uri
         )

@@ -100,11 +100,31 @@ def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.DEBUG)
     error = JobError("the job raised.", remedy="mend it.", pipeline="orders")
     with pytest.raises(AirflowFailException):
-        fail(logging.getLogger("task"), error)
+        fail(logging.getLogger("task"), error, airflow_context())
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert messages == ["JobError [job_failed]: pipeline 'orders': the job raised.", "Fix: mend it."]
     mine = [record.exc_info is not None for record in caplog.records if record.name == "task"]
     assert mine == [False, False, True], "the rest is for DEBUG"
+
+
+@pytest.mark.parametrize(
+    ("error", "number", "expected"),
+    [
+        (SinkUnavailableError("it is down."), 1, "try 2 of 3 follows"),
+        (SinkUnavailableError("it is down."), 3, "does not retry the task: this was try 3 of 3"),
+        (JobError("the job raised."), 1, None),
+    ],
+)
+def test_the_log_says_whether_a_try_is_left(
+    error: AirflowFtError, number: int, expected: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    context = airflow_context()
+    context["ti"].try_number, context["ti"].max_tries = number, 2
+    with pytest.raises(AirflowException):
+        fail(logging.getLogger("task"), error, context)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert (said == []) if expected is None else (len(said) == 1 and expected in said[0])
 
 
 def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ class BranchedParticipant(BranchSystem[Db]):
         self._still_mine(ledger, fence)  # else a newer attempt may have rolled them back
         if lost := sorted(set(wanted) - {name.branch for name in found}):
             what = f"the server does not list the prepared branches {', '.join(lost)}: someone ended them."
-            remedy = "Find out who ended them by hand. Airflow retries the task."
+            remedy = "Find out who ended them by hand."
             raise SinkUnavailableError(what, code="prepared_lost", remedy=remedy, missing=len(lost))
         return found
 

@@ -157,6 +157,6 @@ class DocumentParticipant(OneTransactionParticipant[Db]):
             f"{doing}: {self.others} changed {self._place()} during each of {_TRIES} tries"
             f"{f' ({cause})' if cause is not None else ''}.",
             code="commit_conflict",
-            remedy=f"Pause {self.others}. Airflow retries the task.",
+            remedy=f"Pause {self.others}.",
             path=self._place(),
         ).located(**self._where(plan))

@@ -36,7 +36,7 @@ _CODES = {
 }
 _RETRY = "Wait for the retry. If it fails too, look at the log of the server."
 _REMEDIES = {
-    Meaning.LOST: "Check that the server runs and that host and port of the connection are right. Airflow retries.",
+    Meaning.LOST: "Check that the server runs and that host and port of the connection are right.",
     Meaning.ACCESS: "Correct the connection, the user's privileges, or the setting of the server.",
     Meaning.BUSY: "Wait for the retry. If it fails too, end the session that holds the lock.",
     Meaning.ROWS: _RETRY,

@@ -264,5 +264,5 @@ def given(ledger: DocumentLedger, plan: Plan) -> int:
 def _clock_behind(microseconds: int) -> SinkUnavailableError:
     seconds = microseconds // 1_000_000
     what = f"the clock of a Cassandra node is {seconds} s behind the pipeline's last write timestamp."
-    remedy = "Let all nodes follow NTP. Airflow retries."
+    remedy = "Let all nodes follow NTP."
     return SinkUnavailableError(what, code="clock_behind", remedy=remedy, seconds=seconds)

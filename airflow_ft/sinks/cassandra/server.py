@@ -124,10 +124,10 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return UnfitTargetError(
             f"Cassandra at {server} refuses a statement: {words}.",
             code="target_unfit",
-            remedy="Correct the table, or the limit of the server that the message names. Airflow retries.",
+            remedy="Correct the table, or the limit of the server that the message names.",
             server=server,
         )
-    remedy = "Check that enough nodes run and that host and port of the connection are right. Airflow retries."
+    remedy = "Check that enough nodes run and that host and port of the connection are right."
     return ServerFault.SILENT.error(f"Cassandra at {server}", words, remedy, server=server)
 
 

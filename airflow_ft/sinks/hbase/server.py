@@ -138,12 +138,12 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     if isinstance(error, TTransportException | OSError | EOFError):
         remedy = (
             "Check that the gateway runs. Correct host and port of the connection, or transport and protocol in its"
-            " extra. Airflow retries."
+            " extra."
         )
         return ServerFault.SILENT.error(f"the Thrift gateway of HBase at {server}", words, remedy, server=server)
     remedy = ""
     if "NotServingRegionException" in trace or "TableNotEnabledException" in trace:
-        remedy = "Look in the HBase shell whether the table is enabled: is_enabled 'TABLE'. Airflow retries."
+        remedy = "Look in the HBase shell whether the table is enabled: is_enabled 'TABLE'."
     return ServerFault.FAILED.error(f"HBase at {server}", words, remedy, server=server)
 
 

@@ -140,7 +140,7 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in (
         "ConnectionError", "ConnectTimeout", "ReadTimeout", "OperationalError",
     ):  # fmt: skip
-        remedy = "Check that the catalog runs and that the connection is right. Airflow retries."
+        remedy = "Check that the catalog runs and that the connection is right."
         return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
     if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
         remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."

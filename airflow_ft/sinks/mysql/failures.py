@@ -149,8 +149,8 @@ _REMEDIES = {
     "table_unsupported": "Name an InnoDB base table in the sink, and use only InnoDB tables in its triggers.",
     "server_read_only": "Let the connection lead to the primary, or let the server take writes again.",
     "server_setting_unsafe": "Run SET GLOBAL binlog_format = 'ROW', and write it into the server's configuration.",
-    "disk_full": "Free space on the disk of the server. Airflow retries.",
-    "limit_reached": "Raise the limit of the server that the message names. Airflow retries.",
+    "disk_full": "Free space on the disk of the server.",
+    "limit_reached": "Raise the limit of the server that the message names.",
 }
 
 _NULLS = frozenset({1048, 1121, 1138, 1263})

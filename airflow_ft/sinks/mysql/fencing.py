@@ -213,7 +213,7 @@ def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float
         raise SinkUnavailableError(
             f"connection {seen} has prepared a branch of epoch {rank[0]}, attempt {rank[1]}, and does not end.",
             code="session_stuck",
-            remedy=f"Run KILL {seen} on the server (SHOW PROCESSLIST shows it). Airflow retries.",
+            remedy=f"Run KILL {seen} on the server (SHOW PROCESSLIST shows it).",
             connection=seen,
         )
     time.sleep(DETACHING)

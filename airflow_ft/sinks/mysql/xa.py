@@ -210,8 +210,7 @@ class XaParticipant(BranchedParticipant):
                     raise SinkUnavailableError(
                         f"another transaction holds the place of branch {xid.branch}: {describe(error)}",
                         code="branch_taken",
-                        remedy=f"Look at the rows of number {plan.number} in {ledger.table}, and at XA RECOVER. Airflow"
-                        " retries.",
+                        remedy=f"Look at the rows of number {plan.number} in {ledger.table}, and at XA RECOVER.",
                         branch=xid.branch,
                     ) from error
             with closing(self._open()) as other:

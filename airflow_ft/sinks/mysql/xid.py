@@ -126,7 +126,7 @@ def end_branch(
                 raise SinkUnavailableError(
                     f"a prepared branch of epoch {xid.epoch}, attempt {xid.attempt} cannot be ended: {describe(error)}",
                     code="session_stuck",
-                    remedy="Find the connection that prepared it with SHOW PROCESSLIST, and KILL it. Airflow retries.",
+                    remedy="Find the connection that prepared it with SHOW PROCESSLIST, and KILL it.",
                     number=xid.number,
                 ) from error
         time.sleep(0.2)  # it leaves without a visible lock, so wait for that moment to pass

@@ -155,17 +155,14 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
                 " The rows wait."
             )
     elif found is Meaning.BUSY:
-        remedy = (
-            "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
-            " Airflow retries the task."
-        )
+        remedy = "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
     elif _is_full(error):
         remedy = (
             "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or"
-            " database. Airflow retries the task."
+            " database."
         )
     elif state.startswith("53"):
-        remedy = "Give the server more disk space, memory or connections. Airflow retries the task."
+        remedy = "Give the server more disk space, memory or connections."
     code = _code(error, found, state)
     if code == "login_refused":
         remedy = "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf."

@@ -139,7 +139,7 @@ def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
                 raise SinkUnavailableError(
                     f"cannot end a prepared transaction within {seconds:.0f} s: {describe(error)}",
                     code="lock_timeout",
-                    remedy="Look in pg_stat_activity for the session that is ending it. Airflow retries the task.",
+                    remedy="Look in pg_stat_activity for the session that is ending it.",
                 ) from error
         time.sleep(0.05)  # another session is ending it
 

@@ -22,9 +22,9 @@ ANSWER_SECONDS = 30.0
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
 _REMEDIES = {
-    "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write. Airflow retries.",
-    "MISCONF": "Free space on the disk of the server, or correct why it cannot write there. Airflow retries.",
-    "max number of clients": "Raise maxclients of the server, or close other connections. Airflow retries.",
+    "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write.",
+    "MISCONF": "Free space on the disk of the server, or correct why it cannot write there.",
+    "max number of clients": "Raise maxclients of the server, or close other connections.",
 }
 """What a person has to do about errors that a retry meets again, by words of the server."""
 
@@ -87,7 +87,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         what = f"Redis at {server} is out of memory: {words}."
-        remedy = "Raise maxmemory or delete keys. Airflow retries the task."
+        remedy = "Raise maxmemory or delete keys."
         return SinkUnavailableError(what, code="limit_reached", remedy=remedy, server=server)
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return _replica(server)

@@ -176,7 +176,7 @@ class SqliteFile:
         return SinkUnavailableError(
             f"{self.path}: {error} ({name or 'error of Python'}).",
             code="sink_unavailable",
-            remedy="Look the error up at sqlite.org/rescode.html. Airflow retries the task.",
+            remedy="Look the error up at sqlite.org/rescode.html.",
             path=str(self.path),
             error=name,
         )
@@ -187,8 +187,7 @@ class SqliteFile:
             ("SQLITE_BUSY", "SQLITE_LOCKED"): SinkUnavailableError(
                 f"{self.path} was locked for {self.wait_seconds:.0f} s.",
                 code="lock_timeout",
-                remedy=f"Run `fuser {self.path}`, and end the process that holds a transaction open on the file."
-                " Airflow retries the task.",
+                remedy=f"Run `fuser {self.path}`, and end the process that holds a transaction open on the file.",
                 path=path,
             ),
             ("SQLITE_CORRUPT", "SQLITE_NOTADB"): SinkAccessError(
@@ -207,7 +206,7 @@ class SqliteFile:
             ("SQLITE_FULL",): SinkUnavailableError(
                 f"the disk of {self.path} is full.",
                 code="disk_full",
-                remedy="Free space. Nothing was committed, and Airflow retries the task.",
+                remedy="Free space. Nothing was committed.",
                 path=path,
             ),
         }

@@ -187,7 +187,7 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         f"the Spark query failed: {_short(causes[-1][2]) or line}{reading}",
         code="query_failed",
         pipeline=pipeline,
-        remedy="Check the sources, the disk and the memory of the driver. Airflow retries the task. The task's log has"
+        remedy="Check the sources, the disk and the memory of the driver. The task's log has"
         " the whole traceback at level DEBUG.",
     )
 

@@ -174,7 +174,7 @@ class TopicAdmin:
                 code=_code(kind),
                 participant=self._source.conn_id,
                 remedy="Check that this machine reaches the brokers, and that the source's user may DESCRIBE its topics"
-                " (and its group, if the source starts at the offsets of one). Airflow retries the task.",
+                " (and its group, if the source starts at the offsets of one).",
                 source=self._name,
                 servers=servers,
                 reason=kind,

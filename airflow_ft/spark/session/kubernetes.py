@@ -87,7 +87,7 @@ def require_cluster(master: str, conf: Mapping[str, str], spark_home: Path, pipe
             f"the API server of Kubernetes cannot be reached: {refused}.",
             code="server_unreachable",
             pipeline=pipeline,
-            remedy="Correct spark_master, or let the network pass connections to it. The task retries.",
+            remedy="Correct spark_master, or let the network pass connections to it.",
             servers=[f"{host}:{port}"],
         )
 

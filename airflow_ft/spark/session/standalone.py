@@ -48,6 +48,6 @@ def require_master(master: str, pipeline: str = "") -> str:
         f"no Spark master can be reached: {'; '.join(refusals)}.",
         code="server_unreachable",
         pipeline=pipeline,
-        remedy="Start it, or correct host and port of spark_master. The task retries.",
+        remedy="Start it, or correct host and port of spark_master.",
         servers=[f"{host}:{port}" for host, port in addresses(master)],
     )

@@ -118,7 +118,7 @@ def require_cluster(conf: Mapping[str, str], pipeline: str = "") -> HadoopConfig
             f"no ResourceManager of YARN can be reached: {'; '.join(refusals)}.",
             code="server_unreachable",
             pipeline=pipeline,
-            remedy=f"Start it. Or correct {ADDRESS} in {found.folder}/yarn-site.xml. The task retries.",
+            remedy=f"Start it. Or correct {ADDRESS} in {found.folder}/yarn-site.xml.",
             servers=[f"{host}:{port}" for host, port in found.addresses()],
         )
     return found
