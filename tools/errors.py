@@ -5,9 +5,10 @@
 | no code | a general error (`GENERAL`) is made without `code=` |
 | not listed | `docs/errors.md` does not list a code |
 | not used | `docs/errors.md` lists a code that the package does not have |
+| retried | a text says that the task is retried: only the task knows it, and its log says it (`operators.failing`) |
 | prose | a test compares the words of an error (`match=`, `in str(...)`) |
 
-PATH limits the first and the last to files below it.
+PATH limits those without the page to files below it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ GENERAL = {
 """Classes that stand for many errors. Each other class has a code of its own, and may be given a finer one."""
 PAGE = ROOT / "docs" / "errors.md"
 _LISTED = re.compile(r"^\| `([a-z][a-z0-9_]+)` \|", re.MULTILINE)
+_RETRIED = re.compile(r"\b(?:Airflow|[Tt]he task) retries(?: the task)?\.(?:$| [A-Z])")
 _PROSE = re.compile(r"\bmatch=|\bin str\((?:error|caught|told|raised|refused|found|failed|exited)\b")
 
 
@@ -49,6 +51,7 @@ def main(arguments: list[str]) -> int:
         used.update(code for code in _codes(tree) if code.islower())  # capitals are warnings
         if any(path.is_relative_to(each) for each in below):
             faults += [f"{path.relative_to(ROOT)}:{line}: no code: {name}" for line, name in _without_code(tree)]
+            faults += [f"{path.relative_to(ROOT)}:{line}: retried: {text}" for line, text in _retried(tree)]
     listed = set(_LISTED.findall(PAGE.read_text()))
     if below == [ROOT]:
         faults += [f"docs/errors.md: not listed: {code}" for code in sorted(used - listed)]
@@ -87,6 +90,14 @@ def _without_code(tree: ast.AST) -> Iterator[tuple[int, str]]:
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if name in GENERAL and not any(each.arg in ("code", None) for each in node.keywords):
                 yield node.lineno, name
+
+
+def _retried(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Find texts of errors. Docstrings may say it, and they are expressions of their own."""
+    docs = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in docs and _RETRIED.search(str(node.value)):
+            yield node.lineno, str(node.value)
 
 
 if __name__ == "__main__":

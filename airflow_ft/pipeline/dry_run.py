@@ -112,7 +112,7 @@ def rehearse(
     _require_job(pipeline)
     from airflow_ft.pipeline.decision_log import check_store, participant_factory
     from airflow_ft.pipeline.doctor import examine_sinks
-    from airflow_ft.pipeline.steps import require_log, require_sources
+    from airflow_ft.pipeline.ready import require_log, require_sources
     from airflow_ft.wal import open_wal
 
     name, mode, participants = pipeline.pipeline, pipeline.checkpointing.mode, pipeline.plan.participants
@@ -172,7 +172,7 @@ def columns_of(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> M
 
     Raises what `dry_run` does.
     """
-    from airflow_ft.pipeline.steps import require_log
+    from airflow_ft.pipeline.ready import require_log
 
     _require_job(pipeline)
     resolve_with(connections)

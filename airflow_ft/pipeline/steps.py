@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline.decision_log import store_url
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
-from airflow_ft.protocol.errors import ConfigurationError, SinkUnavailableError, StageError, together
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.sources import KafkaSource
-from airflow_ft.sources.kafka import GROUP_OFFSETS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +34,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.from_savepoint import FromSavepoint
-    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, RunKey, SparkPosition
-    from airflow_ft.protocol.participant import ParticipantFactory
+    from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
     from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.planning import Delivery
     from airflow_ft.protocol.recovery import Recovery
@@ -95,27 +90,11 @@ def restore_savepoint(
     if savepoint is None or not savepoint.is_given:
         return
     if savepoint.is_beginning:
-        _require_beginnings(run.pipeline, sources)
+        ready.require_beginnings(run.pipeline, sources)
     from airflow_ft.spark.savepoints.restoring import restore_once
 
     who = (run.pipeline, run.run, run.participants, run.worker)
     restore_once(run.store, savepoint, *who, wal_root=wal_root, lease_seconds=run.lease_seconds)
-
-
-def _require_beginnings(pipeline: str, sources: Mapping[str, Source]) -> None:
-    """Raise ConfigurationError if a source would not be read again, but from its current end or a group's offsets."""
-    for name, source in sources.items():
-        if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
-            what = f"source {name!r} starts at {start!r}, so a full refresh would read nothing again and may skip rows."
-            remedy = f'Give starting_offsets="earliest", a time or offsets for source {name!r}.'
-            raise ConfigurationError(
-                what,
-                code="full_refresh_impossible",
-                remedy=remedy,
-                pipeline=pipeline,
-                source=name,
-                value=start,
-            )
 
 
 def stage(
@@ -148,14 +127,16 @@ def staging(
 
     def make(before: Pipeline, epoch: int, attempt: int) -> StageRequest:
         # Again: it may have gone away since, and a stream begins many attempts.
-        require_log(pipeline.pipeline, pipeline.wal_root, run.store)
+        ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
         return request(pipeline, run.run, before, epoch, attempt, connections)
 
     def preflight() -> None:
-        require_log(pipeline.pipeline, pipeline.wal_root, run.store)
-        require_sources(pipeline.pipeline, pipeline.sources, connections)
+        ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
+        ready.require_sources(pipeline.pipeline, pipeline.sources, connections)
         former = run.store.pipeline(run.pipeline).former
-        require_ready(pipeline.pipeline, participants, connections, former, run.participants, run.store.installation)
+        ready.require_ready(
+            pipeline.pipeline, participants, connections, former, run.participants, run.store.installation
+        )
         require_own_targets(run.store, run.pipeline, participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
@@ -171,77 +152,6 @@ def staging(
         # AT_MOST_ONCE continues nothing, so no row is delivered twice.
         "resume_drained": config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
-
-
-def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> None:
-    """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
-
-    `root` is that folder; without a `store` no new root is marked. StorageUnavailableError when its disk is away
-    (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
-    """
-    from airflow_ft.wal import roots
-    from airflow_ft.wal.filesystem import is_remote
-    from airflow_ft.wal.local import local_path
-
-    if store is None:
-        roots.require(root)
-    elif is_remote(root) or roots.is_remembered(store, root):  # then no folder is made here
-        roots.claim(store, root)
-    if is_remote(root):
-        return
-    folder = local_path(root)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-    else:
-        why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
-    if why:
-        what = f"cannot write the write-ahead log to {folder}: {why}."
-        remedy = (
-            f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
-            f" [{settings.SECTION}] wal_root. Nothing was computed yet."
-        )
-        raise StageError(what, code="folder_not_writable", pipeline=pipeline, remedy=remedy, path=str(folder))
-    if store is not None:
-        roots.claim(store, root)
-
-
-def require_sources(pipeline: str, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
-    """StageError where no broker of a source accepts a connection, before Spark is started."""
-    from airflow_ft.sources.ready import unreachable
-
-    if problems := list(unreachable(sources, connections)):
-        error = together(problems, "sources cannot be read")
-        raise error.located(pipeline=pipeline)
-
-
-def require_ready(
-    pipeline: str,
-    plans: Sequence[ParticipantPlan],
-    connections: ConnectionResolver,
-    former: Former | None,
-    opener: ParticipantFactory,
-    installation: str,
-) -> None:
-    """Raise all problems that keep the sinks from taking rows, as one error, before Spark is started.
-
-    `former`: the pipeline that this one replaces in them. `opener` opens their participants, which must belong
-    to this `installation`. An unavailable server is only logged, unless there are other problems: rows are
-    staged meanwhile, and delivered later.
-    """
-    from airflow_ft.sinks.ready import lacking
-
-    participants = [replace(each, former=former) for each in plans]
-    problems = lacking(pipeline, participants, connections, opener, installation)
-    if not problems:
-        return
-    error = together(problems, "things keep the sinks from taking rows")
-    if all(isinstance(problem, SinkUnavailableError) for problem in problems):
-        log.warning("%s Rows are staged meanwhile, and delivered when the sink answers again.", error)
-        return
-    error.remedy += " Nothing was computed yet."
-    raise error.located(pipeline=pipeline)
 
 
 def delivering(
@@ -280,7 +190,7 @@ def request(
         if isinstance(source, KafkaSource):
             source.reader_options(found[source.conn_id])
     if before.base is not None and behind_the_beginning(before.base) is None:
-        _require_beginnings(pipeline.pipeline, sources)
+        ready.require_beginnings(pipeline.pipeline, sources)
     return StageRequest(
         pipeline=pipeline.pipeline,
         run=run,
@@ -325,7 +235,7 @@ def announce(
     run: steps.Context[DecisionLog], delivery: DeliveryContext, plan: Delivery, participant: str
 ) -> Announcement | None:
     """Plans what is staged, and begins an attempt whose branches other processes load; None: there is none."""
-    _require_root(delivery.wal_root)
+    ready.require_root(delivery.wal_root)
     return steps.announce_step(run, plan, delivery.checkpointing, participant)
 
 
@@ -337,18 +247,11 @@ def prepare(
     announced: Announcement | None = None,
 ) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
-    _require_root(delivery.wal_root)
+    ready.require_root(delivery.wal_root)
     prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant, announced)
     for reason in plan.reasons:
         log.info("plan: %s", reason)
     return prepared
-
-
-def _require_root(root: str) -> None:
-    """StorageUnavailableError when the disk of the write-ahead log is away: no sink is asked for anything then."""
-    from airflow_ft.wal import roots
-
-    roots.require(root)
 
 
 def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline.dry_run import rehearse
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -28,7 +28,8 @@ from airflow_ft.protocol.errors import (
     TerminalError,
     UnfitTargetError,
 )
-from airflow_ft.sinks import open_participant, ready
+from airflow_ft.sinks import open_participant
+from airflow_ft.sinks import ready as sinks_ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -78,7 +79,7 @@ def require(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any) 
 def looked(world: RealWorld, connections: ConnectionResolver, sinks: dict[str, Any] | None = None, **more: Any) -> None:
     opener = partial(open_participant, connections=connections, wal=open_wal())
     plans = declared(world, sinks, **more).delivery.participants
-    pipeline_steps.require_ready(world.pipeline, plans, connections, None, opener, world.store.installation)
+    ready.require_ready(world.pipeline, plans, connections, None, opener, world.store.installation)
 
 
 def test_healthy_sinks_are_told_with_the_time_that_it_took(world: RealWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +142,7 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: Rea
     root = str(tmp_path / "file" / "wal")
     pipeline = resolve(replace(declared(world), wal_root=root))
     for look in (
-        lambda: pipeline_steps.require_log(world.pipeline, root),
+        lambda: ready.require_log(world.pipeline, root),
         lambda: rehearse(pipeline, world.connections),
     ):
         with pytest.raises(StageError) as caught:
@@ -149,7 +150,7 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: Rea
         assert caught.value.pipeline == world.pipeline and "/file/wal" in caught.value.what
         assert "[airflow_ft] wal_root" in caught.value.remedy
     (tmp_path / "file").unlink()
-    pipeline_steps.require_log(world.pipeline, root)
+    ready.require_log(world.pipeline, root)
     assert (tmp_path / "file" / "wal").is_dir()
 
 
@@ -181,7 +182,7 @@ def test_rows_are_staged_while_a_server_is_away_and_not_without_a_topic(
 def test_who_accepts_and_is_silent_is_away(
     world: RealWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ready, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(sinks_ready, "LOOK_SECONDS", 0.5)
     with _silent() as port:
         world.overrides = {"shop": {"port": port}}
         require(world)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline import ready
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ForeignOwnerError, SinkAccessError
 from airflow_ft.protocol.planning import plan_delivery
@@ -120,10 +120,10 @@ def test_a_ledger_of_another_decision_log(tmp_path: Path, mariadb_database: Data
         world.stage(1)
         world.deliver()
         plans, opener = declared(world).delivery.participants, world.participants
-        pipeline_steps.require_ready(world.pipeline, plans, world.connections, None, opener, own.installation)
+        ready.require_ready(world.pipeline, plans, world.connections, None, opener, own.installation)
         codes = ["foreign_owner"] * 2
         with raises(ForeignOwnerError, "foreign_owner", codes=codes, pipeline=world.pipeline):
-            pipeline_steps.require_ready(world.pipeline, plans, world.connections, None, opener, other.installation)
+            ready.require_ready(world.pipeline, plans, world.connections, None, opener, other.installation)
 
 
 def test_a_revoked_insert_stops_a_stage(tmp_path: Path, mariadb_database: Database) -> None:
@@ -141,7 +141,7 @@ def test_a_revoked_insert_stops_a_stage(tmp_path: Path, mariadb_database: Databa
             world.overrides = {"shop": {"login": user, "password": "secret"}}
             with raises(SinkAccessError, "privilege_missing", sink="rows", participant="shop"):
                 plans = declared(world).delivery.participants
-                pipeline_steps.require_ready(
+                ready.require_ready(
                     world.pipeline, plans, world.connections, None, world.participants, world.store.installation
                 )
         finally:

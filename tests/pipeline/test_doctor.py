@@ -11,7 +11,7 @@ from airflow_ft.pipeline.actions.examining import lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.doctor import Patient, _job, _spark
 from airflow_ft.protocol.connections import connection_of_type
-from airflow_ft.protocol.doctor import Check, Examination, Verdict
+from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sources import Source
 from tests.raising import raises
@@ -89,20 +89,3 @@ def test_the_fix_of_a_missing_connection_has_its_type() -> None:
         connection_of_type("mysql", "shop", server_connections)
     assert caught.error is not None and "add shop --conn-type mysql`" in caught.error.remedy
     assert caught.error.remedy in caught.error.args[0]
-
-
-@pytest.mark.parametrize(
-    ("remedy", "left"),
-    [
-        ("Start it. Airflow retries.", "Start it."),
-        ("Check `x`. The task retries.", "Check `x`."),
-        ("Nothing was published, and the task retries.", "Nothing was published."),
-        ("Mount the disk at /wal: the task retries. Or restore it.", "Mount the disk at /wal. Or restore it."),
-        ("Airflow retries only a TransientError.", "Airflow retries only a TransientError."),
-    ],
-)
-def test_no_check_says_that_a_task_retries(remedy: str, left: str) -> None:
-    exam = Examination("log")
-    exam.problem("reachable", "it is away", remedy)
-    exam.warn("reachable", "it is away", remedy)
-    assert [check.remedy for check in exam.checks] == [left, left]

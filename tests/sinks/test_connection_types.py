@@ -12,6 +12,7 @@ import pytest
 
 from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -127,7 +128,7 @@ def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_s
     opener: Any = lambda _: SimpleNamespace(close=lambda: None)  # noqa: E731
     with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as caught:
         plans = declared.delivery.participants
-        pipeline_steps.require_ready("orders", plans, connections, None, opener, store.installation)
+        ready.require_ready("orders", plans, connections, None, opener, store.installation)
     assert caught.error and "'shop'" in caught.error.headline and "'files'" in caught.error.headline
     before = store.register("orders")
     with raises(SinkAccessError, "connection_invalid", participant="topics", fields=["conn_type"]):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline.dry_run import rehearse
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -51,7 +51,7 @@ def test_all_that_cannot_be_reached_is_one_error_also_of_a_dry_run(tmp_path: Pat
     spec = declared(sources, tmp_path)
     codes = ["server_unreachable"] * 2
     with raises(StageError, "server_unreachable", pipeline="shop", codes=codes) as caught:
-        pipeline_steps.require_sources("shop", spec.sources, found)
+        ready.require_sources("shop", spec.sources, found)
     text = f"{caught.error}"
     for words in (
         "'away'",
@@ -70,4 +70,4 @@ def test_all_that_cannot_be_reached_is_one_error_also_of_a_dry_run(tmp_path: Pat
 def test_one_that_can_be_reached_or_may_be_is_enough(tmp_path: Path, listening: str, servers: str) -> None:
     found = connections(here=servers.format(listening))
     spec = declared({"orders": KafkaSource(topics=["orders"], conn_id="here")}, tmp_path)
-    pipeline_steps.require_sources("shop", spec.sources, found)
+    ready.require_sources("shop", spec.sources, found)
