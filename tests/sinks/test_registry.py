@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.admin.commands import setup
-from airflow_ft.pipeline import doctor
+from airflow_ft.pipeline import sink_doctor
 from airflow_ft.pipeline.actions import verifying
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -155,7 +155,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     schemas: Any = MappingProxyType({"rows": object()})
     assert fitting.schema_problems([plan()], pytest.fail, schemas) == []
     nothing: Any = lambda _: SimpleNamespace(head=lambda _: None, close=lambda: None)  # noqa: E731
-    assert doctor._sink("orders", plan(), pytest.fail, [], nothing, None) == []
+    assert sink_doctor.examine_sink("orders", plan(), pytest.fail, [], nothing, None) == []
     assert verifying.verify_participant([], plan(), connections=pytest.fail) == []
     assert given == [ConnectionInfo("a_shelf", "")] * 3
 
@@ -166,7 +166,7 @@ def test_what_it_does_not_offer_is_said(
     install(site)
     schemas: Any = MappingProxyType({"rows": object()})
     assert fitting.schema_problems([plan()], pytest.fail, schemas) == []
-    [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
+    [check] = sink_doctor.examine_sink("orders", plan(), pytest.fail, [], pytest.fail, None)
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
     monkeypatch.setattr(setup, "_declared", lambda _: ({"a_shelf": plan()}, {}))
     for printed, expected in ((False, ""), (True, "-- ")):
@@ -226,7 +226,15 @@ def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(s
 
 
 @pytest.mark.parametrize(
-    "room", ["protocol", "admin/commands", "pipeline/doctor.py", "operators/preload.py", "provider_info.py"]
+    "room",
+    [
+        "protocol",
+        "admin/commands",
+        "pipeline/doctor.py",
+        "pipeline/sink_doctor.py",
+        "operators/preload.py",
+        "provider_info.py",
+    ],
 )
 def test_no_system_is_named_where_all_are_served(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
