@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.operator import BaseOperatorMeta
 
-from airflow_ft.protocol.arguments import (
+from airflow_ft.protocol.argument_names import (
     closest,
     missing_argument,
     raising_at_the_caller,

@@ -26,15 +26,8 @@ from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.pipeline.spec_checks import check_interval, check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
-from airflow_ft.protocol.arguments import (
-    check_text,
-    check_type,
-    is_template,
-    raising_at_the_caller,
-    refuse_object,
-    shown,
-    unnamed_arguments,
-)
+from airflow_ft.protocol.argument_names import raising_at_the_caller, unnamed_arguments
+from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name, plan_delivery
 from airflow_ft.sinks.registry import system

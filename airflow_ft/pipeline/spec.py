@@ -29,17 +29,8 @@ from airflow_ft.pipeline.spec_checks import (
     drains_as_stream,
 )
 from airflow_ft.pipeline.templates import declared, declared_name, no_suffix, plain, rebuild
-from airflow_ft.protocol.arguments import (
-    by_name,
-    check_type,
-    is_resolved_later,
-    is_template,
-    refuse_object,
-    shown,
-    truth,
-    unknown_argument,
-    wrong,
-)
+from airflow_ft.protocol.argument_names import by_name, unknown_argument
+from airflow_ft.protocol.arguments import check_type, is_resolved_later, is_template, refuse_object, shown, truth, wrong
 from airflow_ft.protocol.config import OF_STREAMS, CheckpointConfig
 from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError

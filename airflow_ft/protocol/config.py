@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
-from airflow_ft.protocol.arguments import by_name, refuse_object, shown
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.flink import settings_of
 from airflow_ft.protocol.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings

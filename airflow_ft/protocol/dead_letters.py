@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_ft.protocol.arguments import by_name, check_type, shown, wrong
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import DeadLettersError
 from airflow_ft.protocol.numbers import count_text

@@ -12,7 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.arguments import closest, shown, wrong
+from airflow_ft.protocol.argument_names import closest
+from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
 

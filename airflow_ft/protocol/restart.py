@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, shown, wrong
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.decision_log import CountLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,

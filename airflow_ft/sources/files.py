@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from airflow_ft.protocol.arguments import bound, by_name, check_options, check_text, check_type, is_template
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import bound, check_options, check_text, check_type, is_template
 from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.exactness import EXACT, refuse_inexact, refuse_misspelt

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import (
     bound,
-    by_name,
     check_options,
     check_text,
     check_texts,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.arguments import by_name, check_text, check_type
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 

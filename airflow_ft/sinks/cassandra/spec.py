@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, is_template
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja

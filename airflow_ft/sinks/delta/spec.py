@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote
 
-from airflow_ft.protocol.arguments import by_name
+from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import (
     check_bucket,

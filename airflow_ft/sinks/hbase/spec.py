@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_type, is_template
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of

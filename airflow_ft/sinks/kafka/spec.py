@@ -9,7 +9,8 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import by_name, check_known, check_text, check_type, is_template
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import shared_setting

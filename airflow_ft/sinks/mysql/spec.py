@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name, check_key, is_template, shown
+from airflow_ft.protocol.argument_names import by_name
+from airflow_ft.protocol.arguments import check_key, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_ft.protocol.arguments import by_name
+from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import check_path, check_sink, is_late, keep_columns, path_of, unusable
