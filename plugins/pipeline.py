@@ -76,7 +76,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "failure": views.failure(overview.failure) if overview.failure else None,
             "warnings": views.warned(store.warnings([name]).get(name, ())),
             "fitting": pipeline_actions(overview),
-            "open": _opened(store, row, opened, visible),
+            "open": _opened(store, row, opened, visible, is_held=overview.is_held),
             "completed": views.timed(completed[0]) if completed else None,
             "failed": _failed(failed),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
@@ -200,11 +200,11 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 
 
 def _opened(
-    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
+    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str], *, is_held: bool
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an action waits for
     rows = zip(found, _listed(found, visible), strict=True)
-    return [{**listed, "fitting": checkpoint_actions(row, each, before)} for each, listed in rows]
+    return [{**listed, "fitting": () if is_held else checkpoint_actions(row, each, before)} for each, listed in rows]
 
 
 def _one(store: QueryLog, name: str, number: int) -> Checkpoint:

@@ -649,6 +649,20 @@ def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> No
     assert "committed by epoch" in db["known"] and "not delivered" in log["known"]
 
 
+def test_a_list_promises_no_run_where_none_comes(world: World, ft: Any) -> None:
+    waiting = Scene(world.store, "waiting")
+    waiting.stage()
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    world.store.leave_turn(PIPELINE, RUN)
+    for name in ("waiting", PIPELINE):
+        world.store.retire(name, "ada")
+    _, log = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert log["next"].startswith("no run follows")
+    rows = {row["pipeline"]: row for row in json.loads(ft("pipelines", "-o", "json"))}
+    assert rows["waiting"]["condition"] == "WAITING" and "No run delivers" in rows["waiting"]["why"]
+
+
 @pytest.mark.parametrize(
     ("action", "state"),
     [("commit", "COMPLETED"), ("abort", "ABORTED"), ("quarantine", "QUARANTINED")],

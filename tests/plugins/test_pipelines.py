@@ -157,6 +157,16 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
     assert "abort" not in checkpoint["fitting"] and "commit" in checkpoint["fitting"]
 
 
+def test_no_act_on_a_checkpoint_is_offered_while_a_process_keeps_the_epoch(scene: Pipeline, ask: Asking) -> None:
+    busy = another(scene, "a")
+    busy.stage()
+    busy.prepare(1)
+    scene.store.enter_turn("a", RUN, None)
+    assert [each["fitting"] for each in ask("a").json()["open"]] == [[]]
+    scene.store.release_lease("a", "worker")
+    assert "abort" in ask("a").json()["open"][0]["fitting"], "between two tasks"
+
+
 def test_warnings_are_counted_and_listed(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     warn(scene.store, PIPELINE, PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown.", "write a new file."))

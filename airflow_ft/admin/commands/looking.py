@@ -41,7 +41,8 @@ def pipelines(args: Namespace) -> None:
             if (overview := found.get(row.name)) is None:  # it was registered just now
                 continue
             condition, turn = overview.condition, overview.turn if overview.is_at_work else None
-            says = condition in NEED_A_PERSON or condition is Condition.RENAMED
+            rests = condition is Condition.WAITING and (overview.paused or overview.retired)  # so no run delivers
+            says = condition in NEED_A_PERSON or condition is Condition.RENAMED or rests
             why = explained(store, overview) if says else None
             summary = {
                 "pipeline": row.name,
