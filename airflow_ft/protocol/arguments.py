@@ -106,6 +106,13 @@ def closest(name: str, known: Sequence[str]) -> list[str]:
     return (synonyms or get_close_matches(name, known, 1) or [e for e in known if words & set(e.split("_"))])[:1]
 
 
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question with the closest known name in any case, and a blank behind it; "": none is close."""
+    folded = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), folded, 1, 0.7)
+    return f"Did you mean {folded[close[0]]!r}? " if close else ""
+
+
 def unknown_argument(
     name: str, known: Sequence[str], what: str, *, remedy: str = "", **more: Any
 ) -> ConfigurationError:

@@ -66,6 +66,34 @@ def test_keys_of_the_sink_itself_are_refused() -> None:
     assert set(unfit(RedisSink(key="{x}:{y}"), rows, np.zeros(2, np.bool_))) == {0}
 
 
+def test_a_misspelled_column_is_told_with_the_closest_one() -> None:
+    schema = pa.schema({"Page_Id": pa.string(), "n": pa.int64()})
+    [problem] = schema_problems(RedisSink(key="page:{page_id}"), schema, "rows")
+    assert (problem.code, problem.column, problem.fields["argument"]) == ("job_column_missing", "page_id", "key")
+    assert problem.fields["columns"] == ["Page_Id", "n"] and "'Page_Id'" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("page:{{page}}", "page:{page}"),
+        ("{{ page }}", "{page}"),
+        ("p:{{page}}:{{ day }}", "p:{page}:{day}"),
+    ],
+)
+def test_columns_in_double_braces_are_refused(key: str, meant: str) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument="key", value=key) as caught:
+        RedisSink(key=key)
+    assert caught.error is not None and repr(meant) in caught.error.remedy
+
+
+@pytest.mark.parametrize(
+    "key", ["{{ params.key }}", "{{ ds }}:{id}", "{{ env }}:{id}", "{{ var.value.key }}", "{% x %}"]
+)
+def test_jinja_in_a_key_is_left_for_a_run(key: str) -> None:
+    assert RedisSink(key=key).key == key
+
+
 @pytest.mark.parametrize(
     ("sink", "code"),
     [
