@@ -14,7 +14,7 @@ from airflow_ft.operators.savepoint import savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
 from airflow_ft.pipeline.templates import is_late
-from airflow_ft.protocol.arguments import check_seconds, check_text, truth
+from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, truth
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -84,6 +84,7 @@ class MaintenanceOperator(ActingOperator):
         super().__init__(**{"retries": 0, **kwargs})
         check_text("reason", reason)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        check_place("savepoint_dir", savepoint_dir)
         self.actions = check_actions(actions)
         self.action = action
         if not is_late(action):

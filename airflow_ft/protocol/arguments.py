@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
-from inspect import isclass, isroutine
+from inspect import Parameter, isclass, isroutine, signature
 from typing import Any, ParamSpec, TypeVar
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -40,6 +40,7 @@ _OF_CONNECTIONS = {
     *("user", "username", "login", "password"),
 }
 """What an author may look for in a sink or source, and an Airflow connection has."""
+_PLACES = ("/", "file:/", "hdfs://", "s3://")
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
@@ -181,6 +182,31 @@ def by_name(cls: type[T]) -> type[T]:
             if each not in named:
                 raise missing_argument(each, name)
         created(self, **named)
+
+    cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
+    return cls
+
+
+def arguments_by_name(cls: type[T]) -> type[T]:
+    """Decorate a class: an unknown, missing or surplus argument raises ConfigurationError instead of TypeError."""
+    created = cls.__init__
+    name = cls.__name__
+    _, *parameters = signature(created).parameters.values()
+    known = [each.name for each in parameters]
+    in_order = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    needed = [each.name for each in parameters if each.default is Parameter.empty]
+
+    @wraps(created)
+    def create(self: T, *unnamed: Any, **named: Any) -> None:
+        if len(unnamed) > len(in_order):
+            raise unnamed_arguments(name, known[: len(unnamed)])
+        for each in named:
+            if each not in known:
+                raise unknown_argument(each, known, f"{name} has", of=name)
+        for each in needed:
+            if each not in (*named, *in_order[: len(unnamed)]):
+                raise missing_argument(each, name)
+        created(self, *unnamed, **named)
 
     cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
     return cls
@@ -347,6 +373,23 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < least:
         raise wrong(argument, shown(value), f"Give a whole number of at least {least} as {argument}.")
     return int(text)
+
+
+def check_place(argument: str, value: object) -> None:
+    """ConfigurationError for a path that is known and neither absolute nor a URI; an empty one names no place."""
+    if not isinstance(value, str) or is_template(value) or not value.strip() or value.startswith(_PLACES):
+        return
+    remedy = "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER as"
+    raise wrong(argument, shown(value), f"{remedy} {argument}.", code="path_invalid")
+
+
+def check_length_of_time(argument: str, value: object, *, optional: bool = True) -> None:
+    """ConfigurationError unless it is a timedelta, or a number of seconds, of 0 or more."""
+    remedy = f"Give a timedelta or seconds, 0 or more, as {argument}."
+    check_type(argument, value, (timedelta, int, float), remedy, optional=optional)
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, int | float) and not 0 <= seconds <= timedelta.max.total_seconds():
+        raise wrong(argument, shown(value), remedy)
 
 
 def check_zone(argument: str, at: datetime | None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_ft import RedisSink
+from airflow_ft import CassandraSink, RedisSink
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
@@ -85,6 +85,13 @@ def test_columns_in_double_braces_are_refused(key: str, meant: str) -> None:
     with raises(ConfigurationError, "argument_invalid", argument="key", value=key) as caught:
         RedisSink(key=key)
     assert caught.error is not None and repr(meant) in caught.error.remedy
+
+
+@pytest.mark.parametrize("sink", [RedisSink, CassandraSink])
+def test_a_blank_name_is_refused(sink: Any) -> None:
+    more = {"key": "{id}"} if sink is RedisSink else {"table": "t"}
+    with raises(ConfigurationError, "argument_invalid", argument="change_column", of=sink.__name__):
+        sink(change_column=" ", **more)
 
 
 @pytest.mark.parametrize(
