@@ -529,6 +529,29 @@ def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: A
     assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
 
 
+def test_adopt_warns_of_nothing_that_it_refuses(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    world.stage(1)
+    capsys.readouterr()
+    with raises(SystemExit, "action_refused", status="ACTIVE"):
+        ft("adopt", PIPELINE, "--yes")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_number_without_a_checkpoint_has_no_events(world: World, ft: Any) -> None:
+    world.stage(1)
+    assert json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    with raises(SystemExit, "checkpoint_unknown", checkpoint=2):
+        ft("events", PIPELINE, "2")
+
+
+@pytest.mark.parametrize("command", [("pipelines",), ("checkpoints", "orders"), ("in-doubt",), ("recover", "orders")])
+def test_a_misspelled_log_is_not_made(tmp_path: Path, parser: ArgumentParser, command: tuple[str, ...]) -> None:
+    args = parser.parse_args(["ft", *command, "--store", f"sqlite:///{tmp_path}/nowhere/ft.db"])
+    with raises(SystemExit, "store_file_missing", store=f"sqlite:///{tmp_path}/nowhere/ft.db"):
+        args.func(args)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True

@@ -147,6 +147,8 @@ def events(args: Namespace) -> None:
             }
             for e in store.events(args.pipeline, args.number, args.limit)
         ]
+        if not rows and args.number is not None:
+            checkpoint_of(store, args.pipeline, args.number)  # raises for a number that there is not
         print_table(rows, args.output)
 
 
