@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.operators.savepoint import savepoint_params
+from airflow_ft.operators.savepoint import A_PLACE, savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
 from airflow_ft.pipeline.templates import is_late
@@ -240,6 +240,7 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
         "folder": Param(
             "",
             type=["string", "null"],
+            pattern=A_PLACE,
             title="Folder for the savepoint",
             description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir.",
         ),

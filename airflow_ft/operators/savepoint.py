@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.performing import Asked
 
 
+A_PLACE = r"^\s*($|beginning\s*$|/|file:/|hdfs://|s3://)"
+"""Values that a form takes for a savepoint or its folder: absolute paths, URIs, or nothing."""
+
+
 def savepoint_params() -> dict[str, Any]:
     """Return fields of Airflow's trigger form, for a run that starts from a savepoint:
     `DAG(params=savepoint_params())`.
@@ -31,8 +35,9 @@ def savepoint_params() -> dict[str, Any]:
         path: Param(
             "",
             type=["string", "null"],
+            pattern=A_PLACE,
             title="Start from a savepoint",
-            description="Folder of the savepoint. Empty: continue at the newest checkpoint.",
+            description="Folder of the savepoint: an absolute path or a URI. Empty: continue at the newest checkpoint.",
         ),
         later_on: Param(
             Later.REFUSE.value,
