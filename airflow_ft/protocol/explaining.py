@@ -20,6 +20,8 @@ _LOOKED_AT = 20
 """Unsettled checkpoints that are looked at: the one in doubt or in quarantine is among the oldest."""
 _PASSING = frozenset({"SinkUnavailableError", "StorageUnavailableError", "StateConflictError"})
 """Errors that may go away without a person."""
+_STAYING = frozenset({"disk_full", "limit_reached", "server_read_only"})
+"""Codes of such errors of a server that answers: a person has to change something."""
 
 
 class Explanation(NamedTuple):
@@ -52,8 +54,9 @@ def explained(store: HistoryLog, overview: Overview) -> Explanation:
 
 
 def is_refused(problem: Failure) -> bool:
-    """Return whether the sink refused: the next try then fails, too, unless a person changes something."""
-    return problem.reason == AbortReason.DECLINED.value or problem.kind not in _PASSING
+    """Return whether the sink answered and refused: the next try fails, too, unless a person changes something."""
+    is_passing = problem.kind in _PASSING and problem.code not in _STAYING
+    return problem.reason == AbortReason.DECLINED.value or not is_passing
 
 
 def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:

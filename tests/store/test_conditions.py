@@ -270,7 +270,12 @@ class TestNotRunning:
 class TestExplained:
     @pytest.mark.parametrize(
         ("problem", "next_run"),
-        [(None, "delivers it"), (AWAY, "when the sink answers"), (REFUSED, "fails until")],
+        [
+            (None, "delivers it"),
+            (AWAY, "when the sink answers"),
+            (REFUSED, "fails until"),
+            (Failure("SinkUnavailableError", "disk_full", "the disk of db is full.", "free space."), "fails until"),
+        ],
     )
     def test_in_doubt_names_each_sink_that_lacks_it_and_what_comes_next(
         self, scene: Scene, problem: Failure | None, next_run: str
