@@ -286,6 +286,16 @@ def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: Worl
     assert not any(reason.remedy in event["message"] for event in others)
 
 
+def test_the_fix_of_a_failed_checkpoint_names_the_pipeline(world: World, ft: Any) -> None:
+    [number] = world.stage(1)
+    epoch = world.store.pipeline(PIPELINE).epoch
+    world.store.abort(PIPELINE, epoch, number, AbortReason.HALTED, "a test", AfterAbort.CARRIED, tombstoned=False)
+    command = f"`airflow ft resume {PIPELINE}`"
+    assert command in ft("show", PIPELINE, "1") and command in ft("events", PIPELINE, "1", "-o", "json")
+    [whole] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert command in whole["remedy"]
+
+
 def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with raises(SystemExit, "action_refused", pipeline=PIPELINE):
