@@ -308,6 +308,19 @@ def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft:
     assert dict(asked.arguments) == {"at_once": False, "drain": True}
 
 
+@pytest.mark.parametrize("how", [(), ("--now",), ("--drain",), ("--savepoint",)])
+def test_a_scheduled_run_is_not_asked_to_stop(world: World, ft: Any, how: tuple[str, ...]) -> None:
+    """Nothing would read the request, and a stream of later would."""
+    scheduled, stream = Scene(world.store, "scheduled"), Scene(world.store, "stream")
+    for scene in (scheduled, stream):
+        scene.stage(made_with={"streaming": scene is stream})
+        world.store.enter_turn(scene.pipeline, RUN, None)
+    with raises(SystemExit, "action_refused", pipeline="scheduled", run=str(RUN)):
+        ft("stop", "scheduled", *how)
+    assert not any("stop" in event.message.lower() for event in world.store.events("scheduled", limit=100))
+    assert "was asked to stop" in ft("stop", "stream", *how, "--wait", "0")
+
+
 def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
     with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
         world.store.register(PIPELINE)
