@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+from airflow_ft.protocol.errors import filled
 from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import Checkpoint, ParticipantPlan, StateSizes
@@ -35,7 +36,7 @@ def listed(checkpoint: Checkpoint) -> answers.CheckpointListed:
         "rows_of": dict(checkpoint.segment.rows) if checkpoint.segment else {},
         "at": (at or checkpoint.triggered_at).isoformat(),
         "message": _message(checkpoint),
-        **explained(checkpoint.reason),
+        **explained(checkpoint.reason, checkpoint.pipeline),
         "delivers": [segment.number for segment in plan.segments] if plan else [],
         "reasons": list(plan.reasons) if plan else [],
         "spec": checkpoint.spec,
@@ -134,12 +135,12 @@ def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
     ]
 
 
-def explained(reason: Reason | None) -> answers.Explained:
+def explained(reason: Reason | None, pipeline: str) -> answers.Explained:
     """Explain why it failed, what happens to its rows, and what to do."""
     return {
         "cause": reason.cause if reason else "",
         "fate": reason.rows if reason else "",
-        "remedy": reason.remedy if reason else "",
+        "remedy": filled(reason.remedy, pipeline) if reason else "",
     }
 
 

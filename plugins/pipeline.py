@@ -15,6 +15,7 @@ from pydantic import AwareDatetime
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.spec import defaults
 from airflow_ft.protocol.backpressure import held_back
+from airflow_ft.protocol.errors import filled
 from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeline_actions
 from airflow_ft.protocol.model import Checkpoint, RunKey
 from airflow_ft.protocol.overview import Noted, Only
@@ -76,9 +77,9 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "failure": views.failure(overview.failure) if overview.failure else None,
             "warnings": views.warned(store.warnings([name]).get(name, ())),
             "fitting": pipeline_actions(overview),
-            "open": _opened(store, row, opened, visible),
+            "open": _opened(store, row, opened, visible, is_held=overview.is_held),
             "completed": views.timed(completed[0]) if completed else None,
-            "failed": _failed(failed),
+            "failed": _failed(failed, name),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
             "counts": {
@@ -200,11 +201,11 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 
 
 def _opened(
-    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
+    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str], *, is_held: bool
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an action waits for
     rows = zip(found, _listed(found, visible), strict=True)
-    return [{**listed, "fitting": checkpoint_actions(row, each, before)} for each, listed in rows]
+    return [{**listed, "fitting": () if is_held else checkpoint_actions(row, each, before)} for each, listed in rows]
 
 
 def _one(store: QueryLog, name: str, number: int) -> Checkpoint:
@@ -248,15 +249,16 @@ def _dead_letters(store: HistoryLog, name: str, given: object) -> answers.DeadLe
     }
 
 
-def _failed(found: Sequence[Timing]) -> answers.Failed | None:
-    return {**views.timed(found[0]), **views.explained(found[0].reason)} if found else None
+def _failed(found: Sequence[Timing], name: str) -> answers.Failed | None:
+    return {**views.timed(found[0]), **views.explained(found[0].reason, name)} if found else None
 
 
 def _held_back(store: TriggerLog, name: str) -> answers.HeldBack | None:
     if (found := held_back(store, name)) is None:
         return None
     reason = found.reason
-    return {"reason": reason, "since": found.since.isoformat(), "cause": reason.cause, "remedy": reason.remedy}
+    remedy = filled(reason.remedy, name)
+    return {"reason": reason, "since": found.since.isoformat(), "cause": reason.cause, "remedy": remedy}
 
 
 def _event(event: Event | None) -> answers.Noted | None:

@@ -16,7 +16,8 @@ from asgiref.sync import sync_to_async
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import judged
-from airflow_ft.protocol.arguments import check_texts, check_type, shown, wrong
+from airflow_ft.protocol.argument_names import arguments_by_name
+from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, shown, wrong
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@arguments_by_name
 class ProblemNotifier(BaseNotifier):
     """Look for problems in the decision log, and pass each one on; without problems send nothing.
 
@@ -75,7 +77,7 @@ class ProblemNotifier(BaseNotifier):
             if names is not None:
                 check_texts(name, names if isinstance(names, str) or not isinstance(names, Collection) else [*names])
         for name, value in (("late_after", late_after), ("patience", patience)):
-            check_type(name, value, (timedelta, int, float), f"Give a timedelta or seconds as {name}.", optional=True)
+            check_length_of_time(name, value)
         wanted = [str(each).upper() for each in conditions or URGENT]
         if unknown := set(wanted) - set(URGENT):
             bad = ", ".join(sorted(unknown))

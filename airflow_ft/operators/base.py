@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_ft.operators.failing import fail, note_failed_task
+from airflow_ft.operators.form import refuse_misspelled
 from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls, own_stage, tasks_beside
@@ -105,6 +106,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     def _noting_rendered(self, context: Context) -> PipelineSpec:
         """`rendered`; the page shows what it raises, unless this is a dry run or a test."""
         try:
+            dag, run = self.get_dag(), context.get("dag_run")
+            refuse_misspelled(dag.params if dag is not None else (), getattr(run, "conf", None) or (), self.pipeline)
             return self.rendered()
         except AirflowFtError as error:
             rehearses = str(self.dry_run).lower() not in ("", "none", "false") or test_command(context)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import is_resolved_later, is_template
+from airflow_ft.protocol.arguments import is_resolved_later, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.from_savepoint import FULL_REFRESH, FromSavepoint
+from airflow_ft.protocol.from_savepoint import FULL_REFRESH, PARAMS, FromSavepoint
 from airflow_ft.protocol.model import CheckpointingMode
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def pipeline_params() -> dict[str, Any]:
     }
 
 
+_FIELDS = ("dry_run", "rewind", FULL_REFRESH, *_LIMITS, _START, *PARAMS)
+"""All fields of `pipeline_params`, `dry_run_params` and `savepoint_params`."""
 _ASKED = ("dry_run", "rewind", FULL_REFRESH)
 """Fields of the form that a run must not pass over."""
 
@@ -84,6 +87,29 @@ def check_form(spec: PipelineSpec, params: Mapping[str, Any], *, used: bool) -> 
             remedy="Add params=pipeline_params() to the DAG, or remove from_params.",
             pipeline=spec.pipeline,
         )
+
+
+def refuse_misspelled(declared: Collection[str], given: Collection[str], pipeline: str) -> None:
+    """ConfigurationError for a key of a run that is a field of the form, misspelled: Airflow passes over it.
+
+    A run with {"dryrun": true} would deliver. Other unknown keys are left alone: another task may read them.
+
+    Args:
+        declared: names of the DAG's params.
+        given: the keys of the run's `conf`.
+        pipeline: its name, for the error.
+    """
+    fields = [name for name in _FIELDS if name in declared]
+    for key in sorted(set(given) - set(declared)) if fields else ():
+        if close := get_close_matches(str(key).lower().replace("-", "_"), fields, 1, 0.8):
+            raise ConfigurationError(
+                f"the run has the key {shown(key)}, which is no parameter of its DAG. Nothing was changed.",
+                code="argument_unknown",
+                remedy=f"Write {close[0]!r} instead. If another task reads {shown(key)}, declare it in the params.",
+                pipeline=pipeline,
+                argument=str(key),
+                close=close[0],
+            )
 
 
 def by_params(spec: PipelineSpec) -> PipelineSpec:

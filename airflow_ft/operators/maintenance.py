@@ -10,11 +10,11 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.operators.savepoint import savepoint_params
+from airflow_ft.operators.savepoint import A_PLACE, savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
 from airflow_ft.pipeline.templates import is_late
-from airflow_ft.protocol.arguments import check_seconds, check_text, truth
+from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, truth
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -84,6 +84,7 @@ class MaintenanceOperator(ActingOperator):
         super().__init__(**{"retries": 0, **kwargs})
         check_text("reason", reason)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        check_place("savepoint_dir", savepoint_dir)
         self.actions = check_actions(actions)
         self.action = action
         if not is_late(action):
@@ -239,6 +240,7 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
         "folder": Param(
             "",
             type=["string", "null"],
+            pattern=A_PLACE,
             title="Folder for the savepoint",
             description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir.",
         ),

@@ -9,7 +9,7 @@ from airflow.sdk import Param
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.protocol.arguments import check_seconds, check_text, check_type
+from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.actions.performing import Asked
+
+
+A_PLACE = r"^\s*($|beginning\s*$|/|file:/|hdfs://|s3://)"
+"""Values that a form takes for a savepoint or its folder: absolute paths, URIs, or nothing."""
 
 
 def savepoint_params() -> dict[str, Any]:
@@ -31,8 +35,9 @@ def savepoint_params() -> dict[str, Any]:
         path: Param(
             "",
             type=["string", "null"],
+            pattern=A_PLACE,
             title="Start from a savepoint",
-            description="Folder of the savepoint. Empty: continue at the newest checkpoint.",
+            description="Folder of the savepoint: an absolute path or a URI. Empty: continue at the newest checkpoint.",
         ),
         later_on: Param(
             Later.REFUSE.value,
@@ -85,6 +90,7 @@ class TriggerSavepointOperator(ActingOperator):
     def __init__(self, *, savepoint_dir: str | None = None, checkpoint: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        check_place("savepoint_dir", savepoint_dir)
         check_number_given(checkpoint)
         self.savepoint_dir = savepoint_dir
         self.checkpoint = checkpoint
@@ -124,6 +130,7 @@ class RestoreSavepointOperator(ActingOperator):
                 argument="savepoint",
             )
         check_text("wal_root", wal_root, optional=True)
+        check_place("wal_root", wal_root)
         self.savepoint: Any = from_savepoint.to_json()
         self.wal_root = wal_root
 
@@ -154,6 +161,7 @@ class DisposeSavepointOperator(ActingOperator):
                 remedy="Give the folder of a savepoint. `airflow ft savepoint list` shows them.",
                 argument="path",
             )
+        check_place("path", path)
         self.path = path
 
     def asked(self, context: Context) -> Asked:
@@ -189,6 +197,14 @@ class StopStreamOperator(ActingOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        check_place("savepoint_dir", savepoint_dir)
+        if savepoint_dir and savepoint is False:
+            raise ConfigurationError(
+                "savepoint_dir has an effect only with savepoint=True.",
+                code="argument_missing",
+                remedy="Add savepoint=True, or leave out savepoint_dir.",
+                argument="savepoint",
+            )
         for name, value in (("drain", drain), ("savepoint", savepoint)):
             check_type(name, value, bool, "Give True or False. Jinja is not possible here.")
         check_seconds("wait", wait)

@@ -15,7 +15,7 @@ from airflow_ft.pipeline import metrics, settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import judged
 from airflow_ft.pipeline.templates import is_late_list
-from airflow_ft.protocol.arguments import check_texts, check_type
+from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, shown, wrong
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -67,8 +67,12 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         super().__init__(**kwargs)
         if not is_late_list(pipelines):
             _check_pipelines(pipelines)
+            if pipelines is not None and not pipelines:
+                raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")
         check_type("orphan_age", orphan_age, timedelta, "Give timedelta(minutes=10), for example.")
         check_type("patience", patience, timedelta, "Give timedelta(hours=1), for example.", optional=True)
+        check_length_of_time("orphan_age", orphan_age)
+        check_length_of_time("patience", patience)
         check_type("threads", threads, int, "Give a number of threads, from 1.")
         if threads < 1:
             raise ConfigurationError(

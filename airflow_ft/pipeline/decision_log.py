@@ -10,9 +10,10 @@ from airflow_ft.clients.foreign_connections import require_text
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.metrics import Counters
-from airflow_ft.protocol.arguments import check_text
+from airflow_ft.protocol.arguments import check_text, is_template, shown, wrong
 from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.store.url import parse_url
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
@@ -75,6 +76,10 @@ def check_store(setting: str | None) -> str | None:
             remedy="Give an Airflow connection (conn:<connection id>), or write the URL into [airflow_ft] store.",
             argument="store",
         )
+    if isinstance(setting, str) and setting and not setting.strip():
+        raise wrong("store", shown(setting), "Give a URL, or the id of a connection, or leave store out.")
+    if isinstance(setting, str) and "://" in setting and not is_template(setting):
+        parse_url(setting)
     return setting
 
 

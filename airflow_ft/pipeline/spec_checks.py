@@ -16,6 +16,7 @@ from airflow_ft.protocol.arguments import (
     check_job,
     check_key,
     check_known,
+    check_place,
     check_plain,
     check_text,
     check_texts,
@@ -49,7 +50,6 @@ _OF_JOBS = (
     *("job", "sources", "job_args", "dead_letters", "optional_sinks", "spark_master", "spark_conf", "jars", "packages"),
     *("keep_session", "standby", "overlap", "streaming", "from_savepoint"),
 )
-_ROOTS = ("/", "file:/", "hdfs://", "s3://")
 
 
 def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[str, Any]) -> None:
@@ -146,14 +146,7 @@ def check_places(wal_root: str | None, **texts: str | None) -> None:
     check_master(master if isinstance(master, str) else None)
     if not wal_root or is_template(wal_root):
         return
-    if not wal_root.startswith(_ROOTS):
-        raise wrong(
-            "wal_root",
-            shown(wal_root),
-            "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER as"
-            " wal_root.",
-            code="path_invalid",
-        )
+    check_place("wal_root", wal_root)
     if is_bucket(wal_root):
         BucketPlace.of(wal_root)
         require_client()

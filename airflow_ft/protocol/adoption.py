@@ -65,6 +65,28 @@ class Estate:
         return max([self.head.number if self.head else 0, *(orphan.number for orphan in self.orphans)])
 
 
+def require_adoptable(row: Pipeline) -> None:
+    """StateConflictError unless the pipeline is HALTED for a reason that an adoption ends."""
+    if row.status is not PipelineStatus.HALTED:
+        renamed = row.status is PipelineStatus.RENAMED
+        raise StateConflictError(
+            f"the pipeline is {row.status}. Only a HALTED pipeline can be adopted.",
+            code="action_refused",
+            remedy="Use its new name." if renamed else "Do nothing: the pipeline can run as it is.",
+            pipeline=row.name,
+            status=row.status.value,
+        )
+    if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
+        raise StateConflictError(
+            f"the pipeline is HALTED ({row.halt_reason}). Another decision log does not cause that.",
+            code="action_refused",
+            remedy=f"Run `airflow ft in-doubt --pipeline {row.name}`. It says what is visible and how to settle it.",
+            pipeline=row.name,
+            status=row.status.value,
+            reason=str(row.halt_reason),
+        )
+
+
 def look(store: HistoryLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
     """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
@@ -115,23 +137,7 @@ def adopt(
     row = store.pipeline(pipeline)  # read first: another adoption or delivery meanwhile changes it
     require_understood(row)
     found = look(store, pipeline, participants)
-    if row.status is not PipelineStatus.HALTED:
-        raise StateConflictError(
-            f"the pipeline is {row.status}. Only a HALTED pipeline can be adopted.",
-            code="action_refused",
-            remedy="Do nothing: the pipeline can run as it is.",
-            pipeline=pipeline,
-            status=row.status.value,
-        )
-    if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
-        raise StateConflictError(
-            f"the pipeline is HALTED ({row.halt_reason}). Another decision log does not cause that.",
-            code="action_refused",
-            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`. It says what is visible and how to settle it.",
-            pipeline=pipeline,
-            status=row.status.value,
-            reason=str(row.halt_reason),
-        )
+    require_adoptable(row)
     _require_choices(pipeline, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
     in_place = _keeps_its_numbers(store, row, heads)

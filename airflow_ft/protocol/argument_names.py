@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -40,6 +41,13 @@ def closest(name: str, known: Sequence[str]) -> list[str]:
     words = set(name.split("_"))
     synonyms = [each for each in _SYNONYMS.get(name, ()) if each in known]
     return (synonyms or get_close_matches(name, known, 1) or [e for e in known if words & set(e.split("_"))])[:1]
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question with the closest known name in any case, and a blank behind it; "": none is close."""
+    folded = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), folded, 1, 0.7)
+    return f"Did you mean {folded[close[0]]!r}? " if close else ""
 
 
 def unknown_argument(
@@ -110,6 +118,31 @@ def by_name(cls: type[T]) -> type[T]:
             if each not in named:
                 raise missing_argument(each, name)
         created(self, **named)
+
+    cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
+    return cls
+
+
+def arguments_by_name(cls: type[T]) -> type[T]:
+    """Decorate a class: an unknown, missing or surplus argument raises ConfigurationError instead of TypeError."""
+    created = cls.__init__
+    name = cls.__name__
+    _, *parameters = signature(created).parameters.values()
+    known = [each.name for each in parameters]
+    in_order = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    needed = [each.name for each in parameters if each.default is Parameter.empty]
+
+    @wraps(created)
+    def create(self: T, *unnamed: Any, **named: Any) -> None:
+        if len(unnamed) > len(in_order):
+            raise unnamed_arguments(name, known[: len(unnamed)])
+        for each in named:
+            if each not in known:
+                raise unknown_argument(each, known, f"{name} has", of=name)
+        for each in needed:
+            if each not in (*named, *in_order[: len(unnamed)]):
+                raise missing_argument(each, name)
+        created(self, *unnamed, **named)
 
     cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
     return cls

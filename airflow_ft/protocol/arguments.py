@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from inspect import isclass, isroutine
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 
+_PLACES = ("/", "file:/", "hdfs://", "s3://")
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
@@ -233,6 +234,23 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < least:
         raise wrong(argument, shown(value), f"Give a whole number of at least {least} as {argument}.")
     return int(text)
+
+
+def check_place(argument: str, value: object) -> None:
+    """ConfigurationError for a path that is known and neither absolute nor a URI; an empty one names no place."""
+    if not isinstance(value, str) or is_template(value) or not value.strip() or value.startswith(_PLACES):
+        return
+    remedy = "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER as"
+    raise wrong(argument, shown(value), f"{remedy} {argument}.", code="path_invalid")
+
+
+def check_length_of_time(argument: str, value: object, *, optional: bool = True) -> None:
+    """ConfigurationError unless it is a timedelta, or a number of seconds, of 0 or more."""
+    remedy = f"Give a timedelta or seconds, 0 or more, as {argument}."
+    check_type(argument, value, (timedelta, int, float), remedy, optional=optional)
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, int | float) and not 0 <= seconds <= timedelta.max.total_seconds():
+        raise wrong(argument, shown(value), remedy)
 
 
 def check_zone(argument: str, at: datetime | None) -> None:

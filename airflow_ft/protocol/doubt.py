@@ -6,7 +6,7 @@ moment: that a marker is *absent* proves nothing while a transaction may still b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     AirflowFtError,
     HaltError,
     NewerReleaseError,
@@ -26,6 +27,7 @@ from airflow_ft.protocol.failure import Halt
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant, ParticipantFactory
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
@@ -80,16 +82,21 @@ def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
 
 
-def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
+def doubts(
+    store: QueryLog, pipelines: Sequence[str], participants: ParticipantFactory, resting: Collection[str] = ()
+) -> list[Doubt]:
     """Everything unsettled in these pipelines, in their order, then by number and in the plan's order.
 
-    Participants are asked side by side; one that does not answer is asked once. Raises what the store raises: without
-    the decision log nothing is known.
+    `resting`: those without a next run, because they are retired or their DAG is paused or deleted. Participants are
+    asked side by side; one that does not answer is asked once. Raises what the store raises: without the decision log
+    nothing is known.
     """
     found: list[Doubt | tuple[Checkpoint, str]] = []
+    halts: dict[str, Halt] = {}
     for name in pipelines:
         row = store.pipeline(name)
         if row.halt is not None:
+            halts[name] = row.halt
             found.append(_halted(store, name, row.halt))
         try:
             opened = store.open_checkpoints(name)
@@ -113,7 +120,12 @@ def doubts(store: QueryLog, pipelines: Sequence[str], participants: ParticipantF
             if evidence.finding is Finding.HEURISTIC and store.checkpoint(name, number).decided_at is not None:
                 found_there[number] = Evidence(Finding.ABSENT, "it was decided just now and is being delivered")
     now = store.now()
-    return [each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers, now) for each in found]
+    return [
+        each
+        if isinstance(each, Doubt)
+        else _doubt(*each, answers, now, halts.get(each[0].pipeline), rests=each[0].pipeline in resting)
+        for each in found
+    ]
 
 
 def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
@@ -125,22 +137,44 @@ def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
 
 
 def _doubt(
-    checkpoint: Checkpoint, name: str, answers: dict[tuple[str, str], dict[int, Evidence]], now: datetime
+    checkpoint: Checkpoint,
+    name: str,
+    answers: dict[tuple[str, str], dict[int, Evidence]],
+    now: datetime,
+    halt: Halt | None,
+    *,
+    rests: bool,
 ) -> Doubt:
     began = checkpoint.in_doubt_since
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
     evidence = answers[checkpoint.pipeline, name][checkpoint.number]
     deciding = checkpoint.plan.commit_point if checkpoint.plan else None
     decided = answers[checkpoint.pipeline, deciding][checkpoint.number] if deciding else evidence
-    advice = _advice(checkpoint, evidence, aborted=decided.finding is Finding.REFUSED)
+    aborted = decided.finding is Finding.REFUSED
+    if halt is not None and evidence.finding is not Finding.HEURISTIC:
+        advice = _advice_of_halted(checkpoint, halt)
+    else:
+        advice = _advice(checkpoint, evidence, aborted=aborted, rests=rests)
     vote = checkpoint.votes.get(name)
     problem = vote.problem if vote is not None and vote.proof is None else None
     error, code = (problem.text, problem.code) if problem is not None else ("", "")
     return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
 
 
-def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool) -> str:
-    """`aborted`: the deciding sink holds the abort marker."""
+def _advice_of_halted(checkpoint: Checkpoint, halt: Halt) -> str:
+    """Nothing is delivered before the halt has ended. Two of its reasons are ended by an action on the checkpoint."""
+    ways = [f"`airflow ft resume {checkpoint.pipeline}`"]
+    if halt.reason == HaltReason.TOKEN_LOST and checkpoint.decided_at is not None:
+        ways.append("--redeliver if the sink has none of its rows")
+    if halt.reason == HaltReason.HEURISTIC_COMMIT and halt.code != AbortedHeuristicCommitError.code:
+        ways.append("--commit")
+    return f"nothing is delivered while the pipeline is HALTED: remove the cause, then {', or '.join(ways)}"
+
+
+def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests: bool) -> str:
+    """`aborted`: the deciding sink holds the abort marker. `rests`: no run follows."""
+    cause = f"{checkpoint.message.rstrip('.')}."
+    delivering = "no run follows: --commit" if rests else "the next retry or run, or --commit,"
     if evidence.finding is Finding.CONTRADICTION:
         return "find out whether sink or log is right before anything else"
     if evidence.finding is Finding.HEURISTIC and (aborted or checkpoint.state is CheckpointState.ABORTED):
@@ -149,24 +183,26 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool) -> str
         return "--commit delivers the rest; or delete the visible rows as described, then --abort"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
-            advice = f"{checkpoint.message} It is decided, so it can only be delivered: remove the cause, then --commit"
+            advice = f"{cause} It is decided, so it can only be delivered: remove the cause, then --commit"
             return f"{advice}, or --dead-letter to leave out the refused rows" if refuses_rows(checkpoint) else advice
         case CheckpointState.QUARANTINED:
-            return f"{checkpoint.message} It is not decided: --commit delivers it, --abort gives it up"
+            return f"{cause} It is not decided: --commit delivers it, --abort gives it up"
         case CheckpointState.COMMITTING:
             if evidence.finding is Finding.DELIVERED:
-                return "do nothing: the next retry or run records it"
+                who = "no run follows: --commit" if rests else "do nothing: the next retry or run"
+                return f"{who} records it"
             problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
             if not problems:
-                return "the next retry or run delivers it, or --commit"
+                return f"{delivering} delivers it"
             if not any(is_refused(problem) for problem in problems):
-                return "the next retry or run, or --commit, delivers it when its sinks answer"
+                return f"{delivering} delivers it when its sinks answer"
             aside = " (--dead-letter without the refused rows)" if refuses_rows(checkpoint) else ""
-            return f"remove the cause of last_error; then the next retry or run, or --commit, delivers it{aside}"
+            return f"remove the cause of last_error; then {delivering} delivers it{aside}"
         case CheckpointState.PREPARED:
-            return "the next retry or run, or --commit, delivers it; --abort gives it up"
+            return f"{delivering} delivers it; --abort gives it up"
         case _:
-            return "the next run, or `airflow ft recover`, rolls back the prepared rows"
+            by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
+            return f"{by} rolls back the prepared rows"
 
 
 # --- asking a sink -----------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ _LOOKED_AT = 20
 """Unsettled checkpoints that are looked at: the one in doubt or in quarantine is among the oldest."""
 _PASSING = frozenset({"SinkUnavailableError", "StorageUnavailableError", "StateConflictError"})
 """Errors that may go away without a person."""
+_STAYING = frozenset({"disk_full", "limit_reached", "server_read_only"})
+"""Codes of such errors of a server that answers: a person has to change something."""
 
 
 class Explanation(NamedTuple):
@@ -52,8 +54,9 @@ def explained(store: HistoryLog, overview: Overview) -> Explanation:
 
 
 def is_refused(problem: Failure) -> bool:
-    """Return whether the sink refused: the next try then fails, too, unless a person changes something."""
-    return problem.reason == AbortReason.DECLINED.value or problem.kind not in _PASSING
+    """Return whether the sink answered and refused: the next try fails, too, unless a person changes something."""
+    is_passing = problem.kind in _PASSING and problem.code not in _STAYING
+    return problem.reason == AbortReason.DECLINED.value or not is_passing
 
 
 def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
@@ -74,11 +77,14 @@ def _in_doubt(overview: Overview, checkpoint: Checkpoint) -> str:
 
 def _what_next(overview: Overview, waiting: Mapping[str, Failure | None]) -> str:
     known = [problem for problem in waiting.values() if problem is not None]
-    if overview.retired:
-        return "The pipeline is retired, so no run delivers it. Recover the pipeline."
-    if overview.paused:
-        return "Its DAG is paused or deleted, so no run delivers it. Unpause the DAG, or recover the pipeline."
-    if any(is_refused(problem) for problem in known):
+    refused = any(is_refused(problem) for problem in known)
+    if overview.retired or overview.paused:
+        why = "The pipeline is retired" if overview.retired else "Its DAG is paused or deleted"
+        act = "recover the pipeline" if overview.retired else "unpause the DAG, or recover the pipeline"
+        first = "Remove the cause. Then " if refused else "When the sink answers, " if known else ""
+        fix = f"{first}{act}." if first else f"{act[0].upper()}{act[1:]}."
+        return f"{why}, so no run delivers it. {fix}"
+    if refused:
         return "The next run tries again, and fails until the cause is removed."
     if known:
         return "The next run delivers it when the sink answers."
@@ -121,9 +127,7 @@ def pipeline_actions(overview: Overview) -> tuple[str, ...]:
     actions: list[str] = []
     if not is_open and condition in (Condition.FAILED, Condition.NOT_RUNNING, Condition.LATE):
         actions.append("retire")
-    # An active process keeps the epoch, so these actions would be refused.
-    is_held = overview.is_at_work and overview.leases > 0
-    if condition is not Condition.QUARANTINED and not is_held:
+    if condition is not Condition.QUARANTINED and not overview.is_held:
         actions.append("recover")
         if not overview.committing:
             actions.append("rewind")

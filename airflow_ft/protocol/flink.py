@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, TypeVar
 
+from airflow_ft.protocol.arguments import kind_of, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.flink_durations import duration, in_flinks_units
 from airflow_ft.protocol.kinds import Choice, Duration, Kind
@@ -24,6 +26,7 @@ Made = TypeVar("Made")
 
 _PREFIX = "execution.checkpointing."
 _LARGEST = 2**31 - 1
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _ENABLED = timedelta(milliseconds=1)
 """Smallest interval at which Flink makes checkpoints."""
 
@@ -43,7 +46,9 @@ def _mode(value: object) -> CheckpointingMode:
 
 
 def _whole(value: object) -> int:
-    return int(str(value))  # 3.7 and True are none
+    if not _WHOLE.fullmatch(text := str(value).strip()):  # 3.7, True and 1_000 are none
+        raise ValueError
+    return int(text)
 
 
 def _attempts(value: object) -> int | None:
@@ -52,7 +57,10 @@ def _attempts(value: object) -> int | None:
 
 
 def _number(value: object) -> float:
-    return float(str(value))
+    number = float(text := str(value))
+    if not isfinite(number) or "_" in text:
+        raise ValueError
+    return number
 
 
 def _flag(value: object) -> bool:
@@ -89,7 +97,7 @@ class _Idle:
     why: str
 
 
-_A_DURATION = 'a duration, such as "10 min"'
+_A_DURATION = 'a duration of one number and one unit, such as "10 min" or "90 s"'
 _A_COUNT = "a whole number"
 _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
 _NO_CHANNELS = "there are no barriers among operators: Spark cuts between micro-batches"
@@ -103,9 +111,9 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
     "mode": _Taken("mode", _mode, "EXACTLY_ONCE or AT_LEAST_ONCE"),
-    "interval": _Taken("interval", _interval, 'a duration, such as "10 s"'),
+    "interval": _Taken("interval", _interval, _A_DURATION),
     "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
-    "min-pause": _Taken("min_pause", duration, 'a duration, such as "500 ms"'),
+    "min-pause": _Taken("min_pause", duration, _A_DURATION),
     "max-concurrent-checkpoints": _Taken("max_concurrent", _whole, _A_COUNT),
     "tolerable-failed-checkpoints": _Taken("tolerable_failures", _whole, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Taken(
@@ -115,7 +123,7 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     ),
     "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
     "unaligned": _Taken("unaligned", _flag, "true or false"),
-    "aligned-checkpoint-timeout": _Taken("aligned_timeout", duration, 'a duration, such as "30 s"'),
+    "aligned-checkpoint-timeout": _Taken("aligned_timeout", duration, _A_DURATION),
     "unaligned.forced": _Idle(_NO_CHANNELS),
     "unaligned.interruptible-timers.enabled": _Idle(_NO_CHANNELS),
     "unaligned.max-subtasks-per-channel-state-file": _Idle(_NO_CHANNELS),
@@ -305,18 +313,30 @@ def _is_of_restarts(key: str) -> bool:
     return key == _RESTART.removesuffix(".") or (name != key and (name == "type" or name in RESTART_KEYS))
 
 
-def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys with dots, also where they are nested, as in Flink's config.yaml."""
+def _flat(given: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots, also where they are nested, as in Flink's config.yaml; a section with nothing in it has none."""
+    if not isinstance(given, Mapping):
+        raise wrong(
+            "from_flink",
+            kind_of(given),
+            'Give a dictionary by key, such as {"execution.checkpointing.interval": "10 s"}. Read a config.yaml with'
+            " yaml.safe_load first.",
+        )
     for key, value in given.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
+        elif value is not None or not _is_section(f"{prefix}{key}"):
             yield f"{prefix}{key}", value
 
 
+def _is_section(key: str) -> bool:
+    return key not in _NAMES and any(name.startswith(f"{key}.") for name in _NAMES)
+
+
 def _unknown(key: str) -> str:
-    if key.startswith(_RESTART):
-        return _NO_RESTART
+    if key.lower().startswith(_RESTART):
+        near = get_close_matches(key.lower(), [f"{_RESTART}{name}" for name in ("type", *RESTART_KEYS)], 1)
+        return f"{_NO_RESTART}{f' (did you mean {near[0]}?)' if near else ''}"
     if key.startswith(("state.backend.rocksdb.", "state.backend.forst.")):
         return f"{_SPARK_STATE}: spark.sql.streaming.stateStore.rocksdb.*"
     close = [_PREFIX + key] if _PREFIX + key in _NAMES else get_close_matches(key, _NAMES, 1)
@@ -336,12 +356,15 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
     """
     given = {key: value for key, value in _flat(given) if key not in _NAMES}
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}
-    named = ["off" if value is False else str(value) for value in types.values()]  # `off` is False in YAML 1.1
+    # `off` is False in YAML 1.1. An empty value is None there, which is not Flink's word `none`.
+    named = ["off" if value is False else "" if value is None else str(value) for value in types.values()]
     kinds = {RESTART_TYPES.get(name.strip().lower()) for name in named} or {"exponential-delay"}
     kind = kinds.pop()
-    if kind is None or kinds:
-        shown = ", ".join(f"{key}={value!r}" for key, value in types.items())
+    shown = ", ".join(f"{key}={value!r}" for key, value in types.items())
+    if kind is None:
         _raise_for([_Refusal(shown, f"give one of {', '.join(RESTART_TYPES)}")])
+    if kinds:
+        _raise_for([_Refusal(shown, "they are two names of one key, with two values")])
     found = Given()
     refused: list[_Refusal] = []
     for key, value in given.items():
@@ -349,8 +372,7 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
         if key in types:
             continue
         if meaning is None:
-            why = _NO_RESTART if key.startswith(_RESTART) else _unknown(key)
-            refused.append(_Refusal(key, why, "argument_unknown"))
+            refused.append(_Refusal(key, _unknown(key), "argument_unknown"))
         elif not types:
             refused.append(_Refusal(key, f"Flink ignores it without {_RESTART}type", "argument_missing"))
         elif not key.startswith(f"{_RESTART}{kind}."):

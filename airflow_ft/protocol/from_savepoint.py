@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.protocol.arguments import check_type, is_template, shown, truth, wrong
+from airflow_ft.protocol.argument_names import arguments_by_name
+from airflow_ft.protocol.arguments import check_place, check_type, is_template, shown, truth, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
 BEGINNING = "beginning"
@@ -35,6 +36,7 @@ class ClaimMode(StrEnum):
     """It is deleted once the pipeline has its copy."""
 
 
+@arguments_by_name
 @dataclass(frozen=True, slots=True)
 class FromSavepoint:
     """The savepoint that a run starts from, once: its retries, and the run when it is cleared, do not restore again.
@@ -70,6 +72,8 @@ class FromSavepoint:
                 remedy=f"Leave out {FULL_REFRESH} or the savepoint.",
                 arguments=[FULL_REFRESH, "savepoint"],
             )
+        if self.is_given and not self.is_beginning:
+            check_place("from_savepoint.path", self.path.strip())
         for name, check in (("later", later), ("claim_mode", claim_mode)):
             if not is_template(value := getattr(self, name)):
                 check(value)

@@ -47,7 +47,7 @@ _DESCRIPTIONS = {
     Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
     Condition.WAITING: "No sink has the staged rows yet, and no run is active. The next run delivers them.",
     Condition.RUNNING: "A run is active.",
-    Condition.IDLE: "All staged rows are delivered.",
+    Condition.IDLE: "No staged rows wait for delivery.",
     Condition.RENAMED: "The pipeline was renamed. No run uses the old name.",
 }
 NEED_A_PERSON = (
@@ -149,6 +149,11 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         return self.turn is not None and not self.is_silent
 
     @property
+    def is_held(self) -> bool:
+        """Return whether an active process keeps the epoch, so that actions of a person are refused."""
+        return self.is_at_work and self.leases > 0
+
+    @property
     def is_stopped(self) -> bool:
         """A stream that ended as asked, or whose DAG is paused, without an error: on purpose, so no person must act."""
         return self.streaming and self.turn is None and self.failure is None and (self.paused or self.ended is None)
@@ -192,7 +197,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     @property
     def _failed(self) -> str:
         if self.failure is not None:
-            return f"{failed_text(self.failure)}{self.no_run_follows}"
+            return failed_text(self.failure, self.no_run_follows)
         if self.turn is not None:
             return (
                 f"{self._silence}: it was killed, or it hangs.{self.no_run_follows}"
@@ -230,11 +235,12 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         return "The stream was stopped.\nFix: Trigger a run of its DAG. Retire the pipeline if it should not run."
 
 
-def failed_text(failure: Failure) -> str:
-    """Say which run failed, in which task, and why."""
+def failed_text(failure: Failure, then: str = "") -> str:
+    """Say which run failed, in which task, and why; `then`: what follows from that, before the fix."""
     of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
     task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
-    return f"{of}{task}: {failure.text}"
+    text, fix, remedy = failure.text.partition("\nFix: ")
+    return f"{of}{task}: {text}{then}{fix}{remedy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,8 @@ class Resolver:
         except Exception as error:  # also of a disk, say
             if self.store.checkpoint(self.pipeline, number).state in IN_DOUBT:
                 why = error.what if isinstance(error, AirflowFtError) else f"{type(error).__name__}: {error}"
-                self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {why}")
+                cause = found.message.partition("\n")[0]  # without an earlier failure, or each one makes it longer
+                self.store.quarantine(self.pipeline, epoch, number, f"{cause}\n{self.who} failed: {why}")
             raise
 
     def _refusal(

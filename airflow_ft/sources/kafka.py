@@ -117,7 +117,7 @@ class KafkaSource:
             what = f"topics of KafkaSource has an invalid name: {list(self.topics)}."
             raise _invalid("topics", what, 'Give each topic as its own text: ["orders", "returns"].')
         object.__setattr__(self, "topics", tuple(self.topics))
-        if not self.conn_id:
+        if isinstance(self.conn_id, str) and not self.conn_id.strip():
             raise ConfigurationError(
                 "KafkaSource needs the id of an Airflow connection.",
                 code="argument_missing",

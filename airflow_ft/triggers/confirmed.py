@@ -12,7 +12,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from airflow_ft.pipeline.decision_log import check_store
-from airflow_ft.protocol.arguments import check_type
+from airflow_ft.protocol.argument_names import arguments_by_name
+from airflow_ft.protocol.arguments import check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, TerminalError
 from airflow_ft.triggers.polling import poll
@@ -27,6 +28,7 @@ STATE_KEY = "airflow_ft_reported"
 """Key in Airflow's state store of the newest number for which the watched asset has an event."""
 
 
+@arguments_by_name
 class ConfirmedTrigger(BaseEventTrigger):
     """Fire an event for checkpoints that were confirmed since the previous event, also of a running stream::
 
@@ -61,7 +63,10 @@ class ConfirmedTrigger(BaseEventTrigger):
 
     def __init__(self, *, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        check_type("poll_interval", poll_interval, (int, float), "Give a number of seconds.")
+        remedy = "Give a number of seconds above 0 as poll_interval."
+        check_type("poll_interval", poll_interval, (int, float), remedy)
+        if not 0 < poll_interval < float("inf"):
+            raise wrong("poll_interval", shown(poll_interval), remedy)
         self.pipeline = check_name("pipeline", pipeline)
         self.store = check_store(store)
         self.poll_interval = poll_interval

@@ -286,6 +286,16 @@ def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: Worl
     assert not any(reason.remedy in event["message"] for event in others)
 
 
+def test_the_fix_of_a_failed_checkpoint_names_the_pipeline(world: World, ft: Any) -> None:
+    [number] = world.stage(1)
+    epoch = world.store.pipeline(PIPELINE).epoch
+    world.store.abort(PIPELINE, epoch, number, AbortReason.HALTED, "a test", AfterAbort.CARRIED, tombstoned=False)
+    command = f"`airflow ft resume {PIPELINE}`"
+    assert command in ft("show", PIPELINE, "1") and command in ft("events", PIPELINE, "1", "-o", "json")
+    [whole] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert command in whole["remedy"]
+
+
 def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with raises(SystemExit, "action_refused", pipeline=PIPELINE):
@@ -296,6 +306,19 @@ def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft:
         assert "was asked to stop" in ft("stop", PIPELINE, "--drain", "--wait", "0")
     [asked] = world.store.open_requests(PIPELINE)
     assert dict(asked.arguments) == {"at_once": False, "drain": True}
+
+
+@pytest.mark.parametrize("how", [(), ("--now",), ("--drain",), ("--savepoint",)])
+def test_a_scheduled_run_is_not_asked_to_stop(world: World, ft: Any, how: tuple[str, ...]) -> None:
+    """Nothing would read the request, and a stream of later would."""
+    scheduled, stream = Scene(world.store, "scheduled"), Scene(world.store, "stream")
+    for scene in (scheduled, stream):
+        scene.stage(made_with={"streaming": scene is stream})
+        world.store.enter_turn(scene.pipeline, RUN, None)
+    with raises(SystemExit, "action_refused", pipeline="scheduled", run=str(RUN)):
+        ft("stop", "scheduled", *how)
+    assert not any("stop" in event.message.lower() for event in world.store.events("scheduled", limit=100))
+    assert "was asked to stop" in ft("stop", "stream", *how, "--wait", "0")
 
 
 def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
@@ -529,6 +552,29 @@ def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: A
     assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
 
 
+def test_adopt_warns_of_nothing_that_it_refuses(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    world.stage(1)
+    capsys.readouterr()
+    with raises(SystemExit, "action_refused", status="ACTIVE"):
+        ft("adopt", PIPELINE, "--yes")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_number_without_a_checkpoint_has_no_events(world: World, ft: Any) -> None:
+    world.stage(1)
+    assert json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    with raises(SystemExit, "checkpoint_unknown", checkpoint=2):
+        ft("events", PIPELINE, "2")
+
+
+@pytest.mark.parametrize("command", [("pipelines",), ("checkpoints", "orders"), ("in-doubt",), ("recover", "orders")])
+def test_a_misspelled_log_is_not_made(tmp_path: Path, parser: ArgumentParser, command: tuple[str, ...]) -> None:
+    args = parser.parse_args(["ft", *command, "--store", f"sqlite:///{tmp_path}/nowhere/ft.db"])
+    with raises(SystemExit, "store_file_missing", store=f"sqlite:///{tmp_path}/nowhere/ft.db"):
+        args.func(args)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
@@ -647,6 +693,20 @@ def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> No
     assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, 1, "db", "COMMITTING")
     assert (db["finding"], log["finding"]) == ("delivered", "absent")
     assert "committed by epoch" in db["known"] and "not delivered" in log["known"]
+
+
+def test_a_list_promises_no_run_where_none_comes(world: World, ft: Any) -> None:
+    waiting = Scene(world.store, "waiting")
+    waiting.stage()
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    world.store.leave_turn(PIPELINE, RUN)
+    for name in ("waiting", PIPELINE):
+        world.store.retire(name, "ada")
+    _, log = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert log["next"].startswith("no run follows")
+    rows = {row["pipeline"]: row for row in json.loads(ft("pipelines", "-o", "json"))}
+    assert rows["waiting"]["condition"] == "WAITING" and "No run delivers" in rows["waiting"]["why"]
 
 
 @pytest.mark.parametrize(

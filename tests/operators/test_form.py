@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Param
-from airflow.sdk.exceptions import ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 import airflow_ft as ft
+from airflow_ft.operators.form import refuse_misspelled
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -116,6 +117,38 @@ def test_a_stream_that_begins_where_its_sources_stand_takes_the_rest() -> None:
     [source] = pipeline.spec.sources.values()
     assert isinstance(source, ft.KafkaSource) and source.starting_offsets == "latest"
     assert source.max_offsets_per_trigger is not None and pipeline.spec.savepoint is None
+
+
+@pytest.mark.parametrize(
+    ("key", "close"),
+    [("dryrun", "dry_run"), ("Dry-Run", "dry_run"), ("fullrefresh", "full_refresh"), ("savepont", "savepoint")],
+)
+def test_a_run_with_a_misspelled_field_delivers_nothing(tmp_path: Path, key: str, close: str) -> None:
+    """Airflow passes over what the DAG does not declare: the dry run would be a real one."""
+    world = World(tmp_path)
+    world.stage(1)
+    with DAG("d", schedule=None, params=ft.pipeline_params()):
+        pipeline = ft.CheckpointedPipeline(spec(PIPELINE), from_params=True)
+    for name in ("recover", "stage"):
+        operator: Any = pipeline.children[f"{PIPELINE}.{name}"]
+        context = airflow_context() | {"dag_run": SimpleNamespace(conf={key: True})}
+        with raises(AirflowFailException, "argument_unknown", argument=key, close=close, pipeline=PIPELINE):
+            do(operator, world.context(), context)
+    assert states(world) == [CheckpointState.STAGED]
+
+
+def test_other_keys_of_a_run_are_left_alone(tmp_path: Path) -> None:
+    refuse_misspelled(ft.pipeline_params(), {"dry_run": True, "region": "eu", "report": 1}, PIPELINE)
+    refuse_misspelled({**ft.pipeline_params(), "dryrun": Param(False)}, {"dryrun": True}, PIPELINE)
+    refuse_misspelled({}, {"dryrun": True}, PIPELINE)
+
+
+@pytest.mark.parametrize(("name", "value"), [("savepoint", "savepoints/1"), ("savepoint", "./s"), ("savepoint", "s")])
+def test_the_form_refuses_a_relative_savepoint(name: str, value: str) -> None:
+    with pytest.raises(ParamValidationError):
+        ft.pipeline_params()[name].resolve(value)
+    for good in (None, "", " ", "/s", " /s", "file:///s", "s3://c@b/s", "beginning"):
+        ft.pipeline_params()[name].resolve(good)
 
 
 def recovering() -> RecoverOperator:

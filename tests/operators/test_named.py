@@ -5,16 +5,20 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
 import airflow_ft as ft
-from airflow_ft import CheckpointedPipeline, CheckpointSensor, StopStreamOperator
+from airflow_ft import CheckpointedPipeline, CheckpointSensor, FromSavepoint, StopStreamOperator
+from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.operators.sweep import RecoverAllOperator
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.triggers.confirmed import ConfirmedTrigger
 from tests.operators.declared import spec
+from tests.raising import raises
 
 CASES: dict[str, tuple[Callable[[], Any], str, dict[str, str]]] = {
     "missing": (lambda: StopStreamOperator(task_id="stop"), "argument_missing", {"argument": "pipeline"}),
@@ -95,6 +99,83 @@ def test_the_fix_names_the_argument_that_is_meant(wrong: str, meant: str) -> Non
     with pytest.raises(ConfigurationError) as caught:
         StopStreamOperator(task_id="stop", **{"pipeline": "orders", wrong: 1})
     assert caught.value.remedy == f"Did you mean {meant}?"
+
+
+IMPOSSIBLE: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "savepoint without a path": (lambda: FromSavepoint(later="continue"), "argument_missing", "path"),
+    "savepoint, misspelt": (lambda: FromSavepoint("/s", latr="continue"), "argument_unknown", "latr"),
+    "savepoint, relative": (lambda: FromSavepoint("savepoints/1"), "path_invalid", "from_savepoint.path"),
+    "restore, relative": (
+        lambda: ft.RestoreSavepointOperator(task_id="t", pipeline="p", savepoint="./s"),
+        "path_invalid",
+        "from_savepoint.path",
+    ),
+    "restore into a relative log": (
+        lambda: ft.RestoreSavepointOperator(task_id="t", pipeline="p", savepoint="/s", wal_root="wal"),
+        "path_invalid",
+        "wal_root",
+    ),
+    "dispose, relative": (
+        lambda: ft.DisposeSavepointOperator(task_id="t", pipeline="p", path="s"),
+        "path_invalid",
+        "path",
+    ),
+    "trigger, relative": (
+        lambda: ft.TriggerSavepointOperator(task_id="t", pipeline="p", savepoint_dir="s"),
+        "path_invalid",
+        "savepoint_dir",
+    ),
+    "maintenance, relative": (
+        lambda: ft.MaintenanceOperator(task_id="t", pipeline="p", action="savepoint", savepoint_dir="s"),
+        "path_invalid",
+        "savepoint_dir",
+    ),
+    "stop, a folder for no savepoint": (
+        lambda: StopStreamOperator(task_id="t", pipeline="p", savepoint_dir="/s"),
+        "argument_missing",
+        "savepoint",
+    ),
+    "trigger of an asset, misspelt": (lambda: ConfirmedTrigger(pipelin="p"), "argument_unknown", "pipelin"),
+    "trigger of an asset, missing": (lambda: ConfirmedTrigger(), "argument_missing", "pipeline"),
+    "trigger of an asset, no pause": (
+        lambda: ConfirmedTrigger(pipeline="p", poll_interval=0),
+        "argument_invalid",
+        "poll_interval",
+    ),
+    "trigger of an asset, nan": (
+        lambda: ConfirmedTrigger(pipeline="p", poll_interval=float("nan")),
+        "argument_invalid",
+        "poll_interval",
+    ),
+    "notifier, misspelt": (lambda: ProblemNotifier(pipelin="p"), "argument_unknown", "pipelin"),
+    "notifier, negative": (lambda: ProblemNotifier(late_after=-1), "argument_invalid", "late_after"),
+    "notifier, endless": (lambda: ProblemNotifier(patience=float("inf")), "argument_invalid", "patience"),
+    "recovery of none": (lambda: RecoverAllOperator(task_id="t", pipelines=[]), "argument_invalid", "pipelines"),
+    "recovery, negative": (
+        lambda: RecoverAllOperator(task_id="t", patience=timedelta(-1)),
+        "argument_invalid",
+        "patience",
+    ),
+    "a blank store": (lambda: RecoverAllOperator(task_id="t", store=" "), "argument_invalid", "store"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_cannot_work_is_refused_at_parse(case: str) -> None:
+    make, code, argument = IMPOSSIBLE[case]
+    with raises(ConfigurationError, code, argument=argument):
+        make()
+
+
+def test_a_store_that_is_no_url_is_refused_at_parse() -> None:
+    with raises(ConfigurationError, "store_url_invalid"):
+        RecoverAllOperator(task_id="t", store="sqlite:///ft.db")
+
+
+def test_places_that_a_run_knows_are_left_alone() -> None:
+    for path in ("{{ params.path }}", "", "None", "beginning", "file:///s", "s3://c@b/s", "hdfs://n:1/s"):
+        assert FromSavepoint(path).path == path
+    assert ConfirmedTrigger(pipeline="p").serialize()[1]["poll_interval"] == 10.0
 
 
 def test_what_default_args_give_is_not_missing() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.model import PLAIN, AfterAbort, RunKey
 from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
@@ -155,6 +156,24 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
         "add x.",
     )
     assert "abort" not in checkpoint["fitting"] and "commit" in checkpoint["fitting"]
+
+
+def test_no_act_on_a_checkpoint_is_offered_while_a_process_keeps_the_epoch(scene: Pipeline, ask: Asking) -> None:
+    busy = another(scene, "a")
+    busy.stage()
+    busy.prepare(1)
+    scene.store.enter_turn("a", RUN, None)
+    assert [each["fitting"] for each in ask("a").json()["open"]] == [[]]
+    scene.store.release_lease("a", "worker")
+    assert "abort" in ask("a").json()["open"][0]["fitting"], "between two tasks"
+
+
+def test_the_fix_of_a_failed_checkpoint_names_the_pipeline(scene: Pipeline, ask: Asking) -> None:
+    failed = another(scene, "a")
+    failed.stage()
+    failed.store.abort("a", failed.epoch, 1, AbortReason.HALTED, "a test", AfterAbort.CARRIED, tombstoned=False)
+    for remedy in (ask("a").json()["failed"]["remedy"], ask("a/checkpoints/1").json()["remedy"]):
+        assert "`airflow ft resume a`" in remedy
 
 
 def test_warnings_are_counted_and_listed(scene: Pipeline, ask: Asking) -> None:

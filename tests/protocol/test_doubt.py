@@ -23,6 +23,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TokenLostError,
 )
+from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
@@ -35,6 +36,7 @@ from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 
 S = CheckpointState
+REFUSED = Failure("UnfitTargetError", "column_missing", "no column x.", "add x.")
 LATER = RunKey("dag", "run-2")
 
 
@@ -145,6 +147,49 @@ def test_contradictions_are_told_as_such(world: World) -> None:
     assert (halted.number, halted.state) == (0, "HALTED (STORE_BEHIND_SINK)")
     assert (halted.evidence.text, halted.last_error_code) == ("its last number is 7.", "store_behind_sink")
     assert "airflow ft resume" in halted.advice
+
+
+@pytest.mark.parametrize(
+    ("reason", "ways"),
+    [
+        (HaltReason.STORE_BEHIND_SINK, {"resume"}),
+        (HaltReason.FOREIGN_OWNER, {"resume"}),
+        (HaltReason.TOKEN_LOST, {"resume", "--redeliver"}),
+        (HaltReason.HEURISTIC_COMMIT, {"resume", "--commit"}),
+    ],
+)
+def test_nothing_is_promised_of_a_halted_pipeline(world: World, reason: HaltReason, ways: set[str]) -> None:
+    decided(world)
+    world.store.halt(PIPELINE, reason, "a test.")
+    _, db, log = found(world)
+    for doubt in (db, log):
+        assert "HALTED" in doubt.advice and "next" not in doubt.advice
+        assert {way for way in ("resume", "--redeliver", "--commit") if way in doubt.advice} == ways
+
+
+def test_no_run_is_promised_of_a_pipeline_that_rests(world: World) -> None:
+    decided(world)
+    for doubt in doubts(world.store, [PIPELINE], Systems(world.systems), resting={PIPELINE}):
+        assert doubt.advice.startswith("no run follows") and "--commit" in doubt.advice
+    world.store.record_problem(PIPELINE, world.store.pipeline(PIPELINE).epoch, 1, "log", REFUSED)
+    [_, log] = doubts(world.store, [PIPELINE], Systems(world.systems), resting={PIPELINE})
+    assert log.advice.startswith("remove the cause") and "next" not in log.advice
+
+
+def test_each_failed_act_replaces_the_failure_before_it(world: World) -> None:
+    decided(world)
+    resolver(world).quarantine(1)
+
+    def participants(plan: Any) -> Any:
+        raise SinkUnavailableError("no broker answers.")
+
+    messages = []
+    for _ in range(3):
+        with raises(SinkUnavailableError, "sink_unavailable"):
+            resolver(world, participants).commit(1)
+        messages.append(world.store.checkpoint(PIPELINE, 1).message)
+    assert world.store.checkpoint(PIPELINE, 1).state is S.QUARANTINED
+    assert messages[0] == messages[2] and messages[0].count("no broker answers") == 1
 
 
 def test_looking_takes_no_epoch_and_writes_no_event(world: World) -> None:

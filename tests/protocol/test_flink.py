@@ -432,6 +432,55 @@ def test_two_types_of_restarts_are_refused() -> None:
     assert "restart-strategy.type='none'" in text and "restart-strategy='fixed-delay'" in text
 
 
+@pytest.mark.parametrize("name", ["restart-strategy", "restart-strategy.type"])
+def test_an_empty_restart_strategy_is_not_none(name: str) -> None:
+    with raises(ConfigurationError, "argument_invalid", keys=[name], values=["None"]):
+        RestartStrategy.from_flink({name: None})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1_5", True])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    key = "restart-strategy.exponential-delay.backoff-multiplier"
+    with raises(ConfigurationError, "argument_invalid", keys=[key], values=[repr(value)]):
+        RestartStrategy.from_flink({"restart-strategy.type": "exponential-delay", key: value})
+
+
+@pytest.mark.parametrize("value", ["1_000", "\u0663", "5.0", 5.0, "0x5", True, None, [5]])
+def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+    key = "execution.checkpointing.num-retained"
+    with raises(ConfigurationError, "argument_invalid", keys=[key], values=[repr(value)]):
+        CheckpointConfig.from_flink({key: value})
+    assert CheckpointConfig.from_flink({key: " +5 "}).num_retained == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("restart-strategy.fixed-delay.atempts", "restart-strategy.fixed-delay.attempts"),
+        ("restart-strategy.failure-rate.interval", "restart-strategy.failure-rate.delay"),
+        ("Restart-Strategy.Type", "restart-strategy.type"),
+    ],
+)
+def test_the_closest_restart_key_is_told(key: str, meant: str) -> None:
+    for owner in (RestartStrategy, CheckpointConfig):
+        with raises(ConfigurationError, "argument_unknown", keys=[key]) as caught:
+            owner.from_flink({key: "3"})
+        assert caught.error and f"did you mean {meant}?" in caught.error.headline
+
+
+@pytest.mark.parametrize("given", ["execution.checkpointing.interval: 10 s", None, [], [("a", 1)], 7])
+@pytest.mark.parametrize("owner", [RestartStrategy, CheckpointConfig])
+def test_what_is_no_configuration_is_refused(owner: Any, given: Any) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument="from_flink"):
+        owner.from_flink(given)
+
+
+@pytest.mark.parametrize("given", [{"execution": None}, {"execution": {"checkpointing": None}}, {"state": {}}])
+def test_an_empty_section_says_nothing(given: Any) -> None:
+    assert CheckpointConfig.from_flink(given) == CheckpointConfig()
+    assert RestartStrategy.from_flink(given) == RestartStrategy.from_flink({})
+
+
 def test_off_of_a_yaml_file_is_a_restart_strategy() -> None:
     assert RestartStrategy.from_flink({"restart-strategy": {"type": False}}) == NoRestart()
 

@@ -270,7 +270,12 @@ class TestNotRunning:
 class TestExplained:
     @pytest.mark.parametrize(
         ("problem", "next_run"),
-        [(None, "delivers it"), (AWAY, "when the sink answers"), (REFUSED, "fails until")],
+        [
+            (None, "delivers it"),
+            (AWAY, "when the sink answers"),
+            (REFUSED, "fails until"),
+            (Failure("SinkUnavailableError", "disk_full", "the disk of db is full.", "free space."), "fails until"),
+        ],
     )
     def test_in_doubt_names_each_sink_that_lacks_it_and_what_comes_next(
         self, scene: Scene, problem: Failure | None, next_run: str
@@ -294,6 +299,24 @@ class TestExplained:
         assert "Unpause" in explained(scene.store, judged(scene, paused={RUN.dag_id})).text
         scene.store.retire(PIPELINE, "ada")
         assert "retired" in explained(scene.store, judged(scene)).text
+
+    @pytest.mark.parametrize(
+        ("problem", "first"), [(REFUSED, "Remove the cause. Then"), (AWAY, "When the sink answers,")]
+    )
+    def test_the_cause_comes_before_an_act_that_fails_with_it(self, scene: Scene, problem: Failure, first: str) -> None:
+        scene.stage()
+        scene.prepare(1)
+        scene.decide(1)
+        scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", problem)
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
+        assert f"{first} unpause" in explained(scene.store, judged(scene, paused={RUN.dag_id})).text
+        scene.store.retire(PIPELINE, "ada")
+        assert f"{first} recover" in explained(scene.store, judged(scene)).text
+
+    def test_what_follows_comes_before_the_fix(self, scene: Scene) -> None:
+        scene.store.record_failure(PIPELINE, RUN, BROKEN)
+        text = judged(scene, paused={RUN.dag_id}).description
+        assert 0 < text.index("paused") < text.index("\nFix: ") and text.endswith(BROKEN.remedy)
 
     def test_quarantine_by_a_person_does_not_claim_that_rows_are_refused(self, scene: Scene) -> None:
         scene.stage()

@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial, wraps
@@ -24,10 +24,11 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.lookup import require_known
 from airflow_ft.store.events import bytes_text
+from airflow_ft.store.url import parse_url
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.participant import ParticipantFactory
@@ -66,11 +67,27 @@ def command(function: Command) -> Command:
 
 @contextmanager
 def open_store(args: Namespace) -> Iterator[DecisionLog]:
-    """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline."""
+    """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline.
+
+    Creates no file where `--store` names none: a misspelled path would show an empty log.
+    """
+    _require_file(args.store)
     with closing(open_configured_store(args.store, server_connections)) as store:
         if pipeline := getattr(args, "pipeline", None):
             require_known(store, pipeline, " For another decision log, add --store.")
         yield store
+
+
+def _require_file(url: str | None) -> None:
+    path = parse_url(url).path if url and "://" in url else None
+    with suppress(PermissionError):  # opening it reports that
+        if path is not None and not path.exists():
+            raise StoreUnavailableError(
+                f"there is no decision log {url}.",
+                code="store_file_missing",
+                remedy="Correct --store. The first run of a pipeline creates its decision log.",
+                store=url,
+            )
 
 
 def location(text: str) -> str:

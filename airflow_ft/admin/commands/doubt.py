@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
+from airflow_ft.admin.commands.common import actor, command, lease, open_store, participants, print_table, say
+from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.settling import look, settle
 from airflow_ft.protocol.doubt import doubts
@@ -59,7 +60,9 @@ def after_abort(args: Namespace) -> AfterAbort:
 
 def _list(store: DecisionLog, args: Namespace) -> None:
     names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
-    found = doubts(store, names, participants())
+    known = judged([each for each in store.overviews() if each.name in names], lease(), known_to_have_ended)
+    resting = {each.name for each in known if each.paused or each.retired}
+    found = doubts(store, names, participants(), resting)
     if not found and args.output == "table":
         say("nothing is in doubt")
         return

@@ -13,7 +13,7 @@ from airflow_ft.admin.commands.common import Size, age_text, command, lease, ope
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
-from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
+from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError, filled
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
@@ -41,7 +41,8 @@ def pipelines(args: Namespace) -> None:
             if (overview := found.get(row.name)) is None:  # it was registered just now
                 continue
             condition, turn = overview.condition, overview.turn if overview.is_at_work else None
-            says = condition in NEED_A_PERSON or condition is Condition.RENAMED
+            rests = condition is Condition.WAITING and (overview.paused or overview.retired)  # so no run delivers
+            says = condition in NEED_A_PERSON or condition is Condition.RENAMED or rests
             why = explained(store, overview) if says else None
             summary = {
                 "pipeline": row.name,
@@ -141,11 +142,13 @@ def events(args: Namespace) -> None:
                 "checkpoint": e.number or None,
                 "epoch": e.epoch,
                 "kind": e.kind,
-                "message": e.message + _remedy(e),
+                "message": e.message + _remedy(e, args.pipeline),
                 **({"code": e.detail.get("code") or e.detail.get("reason")} if as_data else {}),
             }
             for e in store.events(args.pipeline, args.number, args.limit)
         ]
+        if not rows and args.number is not None:
+            checkpoint_of(store, args.pipeline, args.number)  # raises for a number that there is not
         print_table(rows, args.output)
 
 
@@ -163,7 +166,7 @@ def show(args: Namespace) -> None:
             say(f"warning: {warning}")
         if held := held_back(store, args.pipeline):
             say(f"the stream triggers no checkpoint: {held.reason} since {time_text(held.since)}")
-            say(f"  {held.reason.cause} {held.reason.remedy}")
+            say(f"  {held.reason.cause} {filled(held.reason.remedy, args.pipeline)}")
 
 
 @command
@@ -206,7 +209,7 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     if reason := checkpoint.reason:
         yield f"  cause     {reason.cause}"
         yield f"  its rows  {reason.rows}"
-        yield f"  fix       {reason.remedy}"
+        yield f"  fix       {filled(reason.remedy, checkpoint.pipeline)}"
     yield f"  epoch {checkpoint.epoch}, predecessor {checkpoint.predecessor}, run {checkpoint.run or '-'}"
     for what in ("triggered", "staged", "prepared", "decided", "completed"):
         if at := getattr(checkpoint, f"{what}_at"):
@@ -257,7 +260,7 @@ def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
         "state": checkpoint.state.value,
         "message": checkpoint.message,
         "reason": None if reason is None else str(reason),
-        "remedy": None if reason is None else reason.remedy,
+        "remedy": None if reason is None else filled(reason.remedy, checkpoint.pipeline),
         "epoch": checkpoint.epoch,
         "predecessor": checkpoint.predecessor,
         "run": str(checkpoint.run) if checkpoint.run else None,
@@ -302,12 +305,12 @@ def _error(problem: Failure) -> dict[str, Any]:
     return {"class": problem.kind, "code": problem.code, "message": problem.message, "remedy": problem.remedy}
 
 
-def _remedy(event: Event) -> str:
+def _remedy(event: Event, pipeline: str) -> str:
     """Return what to do about a failed checkpoint, in the words of this release."""
     reason = event.detail.get("reason")
     if event.kind != CheckpointState.ABORTED or reason not in list(AbortReason):
         return ""
-    return f"{'' if event.message.endswith('.') else '.'} {AbortReason(reason).remedy}"
+    return f"{'' if event.message.endswith('.') else '.'} {filled(AbortReason(reason).remedy, pipeline)}"
 
 
 def _vote(vote: Any) -> str:

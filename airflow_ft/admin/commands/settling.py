@@ -10,7 +10,7 @@ from airflow_ft.admin.commands.doubt import after_abort
 from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.pipeline.actions.settling import settle
 from airflow_ft.protocol.adoption import adopt as adopt_pipeline
-from airflow_ft.protocol.adoption import look
+from airflow_ft.protocol.adoption import look, require_adoptable
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import CheckpointState
@@ -76,6 +76,7 @@ def adopt(args: Namespace) -> None:
     """`airflow ft adopt PIPELINE`."""
     with open_store(args) as store:
         factory = participants()
+        require_adoptable(store.pipeline(args.pipeline))  # before what is printed about a lost log
         for name, estate in look(store, args.pipeline, factory).items():
             head = estate.head
             say(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.view import SegmentView
@@ -38,20 +39,20 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
     return deletes
 
 
-def missing_kind(column: str) -> DeclinedError:
-    """Return the error for rows without the column of the kind of change."""
-    return missing_in_rows(column, "change_column")
+def missing_kind(column: str, known: Sequence[str]) -> DeclinedError:
+    """Return the error for rows without the column of the kind of change; `known`: those that they have."""
+    return missing_in_rows(column, "change_column", known)
 
 
-def missing_in_rows(column: str, argument: str, known: Sequence[str] = ()) -> DeclinedError:
+def missing_in_rows(column: str, argument: str, known: Sequence[str]) -> DeclinedError:
     """Return the error for rows without a column that an argument of the sink names; `known`: those that they have."""
     return DeclinedError(
-        f"the rows have no column {column!r}, which {argument}= of the sink names."
-        + (f" They have: {', '.join(known)}." if known else ""),
+        f"the rows have no column {column!r}, which {argument}= of the sink names. They have: {', '.join(known)}.",
         code="job_column_missing",
-        remedy=f"Correct {argument}= of the sink, or add {column} to the job's result.",
+        remedy=f"{did_you_mean(column, known)}Correct {argument}= of the sink, or add {column} to the job's result.",
         column=column,
         argument=argument,
+        columns=list(known),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import PROPOSED, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 
@@ -99,8 +100,16 @@ class Misfits:
 
     def missing(self, column: str, name: str, known: Iterable[str], remedy: str) -> UnfitTargetError:
         """The table has no column called `name`; `known` are those that it has."""
-        what = f"table {self.table} has no column {name!r}. It has: {', '.join(known)}."
-        return self.of_table(what, "column_missing", remedy, column=column)
+        names = [*known]
+        what = f"table {self.table} has no column {name!r}. It has: {', '.join(names)}."
+        return self.of_table(what, "column_missing", f"{did_you_mean(name, names)}{remedy}", column=column)
+
+    def no_such_key(self, key: str, known: Sequence[str]) -> UnfitTargetError:
+        """The table lacks a column of `key_columns`; `known` are those that it has."""
+        what = f"table {self.table} has no column {key!r}, which key_columns= of the sink names."
+        what += f" It has: {', '.join(known)}."
+        remedy = f"{did_you_mean(key, known)}Correct key_columns= of the sink, or add the column to the table."
+        return self.of_table(what, "column_missing", remedy, column=key, argument="key_columns", columns=list(known))
 
     def required(self, column: str, remedy: str) -> UnfitTargetError:
         """The rows do not have a column that they have to fill."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Sequence
 
+_COLUMN = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 Parts = Sequence[tuple[str, str | None]]
 """The texts of a template, each with the column behind it; None: there is none."""
 
@@ -18,6 +20,16 @@ def parts_of(template: str, invalid: Callable[[str], Exception]) -> Parts:
     if any(spec or conversion for _, _, spec, conversion in found):
         raise invalid("Name columns only, without a format: {id}.")
     return [(text, column) for text, column, _, _ in found]
+
+
+def refuse_double_braces(template: str, invalid: Callable[[str], Exception]) -> None:
+    """Raise the error that `invalid` makes for a template that has its columns in Jinja's braces by mistake.
+
+    That is one without a column in single braces, whose Jinja is nothing but single names.
+    """
+    single = _COLUMN.sub(r"{\1}", template)
+    if single != template and "{{" not in single and "{%" not in single and "{" not in _COLUMN.sub("", template):
+        raise invalid(f"Put single braces around columns: {single!r}. Double braces are Jinja.")
 
 
 def columns_of(parts: Parts) -> Sequence[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from airflow_ft.protocol.arguments import check_text, check_type, is_template, shown
+from airflow_ft.protocol.arguments import check_text, check_type, is_template, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.sharing import SHARED
 
@@ -25,6 +25,8 @@ class SinkArguments:
             name, value, of = field.name, getattr(self, field.name), type(self).__name__
             if field.type in ("str", "str | None"):
                 check_text(name, value, optional=field.type != "str", of=of)
+                if field.type != "str" and isinstance(value, str) and not value.strip():
+                    raise wrong(name, shown(value), f"Give a name, or leave {name} out.", of=of)
             elif field.type in _PLAIN:
                 check_type(name, value, *_PLAIN[field.type], of=of)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template, refuse_object, shown
+from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template, refuse_object, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.server_sink import ServerSink
@@ -64,12 +64,16 @@ class SqlSink(ServerSink):
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
         for name in ("version_column", "change_column"):
             check_text(name, getattr(self, name), optional=True, of=of)
+        if isinstance(self.change_column, str) and not self.change_column.strip():
+            raise wrong("change_column", shown(self.change_column), "Name a column, or leave change_column out.", of=of)
         given = {name: getattr(self, name) for name in ("key_columns", "version_column", "change_column")}
         if self.strategy != "upsert":
-            if wrong := [name for name, value in given.items() if value]:
-                what = f"{of}: strategy {self.strategy!r} does not use {', '.join(wrong)}."
-                remedy = f"Leave out {', '.join(wrong)}, or choose strategy 'upsert'."
-                raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=["strategy", *wrong])
+            if useless := [name for name, value in given.items() if value or value == ""]:
+                what = f"{of}: strategy {self.strategy!r} does not use {', '.join(useless)}."
+                remedy = f"Leave out {', '.join(useless)}, or choose strategy 'upsert'."
+                raise ConfigurationError(
+                    what, code="arguments_conflict", remedy=remedy, arguments=["strategy", *useless]
+                )
         elif missing := [name for name in ("key_columns", "version_column") if not given[name]]:
             what = f"{of}: strategy 'upsert' needs {' and '.join(missing)}."
             remedy = f"Name columns of the table in {' and '.join(missing)}."

@@ -10,6 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 from cassandra.cluster import Session
 
+from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.cassandra.columns import IN_KEYS, TYPES, fits
@@ -142,9 +143,9 @@ def schema_problems(sink: CassandraSink, table: Table, schema: pa.Schema, name: 
     for column in table.key:
         if column not in names:
             what = f"the rows have no column {column!r}, which is part of the primary key of {table.cql}."
-            yield UnfitTargetError(
-                what, code="column_required", remedy="Add it to the job's result.", sink=name, column=column
-            )
+            what += f" They have: {', '.join(schema.names)}."
+            remedy = f"{did_you_mean(column, schema.names)}Add {column} to the job's result."
+            yield UnfitTargetError(what, code="column_required", remedy=remedy, sink=name, column=column)
     if (seconds := table.seconds_to_live(sink)) and time.time() + seconds > _LAST_EXPIRY:
         what = f"rows of {table.cql} would live {seconds} s, until after 2038-01-19, which Cassandra may not hold."
         remedy = "Give the sink a shorter ttl_seconds=, or the table a shorter default_time_to_live."
@@ -157,7 +158,8 @@ def _column_problems(table: Table, field: pa.Field, sink: str) -> Iterator[Unfit
     kind = table.types.get(field.name)
     if kind is None:
         what, code = f"the table {table.cql} has no column {field.name!r}", "column_missing"
-        remedy = "Add it to the table, or drop it in the job. Names are compared exactly."
+        remedy = did_you_mean(field.name, [*table.types])
+        remedy += "Add it to the table, or drop it in the job. Names are compared exactly."
     elif table.kinds[field.name] == "static":
         what, code = f"the column {field.name} of {table.cql} is static, so several keys share it", "table_unsupported"
         remedy = "Drop it in the job, or give it a table of its own."

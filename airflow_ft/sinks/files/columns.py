@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.files.markers import LABEL
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.files.spec import FilesSink
@@ -59,10 +60,7 @@ def schema_problems(
             yield _declined(what, remedy, name, "type_unsupported", field.name, type=kind)
     for column in sink.partition_by:
         if column not in schema.names:
-            remedy = f"Have the job return it, or change partition_by. The rows have {', '.join(schema.names)}."
-            yield _declined(
-                f"the rows lack the partition column {column!r}.", remedy, name, "job_column_missing", column
-            )
+            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
         elif not can_partition(kind := schema.field(column).type):
             what = f"values of type {kind} do not read back from the name of a folder."
             remedy = "Partition by text, whole numbers, booleans or dates."

@@ -11,7 +11,7 @@ from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
+from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of, refuse_double_braces
 from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
@@ -79,6 +79,8 @@ class HBaseSink(ServerSink):
             self._check_table()
         if not is_template(self.row_key):
             check_parts(self.parts, self._key_invalid)
+        elif isinstance(self.row_key, str):
+            refuse_double_braces(self.row_key, self._key_invalid)
 
     def _check_table(self) -> None:
         if not re.fullmatch(rf"([A-Za-z0-9_]+:)?{_NAME}", self.table):

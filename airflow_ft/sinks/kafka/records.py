@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import DeclinedError, together
 from airflow_ft.sinks.arrow import is_binary, is_text, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
@@ -195,7 +196,8 @@ def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedErro
                 f"the rows have {times}, which the sink needs as its {role}. Their columns are"
                 f" {', '.join(schema.names)}.",
                 name,
-                f"Have the job return one column {name!r}, or name another one as {role}= of the sink.",
+                ("" if found else did_you_mean(name, schema.names))
+                + f"Have the job return one column {name!r}, or name another one as {role}= of the sink.",
                 "column_ambiguous" if found else "job_column_missing",
                 role=role,
             )

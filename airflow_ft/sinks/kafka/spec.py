@@ -111,7 +111,7 @@ class KafkaSink:
                 argument="topic",
                 value=self.topic,
             )
-        if not self.conn_id:
+        if isinstance(self.conn_id, str) and not self.conn_id.strip():
             raise self._error(
                 "conn_id is empty.", "Name an Airflow connection of type kafka.", "argument_missing", "conn_id"
             )

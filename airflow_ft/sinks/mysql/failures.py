@@ -120,6 +120,10 @@ _OF_THE_SERVER = frozenset(
 _OF_FILES = range(1, 1000)
 """The server's library for files and memory counts from 1: a full disk below tmpdir is error 3 or 20."""
 
+_DAMAGED = frozenset({1034, 1194, 1195, 1712, 1812, 1813, 1814, 1815, 1877, 1878, 1932})
+"""Indexes, tables and their files are broken or missing: retries alone do not help."""
+_KEYRING_MISSING = 3185
+
 LOGIN_REFUSED, PRIVILEGE_MISSING, ROW_REFUSED = "login_refused", "privilege_missing", "row_refused"
 
 _CODES: Mapping[int, str] = {
@@ -247,7 +251,7 @@ def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowF
     if rows and meaning_of_rows(error) is Meaning.ROWS:
         return declined(error, f"{doing} failed")
     code = code_for(error)
-    remedy = _remedy_of_limit(error) or _REMEDIES.get(code, "")
+    remedy = _remedy_of_limit(error) or _REMEDIES.get(code, "") or _remedy_of_damage(error)
     return failure_of(error, doing, found, describe(error), remedy, code, errno=code_of(error))
 
 
@@ -293,6 +297,17 @@ def _remedy_of_limit(error: BaseException) -> str:
     return (
         f"Run ALTER USER ... WITH {limit} 0 (no limit), or give a higher number. Limits by the hour are free again"
         " after an hour, or after FLUSH USER_RESOURCES."
+    )
+
+
+def _remedy_of_damage(error: BaseException) -> str:
+    if code_of(error) == _KEYRING_MISSING:
+        return "Load the server's keyring, without which it cannot read the table. Airflow retries."
+    if code_of(error) not in _DAMAGED:
+        return ""
+    return (
+        "Run CHECK TABLE on the server, and look at its error log. Repair the table (REPAIR TABLE, ALTER TABLE ..."
+        " FORCE) or restore its files. The rows wait, and Airflow retries."
     )
 
 

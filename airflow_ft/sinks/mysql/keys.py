@@ -114,6 +114,9 @@ def unique_keys(session: Session, name: TableName) -> list[Unique]:
 def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetError:
     """Return the error; `same` are keys of these columns that do not identify rows."""
     name = target.table.name
+    for key in sink.key_columns:
+        if target.table.column(key) is None:
+            return target.misfits.no_such_key(key, [each.name for each in target.table.columns.values()])
     keys = ", ".join(map(quote, sink.key_columns))
     short = next((key for key in same if key.prefixes and not key.nullable), None)
     if short is None:

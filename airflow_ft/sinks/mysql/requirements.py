@@ -145,7 +145,7 @@ def _of_columns(session: Session, target: Target, sink: MySqlSink, schema: pa.Sc
             found.append(error)
         target = keyed_target(target, sink)
     if sink.change_column is not None and sink.change_column not in schema.names:
-        found.append(missing_kind(sink.change_column))
+        found.append(missing_kind(sink.change_column, schema.names))
     return [*found, *problems_of(target, schema)]
 
 

@@ -174,7 +174,7 @@ def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Seque
     if sink.change_column is None or not schema.names:
         return [(target, reader)]
     if sink.change_column not in schema.names:
-        raise missing_kind(sink.change_column).located(sink=target.sink)
+        raise missing_kind(sink.change_column, schema.names).located(sink=target.sink)
     columns, problems = target.mapped(schema)
     if problems:  # the vote on the remaining rows reports them with all other problems
         return [(target, LiveRows(reader, sink.change_column))]

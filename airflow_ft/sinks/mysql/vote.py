@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
@@ -110,7 +111,9 @@ class Target:
             columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
             what = f"the rows have no column for {', '.join(lacking)}, which is in the key."
-            remedy = f"Add {', '.join(lacking)} to the job's result, or map it in columns=."
+            what += f" They have: {', '.join(schema.names)}."
+            remedy = did_you_mean(lacking[0], [each for each in schema.names if each.lower() not in self.required])
+            remedy += f"Add {', '.join(lacking)} to the job's result, or map it in columns=."
             problems.append(self.misfits.of_rows(what, "job_column_missing", remedy, column=lacking[0]))
         return columns, problems
 

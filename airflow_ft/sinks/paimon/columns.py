@@ -188,7 +188,7 @@ def key_problems(sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None,
     if len(schema) == 0:
         return
     if sink.change_column is not None and sink.change_column not in schema.names:
-        yield missing_kind(sink.change_column).located(sink=name)
+        yield missing_kind(sink.change_column, schema.names).located(sink=name)
     kinds = {field.name: field.type for field in schema}
     for one in sink.primary_key:
         if one not in kinds:

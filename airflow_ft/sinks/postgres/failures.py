@@ -68,6 +68,9 @@ _CODES = {
 }
 """Codes of our errors, by SQLSTATE."""
 _NOT_NULL_VIOLATION = "23502"
+_DATABASE_DROPPED = "57P04"
+_DAMAGED = re.compile(r"XX00[12]|58P01|58030")
+"""Data, an index or a file is broken or missing: retries alone do not help."""
 
 
 class OfTarget(str):
@@ -161,6 +164,13 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
             "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or"
             " database."
         )
+    elif _DAMAGED.fullmatch(state):
+        remedy = (
+            "Look at the server's log. Rebuild the index (REINDEX), or restore the table or file that it names. The"
+            " rows wait, and Airflow retries the task."
+        )
+    elif state == _DATABASE_DROPPED:
+        remedy = "Restore the database, or correct the connection. The rows wait, and Airflow retries the task."
     elif state.startswith("53"):
         remedy = "Give the server more disk space, memory or connections."
     code = _code(error, found, state)

@@ -35,7 +35,10 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
     )
     listed = ", ".join(map(quoted, sink.key_columns))
     fitting = [column.name for column in keys if column.not_null]
-    if len(fitting) < len(sink.key_columns) or sorted(fitting) not in [row[0] for row in unique]:
+    unknown = [key for key in sink.key_columns if table.column(key) is None]
+    yield from (misfits.no_such_key(key, [*table.columns]) for key in unknown)
+    is_key = len(fitting) == len(sink.key_columns) and sorted(fitting) in [row[0] for row in unique]
+    if not is_key and not unknown:
         remedy = f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key."
         yield misfits.no_key(sink.key_columns, f"{remedy} A key that is DEFERRABLE does not count.")
     if any(differs for names, differs in unique if names == sorted(fitting)):
@@ -49,7 +52,7 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
         )
     for column in keys:
         if column.name not in sent:
-            yield missing_in_rows(column.name, "key_columns")
+            yield missing_in_rows(column.name, "key_columns", schema.names)
     version = table.column(sink.version_column or "")
     if version is None or version.type != "int8" or version.refuses:
         added = f"ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT 0"
@@ -59,7 +62,7 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
         yield misfits.reserved(version.name, version.name, f"Drop the column {version.name!r} in the job.")
     if change := sink.change_column:
         if change not in schema.names:
-            yield missing_kind(change)
+            yield missing_kind(change, schema.names)
         elif not is_text(schema.field(change).type):
             yield DeclinedError(
                 f"column {change!r}, which change_column= names, is {schema.field(change).type} and not text.",

@@ -11,7 +11,7 @@ from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of
+from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of, refuse_double_braces
 from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
@@ -71,6 +71,8 @@ class RedisSink(ServerSink):
             raise self._invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
         if not is_template(self.key):
             self._check_key()
+        elif isinstance(self.key, str):
+            refuse_double_braces(self.key, self._key_invalid)
 
     def _check_key(self) -> None:
         parts = self.parts

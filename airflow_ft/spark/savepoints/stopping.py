@@ -32,7 +32,8 @@ def stop(
 
     Raises:
         ConfigurationError: the arguments conflict.
-        StateConflictError: it has not stopped in time (the request stays), or no process can drain it.
+        StateConflictError: it has not stopped in time (the request stays), no process can drain it, or it is no
+            stream.
     """
     if at_once and drain:
         raise ConfigurationError(
@@ -55,6 +56,7 @@ def stop(
             return outcome
         uri, taken = take(store, pipeline, savepoint_dir, by)
         return f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
+    _refuse_scheduled(store, pipeline)
     how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
     if savepoint_dir:
         how |= {"savepoint": savepoint_dir}
@@ -73,3 +75,18 @@ def stop(
             )
         time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0.001)))
     return answer
+
+
+def _refuse_scheduled(store: DecisionLog, pipeline: str) -> None:
+    """StateConflictError if the run that has the turn is known to be no stream: nothing would read the request."""
+    turn = store.pipeline(pipeline).turn
+    run = store.run(pipeline, turn) if turn is not None else None
+    if run is None or not run.spec or store.spec(run.spec).get("streaming") is not False:
+        return
+    raise StateConflictError(
+        f"run {turn} is one of a scheduled pipeline, which ends by itself. Only a stream can be stopped.",
+        code="action_refused",
+        remedy="Let the run end. Or mark its tasks as failed in Airflow: the next run delivers what it has published.",
+        pipeline=pipeline,
+        run=str(turn),
+    )

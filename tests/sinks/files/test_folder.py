@@ -394,6 +394,7 @@ def test_a_folder_that_is_none_is_told(world: World) -> None:
     ("settings", "rows", "code", "column"),
     [
         ({"partition_by": ("country",)}, {"id": [1]}, "job_column_missing", "country"),
+        ({"partition_by": ("countr",)}, {"id": [1], "country": ["a"]}, "job_column_missing", "countr"),
         ({"partition_by": ("id",)}, {"id": [1]}, "no_column_left", ""),
         ({"partition_by": ("ratio",)}, {"id": [1], "ratio": [0.5]}, "column_unfit", "ratio"),
         ({}, {"id": [1], "Checkpoint": [1]}, "column_reserved", "Checkpoint"),

@@ -69,6 +69,12 @@ def test_a_plan_keeps_its_settings() -> None:
         HBaseSink(**{**SINK, "table": "t_{{ ds_nodash }}"}).settings()
 
 
+def test_columns_in_double_braces_are_refused() -> None:
+    with raises(ConfigurationError, "argument_invalid", argument="row_key", value="{{id}}:{{n}}"):
+        HBaseSink(**{**SINK, "row_key": "{{id}}:{{n}}"})
+    assert HBaseSink(**{**SINK, "row_key": "{{ ds }}:{id}"}).row_key == "{{ ds }}:{id}"
+
+
 @pytest.mark.parametrize(
     ("given", "code"),
     [

@@ -101,6 +101,14 @@ def test_the_limit_that_is_used_up_is_named(resource: str, clause: str) -> None:
     assert (error.code, error.fields["errno"]) == ("limit_reached", 1226)
 
 
+@pytest.mark.parametrize("number", [1034, 1194, 1812, 1932, 3185])
+def test_what_no_retry_mends_says_what_a_person_does(number: int) -> None:
+    found = failure(pymysql.err.OperationalError(number, "broken"), "committing")
+    other = failure(pymysql.err.OperationalError(9999, "unknown"), "committing")
+    assert isinstance(found, SinkUnavailableError) and found.fields["errno"] == number
+    assert found.remedy != other.remedy and ("CHECK TABLE" in found.remedy) is (number != 3185)
+
+
 def test_only_statements_that_send_rows_are_declined() -> None:
     duplicate = pymysql.err.IntegrityError(1062, "Duplicate entry '3' for key 'PRIMARY'")
     assert isinstance(failure(duplicate, "sending", rows=True), DeclinedError)

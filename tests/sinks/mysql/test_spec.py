@@ -38,6 +38,18 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({"table": "orders", "strategy": "xa", "branches": -1}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "key_columns": ["id"]}, "arguments_conflict", {"arguments": ["strategy", "key_columns"]}),
         ({**UPSERT, "version_column": "v"}, "argument_missing", {"argument": "key_columns"}),
+        ({**UPSERT, "version_column": "v", "key_columns": ["id", "ID"]}, "arguments_conflict", {}),
+        ({**UPSERT, "version_column": "v", "key_columns": ["op"], "change_column": "op"}, "arguments_conflict", {}),
+        (
+            {**UPSERT, "version_column": "v", "key_columns": ["id"], "change_column": ""},
+            "argument_invalid",
+            {"argument": "change_column", "of": "MySqlSink"},
+        ),
+        (
+            {"table": "orders", "version_column": ""},
+            "arguments_conflict",
+            {"arguments": ["strategy", "version_column"]},
+        ),
         ({**UPSERT, "key_columns": "id", "version_column": "v"}, "argument_invalid", {"argument": "key_columns"}),
         ({**UPSERT, "key_columns": ["v"], "version_column": "V"}, "column_reserved", {"column": "V"}),
         (

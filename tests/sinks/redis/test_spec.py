@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_ft import RedisSink
+from airflow_ft import CassandraSink, RedisSink
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
@@ -64,6 +64,41 @@ def test_a_text_that_overlaps_with_what_follows_is_refused() -> None:
 def test_keys_of_the_sink_itself_are_refused() -> None:
     rows = pa.record_batch({"x": ["airflow_ft", "other"], "y": ["p", "q"], "n": [1, 2]})
     assert set(unfit(RedisSink(key="{x}:{y}"), rows, np.zeros(2, np.bool_))) == {0}
+
+
+def test_a_misspelled_column_is_told_with_the_closest_one() -> None:
+    schema = pa.schema({"Page_Id": pa.string(), "n": pa.int64()})
+    [problem] = schema_problems(RedisSink(key="page:{page_id}"), schema, "rows")
+    assert (problem.code, problem.column, problem.fields["argument"]) == ("job_column_missing", "page_id", "key")
+    assert problem.fields["columns"] == ["Page_Id", "n"] and "'Page_Id'" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("page:{{page}}", "page:{page}"),
+        ("{{ page }}", "{page}"),
+        ("p:{{page}}:{{ day }}", "p:{page}:{day}"),
+    ],
+)
+def test_columns_in_double_braces_are_refused(key: str, meant: str) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument="key", value=key) as caught:
+        RedisSink(key=key)
+    assert caught.error is not None and repr(meant) in caught.error.remedy
+
+
+@pytest.mark.parametrize("sink", [RedisSink, CassandraSink])
+def test_a_blank_name_is_refused(sink: Any) -> None:
+    more = {"key": "{id}"} if sink is RedisSink else {"table": "t"}
+    with raises(ConfigurationError, "argument_invalid", argument="change_column", of=sink.__name__):
+        sink(change_column=" ", **more)
+
+
+@pytest.mark.parametrize(
+    "key", ["{{ params.key }}", "{{ ds }}:{id}", "{{ env }}:{id}", "{{ var.value.key }}", "{% x %}"]
+)
+def test_jinja_in_a_key_is_left_for_a_run(key: str) -> None:
+    assert RedisSink(key=key).key == key
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ MYSQL: dict[str, tuple[str, Mapping[str, Any], list[tuple[type[AirflowFtError], 
         UPSERT,
         [(UnfitTargetError, "", "key_unfit"), (UnfitTargetError, "op", "column_missing")],
     ),
+    "upsert by a misspelled key": (
+        "id BIGINT PRIMARY KEY, name TEXT, op TEXT, version BIGINT",
+        {**UPSERT, "key_columns": ["idd"]},
+        [(UnfitTargetError, "idd", "column_missing"), (DeclinedError, "idd", "job_column_missing")],
+    ),
 }
 
 
@@ -75,6 +80,7 @@ def test_a_table_is_compared_with_columns(any_mysql_database: Database, name: st
     for problem, (_, _, code) in zip(found, wanted, strict=True):
         assert problem.code == code and problem.remedy
         assert (problem.participant, problem.sink) == ("shop", "orders")
+        assert ("'id'" in problem.remedy) is (problem.column == "idd"), "the closest name"
     assert any_mysql_database.sql("SHOW TABLES") == [("orders",)], "neither ledger nor head"
 
 

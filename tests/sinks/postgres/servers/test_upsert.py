@@ -200,6 +200,14 @@ def test_a_table_without_such_a_key_or_a_version_is_told_with_what_helps(make: M
     assert caught.error is not None and "ALTER TABLE" in caught.error.remedy
 
 
+def test_a_misspelled_key_is_told_with_the_closest_column(make: Make) -> None:
+    world = make(ORDERS, **{**UPSERT, "key_columns": ["idd"]})
+    with raises(UnfitTargetError, "column_missing", sink=SINK, column="idd", argument="key_columns") as caught:
+        world.prepare(world.plan())
+    assert caught.error is not None and "'id'" in caught.error.remedy and "id" in caught.error.fields["columns"]
+    assert "PRIMARY KEY" not in caught.error.remedy, "the table has no such column"
+
+
 @pytest.mark.parametrize("folded", ["index", "column"])
 def test_a_key_that_an_index_compares_otherwise_is_refused(make: Make, folded: str) -> None:
     ignoring = {each: "COLLATE folded" if each == folded else 'COLLATE "C"' for each in ("index", "column")}
