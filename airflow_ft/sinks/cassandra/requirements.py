@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
+from cassandra.cluster import Session
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
@@ -13,32 +14,35 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
-from airflow_ft.sinks.cassandra.server import address, check_nodes, documents_exist, keyspace_of, opened
+from airflow_ft.sinks.cassandra.server import address, check_nodes, documents_exist, keyspace_of, opened, translated
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
-    """Yield what must be there before `prepare`: nodes that forget nothing, and the tables."""
-    yield Requirement("server", partial(_server, plan, connection))
-    for name, sink in CassandraSink.all_of(plan).items():
-        yield Requirement(f"table {sink.table}", partial(_table, sink, plan, connection), name)
+    """Yield what must be there before `prepare`: nodes that forget nothing, and the tables.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the cluster cannot be asked now.
+    """
+    asking, own = translated(connection, participant=plan.name), keyspace_of(connection)
+    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
+        yield Requirement("server", asking(partial(_server, session, plan, connection)))
+        for name, sink in CassandraSink.all_of(plan).items():
+            yield Requirement(f"table {sink.table}", asking(partial(_table, session, *sink.place(own))), name)
 
 
-def _server(plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+def _server(session: Session, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
     own, sinks = keyspace_of(connection), CassandraSink.all_of(plan).values()
     unsafe = any(sink.allow_unsafe_durability for sink in sinks)
-    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
-        found = check_nodes(session, address(connection), [own, *(sink.place(own)[0] for sink in sinks)], unsafe=unsafe)
-        there = documents_exist(session, own)
+    found = check_nodes(session, address(connection), [own, *(sink.place(own)[0] for sink in sinks)], unsafe=unsafe)
     risks = shown(found["unsafe"])
-    ledger = "" if there else f"; the first `prepare` creates {own}.{DOCUMENTS}"
+    ledger = "" if documents_exist(session, own) else f"; the first `prepare` creates {own}.{DOCUMENTS}"
     text = f"Cassandra {found['cassandra']} at {address(connection)}" + (f", although {risks}" if risks else "")
     return Finding(text + ledger)
 
 
-def _table(sink: CassandraSink, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
-    with opened(connection, ASK_SECONDS, participant=plan.name) as session:
-        table = tables.read_table(session, *sink.place(keyspace_of(connection)))
+def _table(session: Session, keyspace: str, name: str) -> Finding:
+    table = tables.read_table(session, keyspace, name)
     text = f"exists, with the primary key {', '.join(table.key)}"
     return Finding(text, warnings=list(tables.warnings(table)))
 

@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 30.0
 _ALL_NODES = "all nodes"
 _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
+_UNKNOWN = "unknown"
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
 """All that the driver raises."""
 
@@ -68,6 +69,15 @@ def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
 
 
 @contextmanager
+def translated(connection: ConnectionInfo, **where: Any) -> Iterator[None]:
+    """Raise errors of the driver as ours, with their place."""
+    try:
+        yield
+    except ERRORS as error:
+        raise failure(error, address(connection)).located(**where) from None
+
+
+@contextmanager
 def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Session]:
     """Connect for the block; `seconds` may pass until an answer.
 
@@ -88,7 +98,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         seconds,
     )
     login = PlainTextAuthProvider(connection.login, connection.password) if connection.login else None
-    try:
+    with translated(connection, **where):
         cluster = Cluster(
             hosts(connection),
             connection.port or PORT,
@@ -102,11 +112,22 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
             monitor_reporting_enabled=False,
         )
         try:
-            yield cluster.connect(wait_for_all_pools=True)  # else `check_nodes` might miss nodes
+            yield _connected(cluster, connection)
         finally:
             cluster.shutdown()
-    except ERRORS as error:
-        raise failure(error, address(connection)).located(**where) from None
+
+
+def _connected(cluster: Cluster, connection: ConnectionInfo) -> Session:
+    """Connect to all nodes, or `check_nodes` might miss some. SinkAccessError: the datacenter has no nodes."""
+    try:
+        return cluster.connect(wait_for_all_pools=True)
+    except NoHostAvailable:
+        wanted = connection.extra.get("datacenter")
+        known = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter})
+        if not wanted or not known or wanted in known:
+            raise
+        what = f"the connection's datacenter is {wanted!r}, and the cluster has {', '.join(known)}."
+        raise invalid(connection, what, "Correct datacenter in the extra of the connection.", "datacenter") from None
 
 
 def failure(error: BaseException, server: str) -> AirflowFtError:
@@ -128,6 +149,8 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             server=server,
         )
     remedy = "Check that enough nodes run and that host and port of the connection are right."
+    if "SSL" in words or "certificate" in words:
+        remedy = "Correct ssl_options in the extra of the connection: give them if the nodes speak TLS, and only then."
     return ServerFault.SILENT.error(f"Cassandra at {server}", words, remedy, server=server)
 
 
@@ -156,6 +179,8 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
             "Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
             " allow_unsafe_durability=True, if replicas on other nodes are enough."
         )
+        if _UNKNOWN in wrong.values():
+            remedy = f"Grant SELECT ON TABLE system_views.settings, if the role lacks it. {remedy}"
         raise unsafe_settings(f"Cassandra at {server}", wrong, remedy, server=server)
     return {"cassandra": ", ".join(sorted(versions)), "unsafe": wrong}
 
@@ -175,13 +200,13 @@ def _connect_to_all(session: Session) -> None:
 
 
 def _commitlog_sync(session: Session, host: Any) -> str:
-    """Return the node's setting; "unknown" if this user may not read it, or the node cannot be asked."""
+    """Return the node's setting; `_UNKNOWN` if this user may not read it, or the node cannot be asked."""
     query = "SELECT value FROM system_views.settings WHERE name = 'commitlog_sync'"
     try:
         row = session.execute(query, host=host).one()
     except (InvalidRequest, Unauthorized, NoHostAvailable):
-        return "unknown"
-    return str(row.value).lower() if row is not None else "unknown"
+        return _UNKNOWN
+    return str(row.value).lower() if row is not None else _UNKNOWN
 
 
 def _durable(session: Session, keyspace: str, server: str) -> bool:

@@ -13,29 +13,41 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.hbase import rows
 from airflow_ft.sinks.hbase.participant import Documents
-from airflow_ft.sinks.hbase.server import address, ledger_table, opened, require_ledger, require_table
+from airflow_ft.sinks.hbase.server import (
+    Client,
+    address,
+    ledger_table,
+    opened,
+    require_ledger,
+    require_table,
+    translated,
+)
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
-    """Yield what must be there before `prepare`: the sink's own table, or its place; and the tables of the sinks."""
-    yield Requirement("ledger", partial(_ledger, pipeline, plan, connection))
-    for name, sink in HBaseSink.all_of(plan).items():
-        yield Requirement(f"table {sink.table}", partial(_table, sink, connection), name)
+    """Yield what must be there before `prepare`: the sink's own table, or its place; and the tables of the sinks.
 
-
-def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
-    table = ledger_table(connection)
+    Raises:
+        SinkUnavailableError, SinkAccessError: the gateway cannot be asked now.
+    """
+    asking = translated(connection, participant=plan.name)
     with opened(connection, ASK_SECONDS, participant=plan.name) as client:
-        if not require_ledger(client, address(connection), table):
-            return Finding(f"missing; the first `prepare` creates table {table}", owner="")
-        head = Documents(client, connection, plan.name).read(pipeline)[0].head()
+        yield Requirement("ledger", asking(partial(_ledger, client, pipeline, plan, connection)))
+        for name, sink in HBaseSink.all_of(plan).items():
+            yield Requirement(f"table {sink.table}", asking(partial(_table, client, sink, connection)), name)
+
+
+def _ledger(client: Client, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    table = ledger_table(connection)
+    if not require_ledger(client, address(connection), table):
+        return Finding(f"missing; the first `prepare` creates table {table}", owner="")
+    head = Documents(client, connection, plan.name).read(pipeline)[0].head()
     return Finding(f"exists as table {table}", owner="" if head is None else head.installation)
 
 
-def _table(sink: HBaseSink, connection: ConnectionInfo) -> Finding:
-    with opened(connection, ASK_SECONDS) as client:
-        expiring = require_table(client, address(connection), sink.table, sink.families)
+def _table(client: Client, sink: HBaseSink, connection: ConnectionInfo) -> Finding:
+    expiring = require_table(client, address(connection), sink.table, sink.families)
     warnings = [
         (
             f"cells of family {family} expire after {seconds} s, so delivered rows disappear",

@@ -59,6 +59,15 @@ def ledger_table(connection: ConnectionInfo) -> str:
 
 
 @contextmanager
+def translated(connection: ConnectionInfo, **where: Any) -> Iterator[None]:
+    """Raise errors of the gateway as ours, with their place."""
+    try:
+        yield
+    except (TException, ProtocolError, OSError, EOFError) as error:
+        raise failure(error, address(connection)).located(**where) from None
+
+
+@contextmanager
 def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Client]:
     """Connect for the block; `seconds` may pass until an answer.
 
@@ -79,14 +88,12 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         connection.host or "localhost", connection.port or PORT, socket_timeout=answer, connect_timeout=connect
     )
     channel = transport(place)
-    try:
+    with translated(connection, **where):
         channel.open()
         try:
             yield Client(_API.Hbase, protocol(channel, decode_response=False))
         finally:
             channel.close()
-    except (TException, ProtocolError, OSError, EOFError) as error:
-        raise failure(error, address(connection)).located(**where) from None
 
 
 def is_framed(connection: ConnectionInfo) -> bool:
@@ -114,6 +121,15 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     words = trace.strip().partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__
     if "AccessDeniedException" in trace:
         return ServerFault.PRIVILEGE.error(f"HBase at {server}", words, server=server)
+    if "NamespaceNotFoundException" in trace:
+        name = words.rpartition(" ")[2]
+        return SinkAccessError(
+            f"HBase at {server} has no namespace {name}.",
+            code="database_missing",
+            remedy=f"Run in the HBase shell: create_namespace '{name}'. Or correct the connection's schema.",
+            server=server,
+            namespace=name,
+        )
     if is_no_table(error):
         return UnfitTargetError(
             f"HBase at {server} lacks a table: {words}.",

@@ -21,6 +21,8 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     for sink in HBaseSink.all_of(plan).values():
         tables.setdefault(sink.table, set()).update(sink.families)
     yield f"# Connection {plan.name}: run this in the HBase shell, as a user who may create tables."
+    if connection.schema:
+        yield f"create_namespace '{connection.schema}'  # unless it exists"
     yield f"create '{ledger}', {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
     for table, families in sorted(tables.items()):
         settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"

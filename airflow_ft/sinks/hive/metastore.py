@@ -125,6 +125,13 @@ class Connected:
                 remedy="Name a metastore (Thrift over TCP, without SASL and TLS; Hive 3 or 4) in the connection.",
                 server=self.server,
             )
+        if isinstance(error, PermissionError):  # of a file: not the metastore's answer
+            return SinkAccessError(
+                f"the user who runs this task cannot write the files of {self}: {words}.",
+                code="folder_unusable",
+                remedy="Let that user, and the metastore's, write the table's folder.",
+                path=str(error.filename),
+            )
         if "ermission denied" in words or "AccessControl" in words:
             remedy = "Let the metastore's user write the table's folder, and this user change the table."
             return ServerFault.PRIVILEGE.error(f"the Hive metastore, asked for {self},", words, remedy, table=str(self))

@@ -6,20 +6,23 @@ Only `Table` and its transactions do that. Commits here call `Catalog.commit_tab
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
     OAuthError,
+    RESTError,
     UnauthorizedError,
 )
 from pyiceberg.table import Table
@@ -44,6 +47,16 @@ _CLIENTS = (
     "pydantic_core",
 )
 """Modules whose errors come from the catalog or its storage. None is imported for that."""
+_NO_CATALOG = (RESTError, BadRequestError)
+"""What a server of another kind answers. Their subclasses are answers of catalogs."""
+_SILENT = ("ConnectionError", "TimeoutError", "Timeout", "OperationalError")
+_NO_DATABASE = re.compile(r'database ".*" does not exist|unable to open database file')
+"""What PostgreSQL and SQLite say."""
+_UNSET = {
+    "No default path is set": "the table has no place: neither the connection nor the namespace names one",
+    "Unrecognized filesystem type": "the table has a place that pyiceberg does not know",
+}
+"""What pyiceberg says of a table that it has no place for."""
 
 
 class RestCatalogWithTimeouts(RestCatalog):
@@ -55,10 +68,12 @@ class RestCatalogWithTimeouts(RestCatalog):
         return session
 
 
-_CLASSES = {
-    "rest": f"{__name__}.{RestCatalogWithTimeouts.__name__}",
-    "sql": "airflow_ft.sinks.iceberg.sql_catalog.DurableSqlCatalog",
-}
+def _class_of(kind: str) -> type[Catalog]:
+    if kind == "rest":
+        return RestCatalogWithTimeouts
+    from airflow_ft.sinks.iceberg.sql_catalog import DurableSqlCatalog  # needs SQLAlchemy
+
+    return DurableSqlCatalog
 
 
 @dataclass
@@ -81,13 +96,18 @@ class Connected:
             given = properties(self.connection)
             if self.looks:
                 given["init_catalog_tables"] = "false"
-            given["py-catalog-impl"] = _CLASSES[given.pop("type")]
             try:
-                self._catalog = load_catalog(name_of(self.connection), **given)
-            except (ValueError, KeyError) as error:
+                self._catalog = _class_of(given.pop("type"))(name_of(self.connection), **given)
+            except Exception as error:
+                is_wrong = isinstance(error, ValueError | KeyError) or _is_one_of(error, ["ArgumentError"])
+                if not is_wrong and type(error) not in _NO_CATALOG:
+                    raise
                 what = f"the connection's catalog cannot be used: {_words(error, self.connection)}."
-                remedy = "Correct host and extra of the connection, in the words of pyiceberg's configuration."
-                raise invalid(self.connection, what, remedy, "extra") from None
+                remedy = (
+                    "Name a REST catalog as host, or correct the extra of the connection, in the words of pyiceberg's"
+                    " configuration."
+                )
+                raise invalid(self.connection, what, remedy, "host", "extra") from None
         return self._catalog
 
     def load(self) -> Table | None:
@@ -137,15 +157,36 @@ def _failure(place: str, error: Exception, connection: ConnectionInfo) -> Airflo
             remedy="Install it where tasks run.",
             table=place,
         )
-    if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in (
-        "ConnectionError", "ConnectTimeout", "ReadTimeout", "OperationalError",
-    ):  # fmt: skip
+    if "password authentication failed" in words:
+        return ServerFault.LOGIN.error(
+            f"the catalog of {place}", words, "Correct user and password in the uri of the connection.", table=place
+        )
+    if _NO_DATABASE.search(words):
+        return SinkAccessError(
+            f"the database of the catalog of {place} cannot be opened: {words}.",
+            code="database_missing",
+            remedy="Create the database, or the folder of its file; or correct uri in the extra of the connection.",
+            table=place,
+        )
+    if "ermission denied" in words or "readonly database" in words or "ACCESS_DENIED" in words:
+        remedy = "Let the tasks' user, or the connection's, write the table's files and the catalog's database."
+        return ServerFault.PRIVILEGE.error(f"catalog or storage of {place}", words, remedy, table=place)
+    if (what := next((what for said, what in _UNSET.items() if said in words), None)) is not None:
+        return invalid(connection, f"{what}: {words}.", "Set warehouse in the extra of the connection.", "warehouse")
+    if _is_one_of(error, _SILENT):
         remedy = "Check that the catalog runs and that the connection is right."
+        if "SSL" in words:
+            remedy = "Begin the host with https:// if the catalog speaks TLS, and only then; or trust its certificate."
         return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
     if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
         remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."
         return ServerFault.FAILED.error(place, f"{type(error).__name__}: {words}", remedy, table=place)
     return None
+
+
+def _is_one_of(error: Exception, names: Sequence[str]) -> bool:
+    """Return whether one of the error's classes has such a name, of whichever package."""
+    return any(each.__name__ in names for each in type(error).__mro__)
 
 
 def _words(error: Exception, connection: ConnectionInfo) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -21,12 +23,19 @@ _CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_OF_PIPELINE = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
+"""What the client puts before the server's words: the beginning of a command, which may have values of rows."""
 _REMEDIES = {
     "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write.",
     "MISCONF": "Free space on the disk of the server, or correct why it cannot write there.",
     "max number of clients": "Raise maxclients of the server, or close other connections.",
 }
 """What a person has to do about errors that a retry meets again, by words of the server."""
+_LOST = (
+    "Check that the server runs, and that host and port of the connection are right. Set ssl in its extra if the server"
+    " speaks TLS, and only then. Airflow retries."
+)
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -56,8 +65,7 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
         SinkAccessError: it refuses this login, or a command of it.
     """
     require_type(connection, "redis")
-    tls = {name: connection.extra[name] for name in _TLS if name in connection.extra}
-    use_tls = bool(connection.extra.get("ssl")) or bool(tls)
+    tls = _tls(connection)
     try:
         with closing(
             redis.Redis(
@@ -69,7 +77,7 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
                 socket_connect_timeout=min(seconds, _CONNECT_SECONDS),
                 socket_timeout=seconds,
                 retry=Retry(NoBackoff(), 0),
-                **({"ssl": True, **tls} if use_tls else {}),
+                **tls,
             )
         ) as client:
             yield client
@@ -77,9 +85,19 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
         raise failure(error, address(connection)).located(**where) from None
 
 
+def _tls(connection: ConnectionInfo) -> dict[str, Any]:
+    """Return the client's arguments for TLS; none without. SinkAccessError: a file of them is missing."""
+    given = {name: connection.extra[name] for name in _TLS if name in connection.extra}
+    missing = [name for name in _FILES if given.get(name) and not Path(str(given[name])).is_file()]
+    if missing:
+        what = f"the connection's {missing[0]} names {given[missing[0]]}, and there is no such file."
+        raise invalid(connection, what, "Name a PEM file that all workers have.", *missing)
+    return {"ssl": True, **given} if given or connection.extra.get("ssl") else {}
+
+
 def failure(error: BaseException, server: str) -> AirflowFtError:
-    """Return what is raised for an error of the client, whose messages quote neither passwords nor rows."""
-    words = f"{error}".strip().rstrip(".")
+    """Return what is raised for an error of the client, without passwords and values of rows."""
+    words = _OF_PIPELINE.sub("", f"{error}").strip().rstrip(".")
     refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
     if isinstance(error, redis.exceptions.AuthenticationError) or refused:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
@@ -99,8 +117,8 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             server=server,
             fields=["db"],
         )
-    remedy = next((each for what, each in _REMEDIES.items() if what in words), "")
     is_lost = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError)
+    remedy = next((each for what, each in _REMEDIES.items() if what in words), _LOST if is_lost else "")
     fault = ServerFault.SILENT if is_lost else ServerFault.FAILED
     return fault.error(f"Redis at {server}", words, remedy, server=server)
 

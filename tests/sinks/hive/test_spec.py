@@ -11,10 +11,12 @@ import pyarrow.orc as orc
 import pytest
 
 from airflow_ft import HiveSink
-from airflow_ft.protocol.errors import ConfigurationError, StoreBehindSinkError
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
 from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
 from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import group_of, is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
+from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.table import path_of
 from tests.raising import raises
 
@@ -160,3 +162,9 @@ def test_locations_are_taken_literally() -> None:
     assert path_of("hdfs://nn:8020/a") == "hdfs://nn:8020/a"
     assert path_of("s3a://bucket/a/b") == "s3://bucket/a/b"
     assert path_of("s3a://bucket/a/b", "lake") == "s3://lake@bucket/a/b"
+
+
+def test_files_that_may_not_be_written_are_told() -> None:
+    place = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("shop", "orders"))
+    with raises(SinkAccessError, "folder_unusable", path="/data/a"), place.translated_errors():
+        raise PermissionError(13, "Permission denied", "/data/a")

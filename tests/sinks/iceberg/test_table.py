@@ -7,7 +7,9 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest import mock
 
@@ -33,6 +35,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.iceberg.catalog import Connected
 from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import required, schema_problems
@@ -509,6 +512,50 @@ def test_one_table_has_one_place() -> None:
 def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict[str, str]) -> None:
     with raises(SinkAccessError, "connection_invalid"):
         properties(replace(world.target.connection, extra=extra))
+
+
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [
+        ({"warehouse": None}, "connection_invalid"),
+        ({"warehouse": "nothing://x"}, "connection_invalid"),
+        ({"uri": "no uri"}, "connection_invalid"),
+        ({"uri": "firebird://h/d"}, "connection_invalid"),
+        ({"uri": "sqlite:////no/such/folder/catalog.db"}, "database_missing"),
+        ({"uri": "oracle+oracledb://h/d"}, "package_missing"),
+    ],
+    ids=str,
+)
+def test_a_catalog_that_cannot_be_used_is_told(world: World, extra: dict[str, Any], code: str) -> None:
+    there = world.target.connection
+    world.target.connection = replace(there, extra={**there.extra, **extra})
+    with raises(SinkAccessError, code):
+        world.prepare(world.plan())
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "a"), OSError("AWS Error ACCESS_DENIED")])
+def test_files_that_may_not_be_written_are_told(world: World, error: OSError) -> None:
+    place = Connected(world.target.connection, ("shop", "orders"))
+    with raises(SinkAccessError, "privilege_missing"), place.translated_errors():
+        raise error
+
+
+class WebPages(BaseHTTPRequestHandler):
+    """Has none."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *of: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_web_server_is_no_catalog(world: World) -> None:
+    with HTTPServer(("127.0.0.1", 0), WebPages) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        world.target.connection = ConnectionInfo("lake", "iceberg", host="127.0.0.1", port=server.server_port)
+        with raises(SinkAccessError, "connection_invalid", fields=["host", "extra"]):
+            world.prepare(world.plan())
 
 
 def problems(world: World, plan: Plan) -> list[Any]:

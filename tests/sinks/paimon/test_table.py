@@ -292,6 +292,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         world.prepare(world.plan())
 
 
+def test_a_file_in_the_place_of_the_table_is_refused(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    path = table_of(world).path
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with raises(SinkAccessError, "folder_unusable", path=str(path)):
+        world.prepare(world.plan())
+
+
 def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
     for loss in ("the memory", "a byte of it", "all"):
         world = world_of(tmp_path / loss.replace(" ", ""))

@@ -53,8 +53,12 @@ def world(cassandra_server: Cassandra, tmp_path: Path) -> Iterator[World]:
 
 
 def lacking(world: World, connection: ConnectionInfo | None = None) -> list[AirflowFtError]:
-    plan = world.plan()
-    return lacks(requirements.required(plan.pipeline, plan.participants[0], connection or world.target.connection))
+    """As `airflow_ft.sinks.ready` asks."""
+    plan, connection = world.plan(), connection or world.target.connection
+    try:
+        return lacks(requirements.required(plan.pipeline, plan.participants[0], connection))
+    except AirflowFtError as error:
+        return [error]
 
 
 def table(world: World, name: str, columns: str, more: str = "") -> CassandraSink:
@@ -113,8 +117,9 @@ def test_all_nodes_that_are_up_are_asked(world: World) -> None:
         assert far in session.get_pool_state()
         silent = add("127.0.0.99")
         silent.set_up()
-        with raises(UnfitTargetError, "server_setting_unsafe", settings={"commitlog_sync": "unknown"}):
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={"commitlog_sync": "unknown"}) as caught:
             check()
+        assert caught.error and "system_views.settings" in caught.error.remedy
         silent.set_down()
         check()
 
@@ -128,6 +133,8 @@ def test_all_nodes_that_are_up_are_asked(world: World) -> None:
         ({"host": "no-such-host.invalid"}, SinkUnavailableError, "server_unreachable"),
         ({"schema": ""}, SinkAccessError, "connection_invalid"),
         ({"schema": "nowhere"}, SinkAccessError, "database_missing"),
+        ({"extra": {"datacenter": "nowhere"}}, SinkAccessError, "connection_invalid"),
+        ({"extra": {"ssl_options": {"ca_certs": "/nowhere.pem"}}}, SinkAccessError, "connection_invalid"),
         ({"conn_type": "mysql"}, SinkAccessError, "connection_invalid"),
     ],
     ids=str,
@@ -135,7 +142,8 @@ def test_all_nodes_that_are_up_are_asked(world: World) -> None:
 def test_a_wrong_connection_is_told_and_shows_no_secret(
     world: World, change: dict[str, Any], kind: type[Exception], code: str
 ) -> None:
-    problem = lacking(world, replace(world.target.connection, **change))[0]
+    problem, *others = lacking(world, replace(world.target.connection, **change))
+    assert [each.code for each in others] == ["table_missing"] * (code == "database_missing")
     assert type(problem) is kind and problem.code == code
     assert "planted" not in f"{problem} {vars(problem)}" and problem.remedy
 

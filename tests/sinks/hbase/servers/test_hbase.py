@@ -46,8 +46,12 @@ def world(hbase: HBase, tmp_path: Path) -> Iterator[World]:
 
 
 def lacking(world: World, **change: Any) -> list[AirflowFtError]:
-    plan = world.plan()
-    return lacks(requirements.required(plan.pipeline, plan.participants[0], replace(world.target.connection, **change)))
+    """As `airflow_ft.sinks.ready` asks."""
+    plan, connection = world.plan(), replace(world.target.connection, **change)
+    try:
+        return lacks(requirements.required(plan.pipeline, plan.participants[0], connection))
+    except AirflowFtError as error:
+        return [error]
 
 
 @pytest.fixture
@@ -130,8 +134,14 @@ def test_the_ledger_is_created_once(world: World, monkeypatch: pytest.MonkeyPatc
     ids=str,
 )
 def test_a_wrong_connection_is_told(world: World, change: dict[str, Any], kind: type[Exception], code: str) -> None:
-    problem = lacking(world, **change)[0]
+    [problem] = lacking(world, **change)
     assert type(problem) is kind and problem.code == code and problem.remedy
+
+
+def test_a_namespace_that_is_missing_is_told(world: World) -> None:
+    world.target.connection = replace(world.target.connection, schema="nowhere")
+    with raises(SinkAccessError, "database_missing", namespace="nowhere"):
+        world.prepare(world.plan())
 
 
 def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
@@ -139,6 +149,7 @@ def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
         table="shop:orders", row_key="{id}", family="d", columns={"note": "e:n"}, change_column="op", conn_id="rows"
     )
     lines = list(setup.describe("p", world.participant_plan(), replace(world.target.connection, schema="shop")))
+    assert any(line.startswith("create_namespace 'shop'") for line in lines)
     assert "create 'shop:airflow_ft', {NAME => 'f', VERSIONS => 1, TTL => 'FOREVER'}" in lines
     kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '86400000'}"
     assert f"create 'shop:orders', {{NAME => 'd', {kept}}}, {{NAME => 'e', {kept}}}" in lines

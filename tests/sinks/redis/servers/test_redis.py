@@ -142,6 +142,7 @@ def test_a_replica_is_refused(world: World) -> None:
         ({"extra": {"db": "none"}}, SinkAccessError, "connection_invalid"),
         ({"extra": {"db": 99}}, SinkAccessError, "connection_invalid"),
         ({"conn_type": "mysql"}, SinkAccessError, "connection_invalid"),
+        ({"extra": {"ssl_ca_certs": "/nowhere.pem"}}, SinkAccessError, "connection_invalid"),
     ],
     ids=str,
 )
@@ -171,6 +172,10 @@ def test_the_printed_rules_suffice(world: World) -> None:
         target.db.execute_command("ACL", "SETUSER", "loader", "-hset")
         with raises(SinkAccessError, "privilege_missing"):
             world.deliver(world.plan())
+        target.db.execute_command("ACL", "SETUSER", "loader", "+hset", "resetkeys", "~airflow_ft:*")
+        with raises(SinkAccessError, "privilege_missing") as caught:
+            world.deliver(world.plan())
+        assert "EVALSHA" not in f"{caught.error}", "a command may have values of rows"
     finally:
         target.db.execute_command("ACL", "DELUSER", "loader")
 
