@@ -302,12 +302,12 @@ def _remedy_of_limit(error: BaseException) -> str:
 
 def _remedy_of_damage(error: BaseException) -> str:
     if code_of(error) == _KEYRING_MISSING:
-        return "Load the server's keyring, without which it cannot read the table. Airflow retries."
+        return "Load the server's keyring, without which it cannot read the table."
     if code_of(error) not in _DAMAGED:
         return ""
     return (
         "Run CHECK TABLE on the server, and look at its error log. Repair the table (REPAIR TABLE, ALTER TABLE ..."
-        " FORCE) or restore its files. The rows wait, and Airflow retries."
+        " FORCE) or restore its files. The rows wait."
     )
 
 

@@ -167,10 +167,10 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
     elif _DAMAGED.fullmatch(state):
         remedy = (
             "Look at the server's log. Rebuild the index (REINDEX), or restore the table or file that it names. The"
-            " rows wait, and Airflow retries the task."
+            " rows wait."
         )
     elif state == _DATABASE_DROPPED:
-        remedy = "Restore the database, or correct the connection. The rows wait, and Airflow retries the task."
+        remedy = "Restore the database, or correct the connection. The rows wait."
     elif state.startswith("53"):
         remedy = "Give the server more disk space, memory or connections."
     code = _code(error, found, state)

@@ -34,7 +34,7 @@ _REMEDIES = {
 """What a person has to do about errors that a retry meets again, by words of the server."""
 _LOST = (
     "Check that the server runs, and that host and port of the connection are right. Set ssl in its extra if the server"
-    " speaks TLS, and only then. Airflow retries."
+    " speaks TLS, and only then."
 )
 
 
