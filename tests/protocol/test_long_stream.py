@@ -63,7 +63,7 @@ class Counted:
 class Stream:
     """One run with one epoch: it publishes segments that have folders, and delivers them beside that."""
 
-    def __init__(self, world: World, epoch: int) -> None:
+    def __init__(self, world: World, epoch: int, kept_events: int) -> None:
         self.world, self.epoch = world, epoch
         self.counts = {"statements": 0, "rows": 0}
         store: Any = world.store
@@ -72,7 +72,7 @@ class Stream:
         self.attempt = self.root / PIPELINE / f"{epoch}-1"
         self.progress: list[int] = []
         self.accepts_progress = True
-        self.config = replace(world.config, num_retained_events=KEPT_EVENTS)
+        self.config = replace(world.config, num_retained_events=kept_events)
         self.archive = WalArchive(str(self.root))
         self.overlap = Overlap(world.context(), epoch, world.delivery, self.config, self._progress, self.archive)
 
@@ -113,23 +113,23 @@ class Stream:
 
 
 @contextmanager
-def streaming(folder: Path, max_rows: int = 0) -> Iterator[Stream]:
+def streaming(folder: Path, max_rows: int = 0, kept_events: int = KEPT_EVENTS) -> Iterator[Stream]:
     world = World(folder, max_rows=max_rows)
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, RUN, None)
     with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", 1), "stage", 3600.0) as (epoch, _):
         world.store.begin_stage(PIPELINE, epoch, RUN)
-        stream = Stream(world, epoch)
+        stream = Stream(world, epoch, kept_events)
         yield stream
         stream.overlap._coordinator.close()
         world.store.end_stage(PIPELINE, epoch, RUN, None)
 
 
 def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    window, windows = 5 * overlap.RETAINED_TOGETHER, 3
+    window, windows = 2 * overlap.RETAINED_TOGETHER, 3
     monkeypatch.setattr(numbers, "MOST_LISTED", window)
     costs, kept = [], []
-    with streaming(tmp_path) as stream:
+    with streaming(tmp_path, kept_events=window) as stream:
         for _ in range(windows):
             stream.taken()
             for _ in range(window):
