@@ -19,6 +19,7 @@
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
 #   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
+#   pgbouncer    .local/servers/pgbouncer  a pooler before PostgreSQL
 #   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
 #   paimon       .local/paimon         pypaimon, another writer and reader of Paimon tables, in an environment of its own (560 MB);
 #                .local/jars/paimon    Paimon's own library for Java, from Maven Central (46 MB)
@@ -278,6 +279,13 @@ install_redis() {
     redis-server
 }
 
+# A pooler before PostgreSQL, for tests of the sink.
+install_pgbouncer() {
+  unpack pgbouncer bookworm \
+    'libc6|libgcc-s1|gcc-.*-base|zlib1g|perl.*|libperl.*|lib.*-perl|lib(acl|audit|bz2|cap-ng|crypt1|db5|gdbm|md0|pam|pcre2|selinux|semanage|sepol).*|dpkg|tar|debconf|passwd|adduser|usrmerge|init-system-helpers|lsb-base|sysvinit-utils|ssl-cert|openssl|sensible-utils|ucf|netbase|postgresql-.*' \
+    pgbouncer
+}
+
 # A model checker: what it makes of a model is a C program.
 install_spin() {
   command -v gcc >/dev/null || system_packages gcc libc6-dev
@@ -312,10 +320,10 @@ recipe() {
     s3) cat "$here/s3.lock"; declare -f install_s3 own_environment ;;
     paimon) cat "$here/paimon.lock" "$here/jars/paimon/pom.xml"; declare -f install_paimon own_environment copy_jars ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
-    mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
+    mariadb | mysql | redis | pgbouncer | spin) declare -f unpack "install_$1" ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 versitygw kubernetes spin chromium js)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars s3a-jars delta-jars jdbc-jars flink-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis pgbouncer paimon s3 versitygw kubernetes spin chromium js)" ;;
   esac
 }
 
@@ -341,7 +349,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis pgbouncer paimon s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

@@ -21,6 +21,7 @@ from tools.servers.kafka import Kafka
 from tools.servers.kubernetes import Kubernetes
 from tools.servers.mariadb import MariaDb
 from tools.servers.mysql import MySql
+from tools.servers.pgbouncer import PgBouncer
 from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.s3 import S3
@@ -38,6 +39,7 @@ __all__ = [
     "Kubernetes",
     "MariaDb",
     "MySql",
+    "PgBouncer",
     "Postgres",
     "Redis",
     "Server",

@@ -1,4 +1,7 @@
-"""A DAG for tests/integration/test_airflow_mapped.py, whose tasks die or stop where a file says so, once."""
+"""A DAG for tests/integration/test_airflow_mapped.py, whose tasks die or stop where a file says so, once.
+
+The file `kind` names the system: "mysql" or "postgres".
+"""
 
 import json
 import os
@@ -9,17 +12,28 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_ft import CheckpointedPipeline, MySqlSink
+from airflow_ft import CheckpointedPipeline, MySqlSink, PostgresSink
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.sinks.mysql.session import Session, Statement
-from airflow_ft.sinks.mysql.shared_branches import SharedXaParticipant
 
 HERE = Path(os.environ["AIRFLOW_HOME"])
+KIND = (HERE / "kind").read_text()
+
+SINK: Any
+match KIND:
+    case "postgres":
+        from airflow_ft.sinks.postgres.prepared import PreparedParticipant as Participant
+        from airflow_ft.sinks.postgres.session import Session
+
+        SINK = PostgresSink(table="mapped", conn_id="shop", strategy="prepared", branches=3)
+    case _:
+        from airflow_ft.sinks.mysql.session import Session
+        from airflow_ft.sinks.mysql.shared_branches import SharedXaParticipant as Participant
+
+        SINK = MySqlSink(table="mapped", conn_id="shop", strategy="xa", branches=3)
 
 # A task process parses this file, and then runs its task.
-announce, load, conclude = SharedXaParticipant.announce, SharedXaParticipant.load, SharedXaParticipant.conclude
-run = Session.run
+announce, load, conclude = Participant.announce, Participant.load, Participant.conclude
 
 
 def fault(name: str) -> None:
@@ -36,44 +50,41 @@ def fault(name: str) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def announcing(self: SharedXaParticipant, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+def announcing(self: Any, plan: Plan, fence: Fence) -> Mapping[str, Any]:
     notes = announce(self, plan, fence)
     fault("announce")
     return notes
 
 
-def loading(self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
+def loading(self: Any, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
     if (HERE / "faults" / f"refuse-{branch}").exists():
         raise SinkUnavailableError("this worker cannot reach the server.", remedy="Look at its network.")
     return load(self, plan, fence, notes, branch)
 
 
-def concluding(
-    self: SharedXaParticipant, plan: Plan, fence: Fence, notes: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
+def concluding(self: Any, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     voted = conclude(self, plan, fence, notes)
     fault("vote")
     return voted
 
 
-def running(self: Session, sql: str, args: Any = None) -> Statement:
-    if sql.startswith("XA PREPARE"):
+Participant.announce = announcing  # type: ignore[method-assign]
+Participant.load = loading  # type: ignore[method-assign]
+Participant.conclude = concluding  # type: ignore[method-assign]
+
+run = Session.run
+
+
+def running(self: Any, sql: str, args: Any = None) -> Any:
+    if sql.startswith(("XA PREPARE", "PREPARE TRANSACTION")):
         fault(sql.split(".")[-2])  # the branch's label
     return run(self, sql, args)
 
 
-SharedXaParticipant.announce = announcing
-SharedXaParticipant.load = loading
-SharedXaParticipant.conclude = concluding
 Session.run = running
 
 with DAG("mapped", schedule=None, catchup=False, default_args={"retries": 3, "retry_delay": 1}):
-    mapped = CheckpointedPipeline(
-        pipeline="mapped",
-        position="{{ run_id }}",
-        sinks={"orders": MySqlSink(table="mapped", conn_id="shop", strategy="xa", branches=3)},
-        delivery="mapped",
-    )
+    mapped = CheckpointedPipeline(pipeline="mapped", position="{{ run_id }}", sinks={"orders": SINK}, delivery="mapped")
 
     with mapped:
 
