@@ -83,6 +83,7 @@ celery: ## ... with CeleryExecutor, Redis and PostgreSQL, and kill -9 of the Cel
 
 .PHONY: test-all
 test-all: classes lint types ## everything, before a release: all tests, whole matrices, every place to die, both unlocked wheels
+	@tools/bootstrap.sh pgbouncer
 	@THOROUGH=1 $(pytest) --all --timeout 1800 $(ARGS)
 	@$(MAKE) test-unlocked test-oldest
 

@@ -19,7 +19,7 @@
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
 #   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
-#   pgbouncer    .local/servers/pgbouncer  a pooler before PostgreSQL
+#   pgbouncer    .local/servers/pgbouncer  a pooler before PostgreSQL (only when asked for)
 #   cassandra    .local/jars/cassandra  a Cassandra server, from Maven Central (67 MB)
 #   paimon       .local/paimon         pypaimon, another writer and reader of Paimon tables, in an environment of its own (560 MB);
 #                .local/jars/paimon    Paimon's own library for Java, from Maven Central (46 MB)
@@ -349,7 +349,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis pgbouncer paimon s3 spin chromium js
+[ $# -gt 0 ] || set -- venv kafka spark-jars s3a-jars delta-jars hdfs yarn iceberg hive hive3 hbase cassandra mariadb mysql postgres redis paimon s3 spin chromium js
 jobs=()
 for name in "$@"; do
   component "$name" &

@@ -40,7 +40,6 @@ UPSERT = {"table": "orders", "strategy": "upsert", "key_columns": ["id"], "versi
         ({"table": "x" * 64}, "x" * 64),
         ({"table": "ä" * 32}, "ä" * 32),
         ({"table": "shop.airflow_ft_head"}, "shop.airflow_ft_head"),
-        ({**UPSERT, "change_column": ""}, ""),
         ({"table": "orders", "ledger_schema": ""}, ""),
     ],
 )
@@ -68,6 +67,7 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
         ({"table": "orders", "strategy": "prepared", "branches": 33}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "prepared", "branches": True}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "upsert"}, "argument_missing", {"argument": "key_columns"}),
+        ({**UPSERT, "change_column": ""}, "argument_invalid", {"argument": "change_column"}),
         (
             {"table": "orders", "strategy": "upsert", "key_columns": "id"},
             "argument_invalid",
