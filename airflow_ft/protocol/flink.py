@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from math import isfinite
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.arguments import kind_of, wrong
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.flink_durations import duration, in_flinks_units
+from airflow_ft.protocol.flink_values import attempts, duration, flag, in_flinks_units, interval, mode, number, whole
 from airflow_ft.protocol.kinds import Choice, Duration, Kind
 from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention
 
@@ -25,52 +24,8 @@ log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 _PREFIX = "execution.checkpointing."
-_LARGEST = 2**31 - 1
-_WHOLE = re.compile(r"[+-]?[0-9]+")
 _ENABLED = timedelta(milliseconds=1)
 """Smallest interval at which Flink makes checkpoints."""
-
-
-def _interval(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    text = str(value).strip()
-    return -duration(text[1:]) if text.startswith("-") else duration(text)
-
-
-def _mode(value: object) -> CheckpointingMode:
-    mode: CheckpointingMode = Choice(CheckpointingMode).from_json(value)
-    if mode is CheckpointingMode.AT_MOST_ONCE:  # no word of Flink's
-        raise ValueError
-    return mode
-
-
-def _whole(value: object) -> int:
-    if not _WHOLE.fullmatch(text := str(value).strip()):  # 3.7, True and 1_000 are none
-        raise ValueError
-    return int(text)
-
-
-def _attempts(value: object) -> int | None:
-    """For Flink the largest int is what its documentation calls infinite; here None is."""
-    return None if value == "infinite" or (number := _whole(value)) >= _LARGEST else number
-
-
-def _number(value: object) -> float:
-    number = float(text := str(value))
-    if not isfinite(number) or "_" in text:
-        raise ValueError
-    return number
-
-
-def _flag(value: object) -> bool:
-    known = {"true": True, "false": False}
-    if isinstance(value, bool):
-        return value
-    try:
-        return known[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +64,20 @@ _RECOVERY = "use from_savepoint of the pipeline, or `airflow ft savepoint restor
 _NO_ALIGNMENT = "Flink gives up alignment after it only with execution.checkpointing.unaligned.enabled=true"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", duration, _A_DURATION),
-    "num-retained": _Taken("num_retained", _whole, _A_COUNT),
-    "mode": _Taken("mode", _mode, "EXACTLY_ONCE or AT_LEAST_ONCE"),
-    "interval": _Taken("interval", _interval, _A_DURATION),
+    "num-retained": _Taken("num_retained", whole, _A_COUNT),
+    "mode": _Taken("mode", mode, "EXACTLY_ONCE or AT_LEAST_ONCE"),
+    "interval": _Taken("interval", interval, _A_DURATION),
     "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
     "min-pause": _Taken("min_pause", duration, _A_DURATION),
-    "max-concurrent-checkpoints": _Taken("max_concurrent", _whole, _A_COUNT),
-    "tolerable-failed-checkpoints": _Taken("tolerable_failures", _whole, "a whole number, -1 for all"),
+    "max-concurrent-checkpoints": _Taken("max_concurrent", whole, _A_COUNT),
+    "tolerable-failed-checkpoints": _Taken("tolerable_failures", whole, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Taken(
         "externalized_retention",
         Choice(ExternalizedRetention).from_json,
         f"one of {', '.join(ExternalizedRetention)}",
     ),
-    "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
-    "unaligned": _Taken("unaligned", _flag, "true or false"),
+    "unaligned.enabled": _Taken("unaligned", flag, "true or false"),
+    "unaligned": _Taken("unaligned", flag, "true or false"),
     "aligned-checkpoint-timeout": _Taken("aligned_timeout", duration, _A_DURATION),
     "unaligned.forced": _Idle(_NO_CHANNELS),
     "unaligned.interruptible-timers.enabled": _Idle(_NO_CHANNELS),
@@ -213,17 +168,17 @@ RESTART_TYPES: Mapping[str, str] = {
 """Flink's names of restart strategies, and the names here."""
 _NO_RESTART = "Flink has no such key for restarts, or a newer one has"
 RESTART_KEYS: Mapping[str, _Taken] = {
-    "fixed-delay.attempts": _Taken("attempts", _attempts, _A_COUNT),
+    "fixed-delay.attempts": _Taken("attempts", attempts, _A_COUNT),
     "fixed-delay.delay": _Taken("delay", duration, _A_DURATION),
-    "failure-rate.max-failures-per-interval": _Taken("max_failures_per_interval", _whole, _A_COUNT),
+    "failure-rate.max-failures-per-interval": _Taken("max_failures_per_interval", whole, _A_COUNT),
     "failure-rate.failure-rate-interval": _Taken("failure_rate_interval", duration, _A_DURATION),
     "failure-rate.delay": _Taken("delay", duration, _A_DURATION),
     "exponential-delay.initial-backoff": _Taken("initial_backoff", duration, _A_DURATION),
     "exponential-delay.max-backoff": _Taken("max_backoff", duration, _A_DURATION),
-    "exponential-delay.backoff-multiplier": _Taken("backoff_multiplier", _number, "a number"),
+    "exponential-delay.backoff-multiplier": _Taken("backoff_multiplier", number, "a number"),
     "exponential-delay.reset-backoff-threshold": _Taken("reset_backoff_threshold", duration, _A_DURATION),
-    "exponential-delay.jitter-factor": _Taken("jitter_factor", _number, "a number"),
-    "exponential-delay.attempts-before-reset-backoff": _Taken("attempts_before_reset_backoff", _attempts, _A_COUNT),
+    "exponential-delay.jitter-factor": _Taken("jitter_factor", number, "a number"),
+    "exponential-delay.attempts-before-reset-backoff": _Taken("attempts_before_reset_backoff", attempts, _A_COUNT),
 }
 
 

@@ -38,9 +38,10 @@ def typed(folder: Path, *titles: str) -> str:
     clean["PATH"] = f"{Path(sys.executable).parent}:{clean['PATH']}"
     clean["AIRFLOW__AIRFLOW_FT__LEASE_SECONDS"] = "5"  # else the killed run is waited for longer
     script = "set -euo pipefail\n" + "\n".join(lines)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=clean, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(  # `timeout` ends all that the script has started
+        ["timeout", "--kill-after=10", "300", "bash", "-c", script],
+        cwd=folder, env=clean, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.paimon.manifests import unreadable
 from airflow_ft.sinks.paimon.memory import OURS
@@ -38,6 +38,12 @@ class Place:
 
     def __str__(self) -> str:
         return str(local_path(self.root))
+
+    def refuse_file(self) -> None:
+        """Raise SinkAccessError if a file lies in its place."""
+        if local_path(self.root).is_file():
+            what, remedy = f"{self} is not a folder.", f"Move {self} away, or deliver into another folder."
+            raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(self))
 
     def uri(self, *names: str) -> str:
         """Return the URI of a file or folder in it."""

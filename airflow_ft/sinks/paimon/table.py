@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets
@@ -62,9 +62,7 @@ class Version:
     @classmethod
     def newest(cls, place: Place) -> Self | None:
         """None: there is no table. UnfitTargetError, SinkAccessError: there is something else."""
-        if local_path(place.root).is_file():
-            what, remedy = f"{place} is not a folder.", f"Move {place} away, or deliver into another folder."
-            raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(place))
+        place.refuse_file()
         for again in (True, False):  # what is strange may have been made between two looks
             latest = place.latest()
             snapshot = place.record(SNAPSHOTS, latest) if latest else None
