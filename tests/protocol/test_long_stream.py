@@ -222,7 +222,7 @@ def test_the_files_of_a_stream_that_ended_go_with_their_folders(tmp_path: Path) 
     assert [folder.name for folder in stream.attempt.iterdir()] == ["30"]
     with new_epoch(world.store, PIPELINE, Worker("later", 1), "stage", 3600.0) as (epoch, _):
         world.store.begin_stage(PIPELINE, epoch, RUN)
-        later = Stream(world, epoch)
+        later = Stream(world, epoch, KEPT_EVENTS)
         for _ in range(2):
             later.publish()
             later.overlap.deliver()
