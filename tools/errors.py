@@ -8,7 +8,7 @@
 | retried | a text says that the task is retried: only the task knows it, and its log says it (`operators.failing`) |
 | prose | a test compares the words of an error (`match=`, `in str(...)`) |
 
-PATH limits those without the page to files below it.
+PATH limits `no code`, `retried` and `prose` to files below it.
 """
 
 from __future__ import annotations

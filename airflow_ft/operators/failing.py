@@ -41,7 +41,7 @@ def _outlook(context: Context) -> str:
         return ""
     if number <= retries:
         return f"Airflow retries the task: try {number + 1} of {retries + 1} follows."
-    return f"Airflow does not retry the task: this was try {number} of {retries + 1}. To repeat it, clear it."
+    return f"Airflow does not retry the task: this was try {number} of {retries + 1}. Clear it to repeat it."
 
 
 def note_failed_task(

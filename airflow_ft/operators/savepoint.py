@@ -9,7 +9,7 @@ from airflow.sdk import Param
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, check_type
+from airflow_ft.protocol.arguments import PLACES, check_place, check_seconds, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.performing import Asked
 
 
-A_PLACE = r"^\s*($|beginning\s*$|/|file:/|hdfs://|s3://)"
+A_PLACE = rf"^\s*($|beginning\s*$|{'|'.join(PLACES)})"
 """Values that a form takes for a savepoint or its folder: absolute paths, URIs, or nothing."""
 
 

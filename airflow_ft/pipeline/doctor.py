@@ -118,8 +118,9 @@ def examine(
             needed, newest = _rows(store, patient.pipeline, wal)
             computes = _computes(store, patient.pipeline) if computes is None else computes
         except AirflowFtError as error:
-            log.failed("examination", error)
-            checks.append(log.checks[-1])
+            unread = Examination("decision log")
+            unread.failed("examination", error)
+            checks += unread.checks
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
         *([lambda: _spark(patient, connections)] if computes else []),

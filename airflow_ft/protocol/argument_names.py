@@ -43,13 +43,6 @@ def closest(name: str, known: Sequence[str]) -> list[str]:
     return (synonyms or get_close_matches(name, known, 1) or [e for e in known if words & set(e.split("_"))])[:1]
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question with the closest known name in any case, and a blank behind it; "": none is close."""
-    folded = {each.lower(): each for each in known}
-    close = get_close_matches(name.lower(), folded, 1, 0.7)
-    return f"Did you mean {folded[close[0]]!r}? " if close else ""
-
-
 def unknown_argument(
     name: str, known: Sequence[str], what: str, *, remedy: str = "", **more: Any
 ) -> ConfigurationError:
@@ -96,53 +89,55 @@ def by_name(cls: type[T]) -> type[T]:
 
     Its class attribute `meant`, if there is one, holds remedies for arguments that it does not have.
     """
-    created = cls.__init__
-    name = cls.__name__
     arguments = [each for each in fields(cls) if each.init]  # type: ignore[arg-type]
     known = [each.name for each in arguments]
     of_authors = [each.name for each in arguments if each.compare]  # `replace` passes the others
     needed = [each.name for each in arguments if each.default is MISSING and each.default_factory is MISSING]
 
-    @wraps(created)
-    def create(self: T, *unnamed: Any, **named: Any) -> None:
-        if unnamed:
-            meant = [*needed, *(each for each in known if each not in needed)][: len(unnamed)]
-            raise unnamed_arguments(name, meant)
-        for each in named:
-            if each not in known:
-                remedy = getattr(cls, "meant", {}).get(each, "")
-                if not remedy and "conn_id" in known and each in _OF_CONNECTIONS:
-                    remedy = f"Write {each} into the Airflow connection, and its id as conn_id."
-                raise unknown_argument(each, of_authors, f"{name} has", remedy=remedy, of=name)
-        for each in needed:
-            if each not in named:
-                raise missing_argument(each, name)
-        created(self, **named)
+    def unknown(name: str) -> ConfigurationError:
+        remedy = getattr(cls, "meant", {}).get(name, "")
+        if not remedy and "conn_id" in known and name in _OF_CONNECTIONS:
+            remedy = f"Write {name} into the Airflow connection, and its id as conn_id."
+        return unknown_argument(name, of_authors, f"{cls.__name__} has", remedy=remedy, of=cls.__name__)
 
-    cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
-    return cls
+    in_order = [*needed, *(each for each in known if each not in needed)]
+    return _checked(cls, in_order, needed, unknown, unnamed=0)
 
 
 def arguments_by_name(cls: type[T]) -> type[T]:
     """Decorate a class: an unknown, missing or surplus argument raises ConfigurationError instead of TypeError."""
-    created = cls.__init__
-    name = cls.__name__
-    _, *parameters = signature(created).parameters.values()
-    known = [each.name for each in parameters]
-    in_order = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    _, *parameters = signature(cls.__init__).parameters.values()
+    known = [each.name for each in parameters]  # those by name alone come last
+    unnamed = sum(each.kind is not Parameter.KEYWORD_ONLY for each in parameters)
     needed = [each.name for each in parameters if each.default is Parameter.empty]
 
+    def unknown(name: str) -> ConfigurationError:
+        return unknown_argument(name, known, f"{cls.__name__} has", of=cls.__name__)
+
+    return _checked(cls, known, needed, unknown, unnamed)
+
+
+def _checked(
+    cls: type[T],
+    known: Sequence[str],
+    needed: Sequence[str],
+    unknown: Callable[[str], ConfigurationError],
+    unnamed: int,
+) -> type[T]:
+    """Let the class check the names of its arguments. The first `unnamed` of `known` may be given without a name."""
+    created = cls.__init__
+
     @wraps(created)
-    def create(self: T, *unnamed: Any, **named: Any) -> None:
-        if len(unnamed) > len(in_order):
-            raise unnamed_arguments(name, known[: len(unnamed)])
+    def create(self: T, *given: Any, **named: Any) -> None:
+        if len(given) > unnamed:
+            raise unnamed_arguments(cls.__name__, known[: len(given)])
         for each in named:
             if each not in known:
-                raise unknown_argument(each, known, f"{name} has", of=name)
+                raise unknown(each)
         for each in needed:
-            if each not in (*named, *in_order[: len(unnamed)]):
-                raise missing_argument(each, name)
-        created(self, *unnamed, **named)
+            if each not in named and each not in known[: len(given)]:
+                raise missing_argument(each, cls.__name__)
+        created(self, *given, **named)
 
     cls.__init__ = raising_at_the_caller(create)  # type: ignore[arg-type, method-assign]
     return cls

@@ -13,7 +13,8 @@ from inspect import isclass, isroutine
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 
-_PLACES = ("/", "file:/", "hdfs://", "s3://")
+PLACES = ("/", "file:/", "hdfs://", "s3://")
+"""How absolute paths and URIs of folders begin."""
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
 _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
@@ -238,7 +239,7 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
 
 def check_place(argument: str, value: object) -> None:
     """ConfigurationError for a path that is known and neither absolute nor a URI; an empty one names no place."""
-    if not isinstance(value, str) or is_template(value) or not value.strip() or value.startswith(_PLACES):
+    if not isinstance(value, str) or is_template(value) or not value.strip() or value.startswith(PLACES):
         return
     remedy = "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER as"
     raise wrong(argument, shown(value), f"{remedy} {argument}.", code="path_invalid")

@@ -82,8 +82,8 @@ def _what_next(overview: Overview, waiting: Mapping[str, Failure | None]) -> str
         why = "The pipeline is retired" if overview.retired else "Its DAG is paused or deleted"
         act = "recover the pipeline" if overview.retired else "unpause the DAG, or recover the pipeline"
         first = "Remove the cause. Then " if refused else "When the sink answers, " if known else ""
-        fix = f"{first}{act}." if first else f"{act[0].upper()}{act[1:]}."
-        return f"{why}, so no run delivers it. {fix}"
+        fix = f"{first}{act}."
+        return f"{why}, so no run delivers it. {fix[0].upper()}{fix[1:]}"
     if refused:
         return "The next run tries again, and fails until the cause is removed."
     if known:

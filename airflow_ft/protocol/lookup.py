@@ -1,4 +1,4 @@
-"""Find pipelines and checkpoints by name. A ConfigurationError lists what exists instead."""
+"""Find pipelines and checkpoints by name, and what a misspelled name means. A ConfigurationError lists what exists."""
 
 from __future__ import annotations
 
@@ -49,6 +49,13 @@ def known_text(names: Sequence[str], wanted: str) -> str:
     lists = f"`airflow ft pipelines` lists all {len(names):,}."
     close = get_close_matches(wanted, names, _CLOSE, _SIMILAR)
     return f"Did you mean {' or '.join(close)}? {lists}" if close else lists
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question with the closest known name in any case, and a blank behind it; "": none is close."""
+    folded = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), folded, 1, 0.7)
+    return f"Did you mean {folded[close[0]]!r}? " if close else ""
 
 
 def checkpoint_of(store: QueryLog, pipeline: str, number: int) -> Checkpoint:

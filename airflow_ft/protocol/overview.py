@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -239,8 +239,7 @@ def failed_text(failure: Failure, then: str = "") -> str:
     """Say which run failed, in which task, and why; `then`: what follows from that, before the fix."""
     of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
     task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
-    text, fix, remedy = failure.text.partition("\nFix: ")
-    return f"{of}{task}: {text}{then}{fix}{remedy}"
+    return f"{of}{task}: {replace(failure, message=failure.message + then).text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ sinks' heads (R11). A person calls `resume`. Writes that only record the past co
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def find_store(url: str) -> DecisionLog | None:
     if parsed.path is not None:
         from airflow_ft.store.sqlite import SqliteDatabase
 
-        with suppress(PermissionError):  # opening it reports that
-            if not parsed.path.exists():
-                return None
+        if parsed.is_missing:
+            return None
         database = SqliteDatabase(parsed.path)
     else:
         from airflow_ft.store.postgres import PostgresDatabase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,6 +22,13 @@ class StoreUrl:
 
     path: Path | None = None
     dsn: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether it names a file that does not exist; False if that cannot be read."""
+        with suppress(PermissionError):  # opening it reports that
+            return self.path is not None and not self.path.exists()
+        return False
 
 
 def parse_url(url: str) -> StoreUrl:

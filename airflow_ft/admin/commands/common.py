@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial, wraps
@@ -79,15 +79,13 @@ def open_store(args: Namespace) -> Iterator[DecisionLog]:
 
 
 def _require_file(url: str | None) -> None:
-    path = parse_url(url).path if url and "://" in url else None
-    with suppress(PermissionError):  # opening it reports that
-        if path is not None and not path.exists():
-            raise StoreUnavailableError(
-                f"there is no decision log {url}.",
-                code="store_file_missing",
-                remedy="Correct --store. The first run of a pipeline creates its decision log.",
-                store=url,
-            )
+    if url and "://" in url and parse_url(url).is_missing:
+        raise StoreUnavailableError(
+            f"there is no decision log {url}.",
+            code="store_file_missing",
+            remedy="Correct --store. The first run of a pipeline creates its decision log.",
+            store=url,
+        )
 
 
 def location(text: str) -> str:

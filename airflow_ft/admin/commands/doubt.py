@@ -60,7 +60,8 @@ def after_abort(args: Namespace) -> AfterAbort:
 
 def _list(store: DecisionLog, args: Namespace) -> None:
     names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
-    known = judged([each for each in store.overviews() if each.name in names], lease(), known_to_have_ended)
+    overviews = [store.overview(args.pipeline)] if args.pipeline else store.overviews()
+    known = judged(overviews, lease(), known_to_have_ended)
     resting = {each.name for each in known if each.paused or each.retired}
     found = doubts(store, names, participants(), resting)
     if not found and args.output == "table":

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.view import SegmentView
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import PROPOSED, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 
 Statistics = Callable[[ColumnStatistics], bool]

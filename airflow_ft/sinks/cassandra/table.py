@@ -10,8 +10,8 @@ from functools import cached_property
 import pyarrow as pa
 from cassandra.cluster import Session
 
-from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.cassandra.columns import IN_KEYS, TYPES, fits
 from airflow_ft.sinks.cassandra.spec import CassandraSink

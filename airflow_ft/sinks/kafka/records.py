@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import DeclinedError, together
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.sinks.arrow import is_binary, is_text, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.argument_names import did_you_mean
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows

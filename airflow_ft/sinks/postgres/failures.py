@@ -31,7 +31,7 @@ _LET_IN = re.compile(
     r"|certificate|does not support SSL|invalid (sslmode|connection option|port|integer|channel|target)"
 )
 _FULL = re.compile(r"too many (clients|connections)|connection slots are reserved")
-"""Messages of a server that accepts no more sessions. They come without an SQLSTATE."""
+"""Messages of a server that refuses a new session. They come without an SQLSTATE."""
 _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
 
 
