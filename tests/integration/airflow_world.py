@@ -111,6 +111,11 @@ class AirflowWorld(Airflow):
         """Keeps the scheduler from the DAG's runs, or lets it start them."""
         self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
 
+    def parse(self, dag_id: str) -> None:
+        """Has a DAG's file parsed soon: only then does Airflow start the watchers of a DAG that was paused."""
+        token = self._get(f"/api/v2/dags/{dag_id}")["file_token"]
+        self._request("PUT", f"/api/v2/parseDagFile/{token}").raise_for_status()
+
     def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """Asks again when the server is overwhelmed: its SQLite database is locked now and then on a busy machine."""
         deadline = time.monotonic() + 120

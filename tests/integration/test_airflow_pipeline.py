@@ -207,6 +207,7 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
         shop.put("orders", rows)
     airflow.trigger("on_orders")  # unpauses it; this first run has no event to see
     airflow.trigger("on_checkpoint")
+    airflow.parse("on_checkpoint")
     wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_reported": 0}, 240, "the pipeline is watched")
     waiting = airflow.trigger("waiting")
     run_id, states = airflow.run("orders")
