@@ -27,7 +27,15 @@ venv: ## install the virtual environment alone
 
 .PHONY: classes
 classes: install ## archive Spark's classes, which saves a third of the time of each Spark driver in the tests
+	@$(MAKE) -j2 .local/classes tests/wal/__pycache__
+
+.PHONY: .local/classes
+.local/classes:
 	@$(bin)/python -m tools.class_archive
+
+# pytest compiles the tests of a fresh clone: once here, and not in four workers at the same time.
+tests/wal/__pycache__:
+	@$(bin)/python -m pytest --collect-only -qq >/dev/null
 
 # Four workers, each with servers of its own: many tests wait for servers, so that two cores have work for four.
 # What runs and in which order says tests/tiers.py.
