@@ -135,6 +135,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)  # the default takes a twelfth of the time of the unit tests
         gc.enable()
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,7 @@ Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
 
+@lru_cache(1024)
 def local_path(uri: str) -> Path:
     """The path that an absolute path or a `file:` URI names; ConfigurationError for anything else."""
     parts = urlsplit(uri)
