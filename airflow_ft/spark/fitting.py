@@ -21,8 +21,8 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, JobError, TerminalError, together
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sinks.fitting import not_judged
+from airflow_ft.spark.arrow_types import arrow_schema
 from airflow_ft.spark.driver.rowless import no_actions
-from airflow_ft.spark.driver.schemas import arrow_schema
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error, rebuild_error

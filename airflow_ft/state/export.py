@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.spark.arrow_types import simple_type
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import Operator
 from airflow_ft.state.layout import Entry, Table
-from airflow_ft.state.rows import StateColumn, columns_of, decimal_of
+from airflow_ft.state.rows import StateColumn, columns_of
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -172,20 +173,6 @@ def _arrow(kind: Any) -> pa.DataType:
         if kind["type"] == "array":
             return pa.list_(_arrow(kind["elementType"]))
         return pa.map_(_arrow(kind["keyType"]), _arrow(kind["valueType"]))
-    if kind.startswith("decimal("):
-        return pa.decimal128(*decimal_of(kind))
-    types = {
-        "boolean": pa.bool_(),
-        "byte": pa.int8(),
-        "short": pa.int16(),
-        "integer": pa.int32(),
-        "long": pa.int64(),
-        "float": pa.float32(),
-        "double": pa.float64(),
-        "binary": pa.binary(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "timestamp_ntz": pa.timestamp("us"),
-        "void": pa.null(),
-    }
-    return types.get(kind, pa.string())
+    if kind == "void":
+        return pa.null()
+    return simple_type(kind) or pa.string()

@@ -1,4 +1,4 @@
-"""Spark's schemas as Arrow's: as the write-ahead log's Parquet files will have them."""
+"""Spark's types as Arrow's: as the Parquet files of the write-ahead log and of exported state have them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def _type(given: str | Mapping[str, Any]) -> pa.DataType:
     import pyarrow as pa
 
     if isinstance(given, str):
-        return _simple(given)
+        if known := simple_type(given):
+            return known
+        raise _UnknownTypeError(given)
     match given["type"]:
         case "struct":
             return pa.struct(_fields(given))
@@ -49,7 +51,8 @@ def _type(given: str | Mapping[str, Any]) -> pa.DataType:
     raise _UnknownTypeError(given["type"])
 
 
-def _simple(name: str) -> pa.DataType:
+def simple_type(name: str) -> pa.DataType | None:
+    """The type that Spark's schemas name by a text; None if it is not known here."""
     import pyarrow as pa
 
     known = {
@@ -71,4 +74,4 @@ def _simple(name: str) -> pa.DataType:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if _TEXT.fullmatch(name):
         return pa.string()
-    raise _UnknownTypeError(name)
+    return None

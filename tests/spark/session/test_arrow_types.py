@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.spark.driver.schemas import arrow_schema
+from airflow_ft.spark.arrow_types import arrow_schema
 from airflow_ft.spark.request import FIXED_CONF
 
 COLUMNS = {
