@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import configparser
+import json
+import os
 import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -30,15 +33,18 @@ OF_OTHERS = {"airflow", "asgiref", "fastapi", "openlineage", "opentelemetry", "p
 OF_OTHERS |= {"sqlalchemy", "typing_extensions"}
 
 
+def demanded_by(text: str) -> set[str]:
+    """The distributions that a list of requirements names, in lower case."""
+    lines = (line.strip() for line in text.splitlines())
+    found = (re.match(r"[A-Za-z0-9._-]+", line) for line in lines if line and line[0] != "#")
+    return {match[0].lower() for match in found if match}
+
+
 def demanded() -> set[str]:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
-    lines = "\n".join(
-        [parser["options"]["install_requires"]]
-        + [text for extra, text in parser["options.extras_require"].items() if extra != "dev"]
-    ).splitlines()
-    found = (re.match(r"[A-Za-z0-9._-]+", line.strip()) for line in lines if line.strip() and line.strip()[0] != "#")
-    return {match[0].lower() for match in found if match}
+    extras = (text for extra, text in parser["options.extras_require"].items() if extra != "dev")
+    return demanded_by("\n".join([parser["options"]["install_requires"], *extras]))
 
 
 def imported(*folders: str) -> dict[str, str]:
@@ -80,3 +86,48 @@ def test_no_reason_has_outlived_what_it_is_for() -> None:
     assert set(NOT_IMPORTED) <= demanded()
     own = {module for module, file in imported("airflow_ft", "plugins").items()}
     assert not own & {"cryptography", "google", "pandas"}, "it is imported now: the reason goes"
+
+
+def test_without_the_extras_all_commands_and_the_other_sinks_work(tmp_path: Path) -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    extras = parser["options.extras_require"]
+    own = demanded_by(parser["options"]["install_requires"])
+    optional = {name for extra, text in extras.items() if extra not in ("dev", "testing") for name in demanded_by(text)}
+    hidden = {module for module, names in distributions().items() if names and names <= optional - own}
+    assert {"cassandra", "pyiceberg", "kafka"} <= hidden
+    hidden.add("backports")  # development tools bring parts of it, too
+    program = f"""
+import json, sys
+from argparse import Namespace
+from importlib.machinery import PathFinder
+
+class Without:
+    find_distributions = PathFinder.find_distributions
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden} else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+
+import airflow_ft.operators.preload
+import airflow_ft.admin.cli
+from airflow_ft.admin.commands.installation import sinks
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.sinks.registry import own_systems
+
+sinks(Namespace(output="json"))
+for system in own_systems():
+    try:
+        system.require_clients()
+    except ConfigurationError as error:
+        print(json.dumps({{system.kind: [error.code, error.fields["extra"]]}}))
+"""
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    refused = {kind: found for line in done.stdout.splitlines()[1:] for kind, found in json.loads(line).items()}
+    extra = {"cassandra", "delta", "hbase", "hive", "iceberg", "paimon", "redis"}
+    assert refused == {kind: ["package_missing", kind] for kind in extra}

@@ -126,11 +126,18 @@ class System:
 
     def missing_clients(self) -> list[str]:
         """Clients that are not installed."""
-        return [client for client in self.clients if find_spec(client) is None]
+        return [client for client in self.clients if not _is_installed(client)]
 
     def installed_by(self) -> str:
         """Return what to give to pip for its clients."""
         return f"airflow-ft[{self.extra}]" if self.extra else " ".join(self.clients)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it lies in
+        return False
 
 
 def system(kind: str) -> System:
