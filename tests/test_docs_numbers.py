@@ -56,7 +56,7 @@ TEXTS = {
         f"between its tries, up to {overlap.LONGEST_PAUSE:g} s",
     ],
     "configuration": [f"and after {keeper.USES} runs", f"three retries, {SECONDS} seconds apart"],
-    "dags": [f"Of more than {numbers.MOST_LISTED:,} checkpoints `numbers` is None"],
+    "dags": [f"With more than {numbers.MOST_LISTED:,} checkpoints, `numbers` is None"],
     "delta": [f"texts longer than {rows._LONGEST} characters", f"behind the first {rows._INDEXED}"],
     "errors": [f"does not answer within {ready.LOOK_SECONDS:g} s counts as away"],
     "failures": [f"if that takes longer than {room._LOG_EACH:g} seconds"],
