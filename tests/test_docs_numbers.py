@@ -57,9 +57,9 @@ TEXTS = {
     ],
     "configuration": [f"and after {keeper.USES} runs", f"three retries, {SECONDS} seconds apart"],
     "dags": [f"With more than {numbers.MOST_LISTED:,} checkpoints, `numbers` is None"],
-    "delta": [f"texts longer than {rows._LONGEST} characters", f"behind the first {rows._INDEXED}"],
-    "errors": [f"does not answer within {ready.LOOK_SECONDS:g} s counts as away"],
-    "failures": [f"if that takes longer than {room._LOG_EACH:g} seconds"],
+    "delta": [f"texts longer than {rows._LONGEST} characters", f"after the first {rows._INDEXED}"],
+    "errors": [f"does not answer within {ready.LOOK_SECONDS:g} s counts as unreachable"],
+    "failures": [f"takes longer than {room._LOG_EACH:g} seconds"],
     "jobs": [f"At most {inline_job.MOST_BYTES >> 10} KB are shipped"],
     "kafka": [f"Every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
     "mysql": [
