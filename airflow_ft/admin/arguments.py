@@ -89,8 +89,8 @@ PREPARED = _arg(
 ACCEPT_PARTIAL = _arg(
     "--accept-partial",
     action="store_true",
-    help="accept lost checkpoints of which one sink shows rows (with --prepared commit: may show rows) and another"
-    " sink never will",
+    help="accept lost checkpoints whose rows are in one sink (with --prepared commit: may be) and will never be in"
+    " another",
 )
 NOW = _arg("--now", action="store_true", help="stop at once; the next run computes unpublished rows again")
 DRAIN = _arg(
