@@ -73,7 +73,9 @@ ALLOW_REPEATED = _arg(
     action="store_true",
     help="accept extra copies of delivered rows, because other programs write such rows, too",
 )
-FULL = _arg("--full", action="store_true", help="also count rows from elsewhere; reads each table completely")
+FULL = _arg(
+    "--full", action="store_true", help="also count rows that the pipeline has not delivered; reads whole tables"
+)
 PRINT = _arg("--print", action="store_true", help="print the statements and commands instead of running them")
 TABLES = _arg(
     "--tables", action="store_true", help="also print a CREATE TABLE for the columns of the job (starts Spark)"
@@ -116,7 +118,7 @@ OF_CHECKPOINT = _arg(
     type=_from(1),
     default=None,
     metavar="NUMBER",
-    help="take it of this retained checkpoint (default: the newest confirmed one)",
+    help="take it from this retained checkpoint (default: the newest confirmed one)",
 )
 PARTITIONS = _arg("--partitions", type=_from(1), required=True, metavar="NUMBER", help="new number of state partitions")
 BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="target state backend")

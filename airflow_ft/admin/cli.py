@@ -86,7 +86,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "setup",
             "setup",
-            "Create what the sinks need before the first delivery (ledger tables, marker topic), or print how",
+            "Create what the sinks need before the first delivery (ledger tables, marker topic), or print the commands",
             arg.PIPELINE,
             arg.DAG,
             arg.PRINT,
