@@ -108,8 +108,8 @@ ANY_BARRIER = _arg(
     "barrier", metavar="ID", nargs="?", default=None, help="show this barrier and the progress of each pipeline"
 )
 PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the pipelines")
-IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="show only this pipeline")
-SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; restore also takes the word: beginning")
+IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="show only this pipeline; an action needs it")
+SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; for restore also: beginning")
 DIR = _arg(
     "--dir", default=None, metavar="FOLDER", help="folder of the savepoints (default: [airflow_ft] savepoint_dir)"
 )

@@ -69,7 +69,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "sinks",
             "installation",
-            "List the sinks and strategies that are installed, with their guarantees",
+            "List the sinks and strategies that are installed, with their promises",
             ARG_OUTPUT,
             reads_log=False,
         ),
