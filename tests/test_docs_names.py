@@ -139,7 +139,7 @@ def test_flinks_metrics_are_the_same_ones_on_both_pages() -> None:
         for row in table("docs/observability.md", "| metric | type |")
         for name in re.findall(r"`([\w.]+)`", row[0])
     }
-    looking = TEXT["docs/from-flink.md"].partition("\n## Looking\n")[2]
+    looking = TEXT["docs/from-flink.md"].partition("\n## Monitoring\n")[2]
     rows = re.findall(rf"^\| (`[a-z].*?) \| (.*`{PREFIX}\..*) \|$", looking, re.MULTILINE)
     assert len(rows) == 3
     for flink, here in rows:

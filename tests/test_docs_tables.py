@@ -314,8 +314,8 @@ def test_what_it_requires_is_what_it_can_be_installed_with() -> None:
 
 
 def test_names_that_are_hidden_are_hidden() -> None:
-    [said] = re.findall(r"called like a secret \((.*?)\)", " ".join(TEXT["docs/security.md"].split()))
-    hidden, plain = said.split(", but no ")
+    [said] = re.findall(r"names sound like a secret \((.*?)\)", " ".join(TEXT["docs/security.md"].split()))
+    hidden, plain = said.split(", but not ")
     assert all(SECRET.search(name) for name in named(hidden)) and not any(SECRET.search(name) for name in named(plain))
 
 

@@ -73,7 +73,9 @@ ALLOW_REPEATED = _arg(
     action="store_true",
     help="accept extra copies of delivered rows, because other programs write such rows, too",
 )
-FULL = _arg("--full", action="store_true", help="also count rows from elsewhere; reads each table completely")
+FULL = _arg(
+    "--full", action="store_true", help="also count rows that the pipeline has not delivered; reads whole tables"
+)
 PRINT = _arg("--print", action="store_true", help="print the statements and commands instead of running them")
 TABLES = _arg(
     "--tables", action="store_true", help="also print a CREATE TABLE for the columns of the job (starts Spark)"
@@ -89,8 +91,8 @@ PREPARED = _arg(
 ACCEPT_PARTIAL = _arg(
     "--accept-partial",
     action="store_true",
-    help="accept lost checkpoints of which one sink shows rows (with --prepared commit: may show rows) and another"
-    " sink never will",
+    help="accept lost checkpoints whose rows are in one sink (with --prepared commit: may be) and will never be in"
+    " another",
 )
 NOW = _arg("--now", action="store_true", help="stop at once; the next run computes unpublished rows again")
 DRAIN = _arg(
@@ -106,8 +108,8 @@ ANY_BARRIER = _arg(
     "barrier", metavar="ID", nargs="?", default=None, help="show this barrier and the progress of each pipeline"
 )
 PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the pipelines")
-IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="show only this pipeline")
-SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; restore also takes the word: beginning")
+IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="show only this pipeline; an action needs it")
+SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; for restore also: beginning")
 DIR = _arg(
     "--dir", default=None, metavar="FOLDER", help="folder of the savepoints (default: [airflow_ft] savepoint_dir)"
 )
@@ -116,7 +118,7 @@ OF_CHECKPOINT = _arg(
     type=_from(1),
     default=None,
     metavar="NUMBER",
-    help="take it of this retained checkpoint (default: the newest confirmed one)",
+    help="take it from this retained checkpoint (default: the newest confirmed one)",
 )
 PARTITIONS = _arg("--partitions", type=_from(1), required=True, metavar="NUMBER", help="new number of state partitions")
 BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="target state backend")

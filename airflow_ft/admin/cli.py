@@ -69,7 +69,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "sinks",
             "installation",
-            "List the sinks and strategies that are installed, with their guarantees",
+            "List the sinks and strategies that are installed, with their promises",
             ARG_OUTPUT,
             reads_log=False,
         ),
@@ -86,7 +86,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "setup",
             "setup",
-            "Create what the sinks need before the first delivery (ledger tables, marker topic), or print how",
+            "Create what the sinks need before the first delivery (ledger tables, marker topic), or print the commands",
             arg.PIPELINE,
             arg.DAG,
             arg.PRINT,

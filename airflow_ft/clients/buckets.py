@@ -52,7 +52,7 @@ class BucketPlace:
         if match is None or {".", ".."} & set(match["key"].split("/")):
             shown = re.sub("//.*@", "//...@", uri)  # there may be keys in it
             raise ConfigurationError(
-                f"{shown!r} is no folder in a bucket.",
+                f"{shown!r} is not a folder in a bucket.",
                 code="path_invalid",
                 remedy=f"Give {_HOW}, or s3://BUCKET/FOLDER.",
                 path=shown,

@@ -33,7 +33,7 @@ class _ExternalOperator(CheckpointOperator):
         super().__init__(**kwargs)
         if not self.spec.is_external:
             raise ConfigurationError(
-                "the pipeline has no position, by which rows of other tasks are delivered once.",
+                "the pipeline has no position. A position identifies rows of other tasks, to deliver them once.",
                 code="argument_missing",
                 remedy='Give position=..., such as position="{{ ds }}", instead of job and sources.',
                 pipeline=self.spec.pipeline,
@@ -61,7 +61,7 @@ class ExternalFolderOperator(_ExternalOperator):
         folder = hand_out(resolve(spec, self.spec), run, task_connections)
         if folder is None:
             raise AirflowSkipException("this run has delivered its rows: nothing is computed again")
-        self.log.info("tasks behind this one write Parquet files into %s", folder)
+        self.log.info("tasks after this one write Parquet files into %s", folder)
         return folder
 
 

@@ -74,7 +74,7 @@ def check_form(spec: PipelineSpec, params: Mapping[str, Any], *, used: bool) -> 
     own = [spec.dry_run is False, spec.rewind is False, spec.from_savepoint is None]
     if not used and all(own) and all(name in params for name in _ASKED):
         raise ConfigurationError(
-            "the DAG's form has the fields of pipeline_params, but the pipeline would pass over them: a dry run would"
+            "the DAG's form has the fields of pipeline_params, but the pipeline would ignore them: a dry run would"
             " deliver.",
             code="form_unused",
             remedy="Add from_params=True to CheckpointedPipeline, or remove params=pipeline_params() from the DAG.",
@@ -103,7 +103,7 @@ def refuse_misspelled(declared: Collection[str], given: Collection[str], pipelin
     for key in sorted(set(given) - set(declared)) if fields else ():
         if close := get_close_matches(str(key).lower().replace("-", "_"), fields, 1, 0.8):
             raise ConfigurationError(
-                f"the run has the key {shown(key)}, which is no parameter of its DAG. Nothing was changed.",
+                f"the run has the key {shown(key)}, which is not a parameter of its DAG. Nothing was changed.",
                 code="argument_unknown",
                 remedy=f"Write {close[0]!r} instead. If another task reads {shown(key)}, declare it in the params.",
                 pipeline=pipeline,

@@ -138,7 +138,7 @@ class MaintenanceOperator(ActingOperator):
             return
         close = get_close_matches(unknown[0], self.form, 1)
         raise ConfigurationError(
-            f"the run has {', '.join(unknown)}, which is no parameter of this DAG. Nothing was changed.",
+            f"the run has {', '.join(unknown)}, which is not a parameter of this DAG. Nothing was changed.",
             code="argument_unknown",
             remedy=(f"Write {close[0]!r} instead. " if close else "")
             + f"The parameters are {', '.join(sorted(self.form))}.",

@@ -231,7 +231,7 @@ def _shared(spec: PipelineSpec, delivery: str, planned: Delivery) -> frozenset[s
     for name, value in (("streaming", spec.streaming), ("overlap", spec.overlap)):
         if value:
             raise ConfigurationError(
-                f'delivery="mapped" is for tasks behind the stage, but with {name} the stage delivers.',
+                f'delivery="mapped" is for tasks after the stage, but with {name} the stage delivers.',
                 code="arguments_conflict",
                 remedy=f'Leave out {name}, or leave out delivery="mapped".',
                 pipeline=spec.pipeline,

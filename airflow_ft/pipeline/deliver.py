@@ -47,7 +47,7 @@ def deliver(
 
     if (arguments if spec is None else vars(spec)).get("position") is None:
         raise ConfigurationError(
-            "position is missing, by which rows are delivered once.",
+            "position is missing. It identifies the rows, to deliver them once.",
             code="argument_missing",
             remedy='Give position=..., such as the day of the rows: position="2026-11-24".',
             argument="position",

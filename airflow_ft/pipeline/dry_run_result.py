@@ -71,7 +71,7 @@ class DryRun:
         if not self.checkpoints:
             yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
-            more = "; there is more to read behind it" if self.has_more else ""
+            more = "; there is more to read after it" if self.has_more else ""
             yield f"{self.pipeline}: {count_text(self.checkpoints, 'checkpoint')} would be delivered{more}"
         if self.waiting:
             counts = ", ".join(f"{sink} {rows:,}" for sink, rows in self.waiting_rows.items())

@@ -181,8 +181,8 @@ def _publish(
             f"its files could not be written: {error.strerror or error}.",
             pipeline=name,
             checkpoint=number,
-            remedy="Check whether the disk of wal_root is full or away. Nothing was published: the next attempt writes"
-            " the rows again.",
+            remedy="Check whether the disk of wal_root is full or unreachable. Nothing was published: the next attempt"
+            " writes the rows again.",
         ) from error
     roots.require_files(segment.location, [(MANIFEST, None)])
     # One conditional write. Refused or unanswered: it is not repeated (I5). The next attempt finds the position or not.

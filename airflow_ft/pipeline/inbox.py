@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _INBOX = "inbox"
 _OF_SPARK = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-_REMEDY = "Clear the task that hands out the folder, so that all tasks behind it run again."
+_REMEDY = "Clear the task that hands out the folder, so that all tasks after it run again."
 
 
 def hand_out(

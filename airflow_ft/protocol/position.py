@@ -59,7 +59,7 @@ class Position:
         try:
             size = len(canonical_json(value).encode())
         except UnicodeEncodeError:
-            raise wrong("position", shown(given), "Give text that UTF-8 can hold.", why=", which is no text") from None
+            raise wrong("position", shown(given), "Give text that UTF-8 can hold.", why=", which is not text") from None
         if size > MOST_BYTES:
             raise wrong(
                 "position",
@@ -109,8 +109,7 @@ class Position:
             raise ConfigurationError(
                 f"position {self} is older than the last one, {last}. Some of its rows may be delivered already.",
                 code="position_older",
-                remedy="Give a position behind the last one. To deliver in any order, name the rows by text instead:"
-                " of text only equality counts.",
+                remedy="Give a position after the last one. To deliver in any order, name the rows by text instead.",
                 pipeline=pipeline,
                 position=self.value,
                 last=last.value,
@@ -173,7 +172,7 @@ def _refuse_vague(value: object) -> None:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise wrong("position", shown(key), "Write keys as text.", why=", a key that is no text")
+                raise wrong("position", shown(key), "Write keys as text.", why=", a key that is not text")
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     for each in items:
         _refuse_vague(each)

@@ -167,7 +167,7 @@ _ABORTS = {
     AbortReason.SEAL_FAILED: _Explanation(
         "Its files or Spark's location could not be read back, summed up or made durable.",
         _AGAIN,
-        "Check whether the disk of `wal_root` is full or away. The restart strategy tries again.",
+        "Check whether the disk of `wal_root` is full or unreachable. The restart strategy tries again.",
         counts=True,
     ),
     AbortReason.PUBLISH_FAILED: _Explanation(

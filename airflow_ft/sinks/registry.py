@@ -205,7 +205,7 @@ def _load(entry: metadata.EntryPoint) -> System:
         ) from error
     if not isinstance(found, System) or found.kind != entry.name:
         raise ConfigurationError(
-            f"the entry point {entry.name!r} is no System of that kind: {_offer_text(entry)}.",
+            f"the entry point {entry.name!r} is not a System of that kind: {_offer_text(entry)}.",
             code="sink_kind_broken",
             remedy=f"Let it name an `airflow_ft.sinks.registry.System` with kind={entry.name!r}.",
             kind=entry.name,

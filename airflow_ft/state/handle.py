@@ -84,7 +84,7 @@ class State:
     @property
     def label(self) -> str:
         """Name its checkpoint in words: "checkpoint 5"."""
-        return f"a restore or reset behind checkpoint {self.number}" if self.restored else f"checkpoint {self.number}"
+        return f"a restore or reset after checkpoint {self.number}" if self.restored else f"checkpoint {self.number}"
 
     def operators(self) -> tuple[Operator, ...]:
         """The operators that have state, in Spark's order: 0 is the nearest to the sink."""

@@ -71,7 +71,7 @@ def json_object(text: str) -> dict[str, Any]:
     if end != len(text):
         found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"{text[:40]!r} is no JSON object")
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
     return found
 
 

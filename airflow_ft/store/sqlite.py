@@ -43,7 +43,7 @@ _REMEDIES = {
     ),
     sqlite3.SQLITE_NOTADB: (
         "store_file_damaged",
-        "Check the path: it names a file that is no SQLite database. Correct the path, or restore a backup.",
+        "Check the path: it names a file that is not a SQLite database. Correct the path, or restore a backup.",
     ),
     sqlite3.SQLITE_PROTOCOL: ("lock_timeout", "Too many processes opened the file at once. Try again."),
 }

@@ -194,7 +194,7 @@ class ParquetRows:
             raise ExternalRowsError(
                 f"{name} in {self.location} cannot be read as Parquet: {str(error).splitlines()[0].rstrip('.')}.",
                 code="parquet_unreadable",
-                remedy="Write the file again as Parquet. Files that are no rows need a name that begins with '_'.",
+                remedy="Write the file again as Parquet. Other files need a name that begins with '_'.",
                 path=self.location,
                 file=name,
             ) from error

@@ -76,7 +76,7 @@ BUTTONS: Mapping[str, Button] = {
         "Redeliver",
         open_checkpoint,
         "Deliver checkpoint 1 ({of}) even into a sink that lost its marker?",
-        "Check first that its rows are not there.",
+        "Check first that its rows are not in the sink.",
     ),
     "dead_letter": Button(
         "Set rows aside",

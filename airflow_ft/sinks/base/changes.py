@@ -31,7 +31,7 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
     deletes, known = deletes_and_known(kinds)
     if (index := pc.index(known, False).as_py()) >= 0:
         value = kinds[index].as_py()
-        what = f"the value {value!r} is no kind of change."
+        what = f"the value {value!r} is not a kind of change."
         remedy = (
             f"Write {', '.join(DELETES)} for a delete, or {', '.join(UPSERTS)} for an upsert, in upper or lower case."
         )

@@ -72,7 +72,7 @@ class Marker:
         with damaged(where):
             counts, detail = json.loads(row[5]), json.loads(row[6])
             if not (isinstance(counts, dict) and isinstance(detail, dict)):
-                raise ValueError("its counts or its detail are no JSON object")
+                raise ValueError("its counts or its detail are not a JSON object")
             return cls(row[0], Outcome(row[1]), int(row[2]), int(row[3]), row[4], counts, detail)
 
     def proof(self, participant: str, number: int) -> Proof:

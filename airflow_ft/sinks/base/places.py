@@ -51,7 +51,7 @@ def check_bucket(place: str, folders: str = "[^/]+") -> None:
     """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
     if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
         shown = re.sub("//.*@", "//...@", place)  # there may be keys in it
-        what = f"{shown!r} is no folder in a bucket."
+        what = f"{shown!r} is not a folder in a bucket."
         remedy = "Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection."
         raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=shown)
     check_client(place)
@@ -172,7 +172,7 @@ def room(folder: Path) -> int:
     """Bytes that are free; SinkAccessError when it cannot be written, or made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        what = f"{there} is no folder."
+        what = f"{there} is not a folder."
         remedy = f"Move {there} away, or name another folder in the sink."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if not os.access(there, os.W_OK | os.X_OK):

@@ -70,11 +70,11 @@ def unfit(column: pa.Array, cql: str) -> Iterator[tuple[npt.NDArray[np.bool_], s
     column = decoded(column)
     if is_text(column.type):
         wrong = _not_utf8(column)
-        yield wrong, "is no valid UTF-8"
+        yield wrong, "is not valid UTF-8"
         if wrong.any():
             return
     if cql == "ascii":
-        yield _not(pc.string_is_ascii(column)), "is no ASCII text"
+        yield _not(pc.string_is_ascii(column)), "is not ASCII text"
     elif cql in ("uuid", "timeuuid"):
         pattern = _UUID if cql == "uuid" else _TIME_UUID
         yield _not(pc.match_substring_regex(column, pattern)), f"is no {cql}"

@@ -127,7 +127,7 @@ class Markers:
         with damaged(self.path(uri)):
             found = json.loads(data)
             if not isinstance(found, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             if _CHECKSUM in found and found.pop(_CHECKSUM) != checksum(found):
                 raise ValueError("it does not match its checksum")
             return found

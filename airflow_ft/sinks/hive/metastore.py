@@ -57,7 +57,7 @@ class Connected:
             extra = self.connection.extra
             mechanism = extra.get("auth_mechanism") or extra.get("authMechanism") or "NOSASL"
             if mechanism != "NOSASL":
-                what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink knows NOSASL alone."
+                what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink supports only NOSASL."
                 remedy = "Use a metastore without SASL, and remove auth_mechanism from the connection's extra."
                 raise invalid(self.connection, what, remedy, "auth_mechanism")
             make: Any = TSocket  # it has no types

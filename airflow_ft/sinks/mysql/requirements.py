@@ -184,7 +184,7 @@ def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str
             raise SinkAccessError(
                 f"{name} is {value[name]}: the server is a replica or takes no writes.",
                 code="server_read_only",
-                remedy="Let the connection lead to the primary.",
+                remedy="Point the connection at the primary.",
                 setting=name,
                 value=value[name],
             )

@@ -25,7 +25,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         has_branches=True,
     ),
     "upsert": Strategy(
-        Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
+        Promise.IDEMPOTENT, "in place of rows with the same key, in one transaction after the decision", "all at once"
     ),
 }
 
@@ -124,7 +124,7 @@ def _check_columns(columns: object) -> None:
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
             raise ConfigurationError(
-                f"MySqlSink: columns maps {shown(source)}, which is no name of a column.",
+                f"MySqlSink: columns maps {shown(source)}, which is not the name of a column.",
                 code="argument_invalid",
                 remedy="Name a column of the rows in its place.",
                 argument="columns",

@@ -106,7 +106,7 @@ class Place:
 
 def lost(place: Place, snapshot: int) -> StoreBehindSinkError:
     """Return the error of a snapshot that is gone, with what it alone showed."""
-    what = f"snapshot {snapshot} of {place} is gone, and it alone shows whether the newest rows were delivered."
+    what = f"snapshot {snapshot} of {place} is gone, and nothing else shows whether the newest rows were delivered."
     remedy = (
         "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
         f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`."

@@ -55,7 +55,7 @@ def _names_of(version: Version, number: int) -> Mapping[int, str]:
 
 def _rows(version: Version, uri: str, rows: int, there: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     if not uri.endswith(".parquet"):
-        what = f"{uri} is no Parquet file, and this sink reads no others."
+        what = f"{uri} is not a Parquet file, and this sink reads no others."
         remedy = "Compact the table with file.format = parquet, or compare it with Spark."
         raise SinkAccessError(what, code="table_unsupported", remedy=remedy, path=uri)
     try:

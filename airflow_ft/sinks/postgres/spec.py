@@ -25,7 +25,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         has_branches=True,
     ),
     "upsert": Strategy(
-        Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
+        Promise.IDEMPOTENT, "in place of rows with the same key, in one transaction after the decision", "all at once"
     ),
 }
 

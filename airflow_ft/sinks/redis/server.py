@@ -49,7 +49,7 @@ def database(connection: ConnectionInfo) -> int:
     try:
         return int(given)
     except (TypeError, ValueError):
-        what = f"the connection's database is {given!r}, which is no number."
+        what = f"the connection's database is {given!r}, which is not a number."
         remedy = 'Give the number of the database in the extra: {"db": 0}.'
         raise invalid(connection, what, remedy, "db") from None
 

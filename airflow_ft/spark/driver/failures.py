@@ -108,8 +108,8 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"{where} does not exist{given}.",
                 code="folder_missing",
                 pipeline=pipeline,
-                remedy="Create the folder or correct the path. If a mount is away, mount it again: a retry then reads"
-                f" it.{here}",
+                remedy="Create the folder or correct the path. If a mount is missing, mount it again: a retry then"
+                f" reads it.{here}",
                 path=where,
             )
         if found := _COLON.match(message):

@@ -76,8 +76,8 @@ def _look(spark: SparkSession, name: str, source: FileSource) -> str:
         raise StageError(
             f"source {name!r} reads {place}{_declared(source.path, place)}, which does not exist.",
             code="folder_missing",
-            remedy="Create the folder or correct the path. If a mount is away, mount it again: a retry then reads it."
-            f"{_hint(source.path, place)}",
+            remedy="Create the folder or correct the path. If a mount is missing, mount it again: a retry then reads"
+            f" it.{_hint(source.path, place)}",
             source=name,
             path=place,
         )

@@ -66,7 +66,7 @@ def _numbered(files: FileSystem, folder: str) -> list[str]:
 
 def _lost(where: str) -> StorageUnavailableError:
     return StorageUnavailableError(
-        f"{where} was written but does not exist now: its disk was away for a time.",
+        f"{where} was written but does not exist now: its disk was not mounted for a while.",
         number=errno.ENODEV,
         remedy="Check the mount of the disk. Nothing was published: the next try computes the rows again.",
         path=where,

@@ -263,7 +263,7 @@ class Publisher:
             f"its files could not be sealed: {last_line(error).rstrip('.')}.",
             pipeline=self._request.pipeline,
             checkpoint=now.number,
-            remedy="Check whether the disk of wal_root is full or away. Nothing was published: the next attempt"
+            remedy="Check whether the disk of wal_root is full or unreachable. Nothing was published: the next attempt"
             " computes the rows again.",
         )
 

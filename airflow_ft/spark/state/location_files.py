@@ -54,7 +54,7 @@ def entry(location: str, log: str, batch: int) -> Entry:
         first, *lines = body.split("\n")
         metadata = json.loads(first or "{}")
         if not isinstance(metadata, dict):
-            raise ValueError(f"{first[:40]!r} is no JSON object")
+            raise ValueError(f"{first[:40]!r} is not a JSON object")
         return Entry(version, metadata, tuple(lines))
 
 
