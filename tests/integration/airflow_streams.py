@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 
+from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.spark.session.session_leases import kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read, value
@@ -64,6 +65,13 @@ class Streams:
         topic = [value(message) for message in read(self.kafka.bootstrap, "copies")]
         assert Counter(row[0] for row in table) == Counter(range(self.sent))
         assert sorted((each["n"], each["random"]) for each in topic) == sorted(table)
+
+    def confirm(self, pipeline: str) -> None:
+        """Waits until all that is in its sources now is confirmed."""
+        with self.airflow.store() as store:
+            at = store.now()
+            what = f"all that {pipeline} reads is confirmed"
+            wait_for(lambda: Gate(as_of=at).is_open(store, pipeline), START_SECONDS, what)
 
     def start(self) -> str:
         """A run of `copy` that has delivered something; returns its id."""

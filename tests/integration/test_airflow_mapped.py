@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.votes import Vote
 from tests.integration.airflow_world import AirflowWorld
+from tests.integration.kafka_world import read_ids
 from tests.waiting import wait_for
-from tools.servers import Database, MariaDb, Postgres
+from tools.servers import Database, Kafka, MariaDb, Postgres
 
 pytestmark = [
     pytest.mark.release,
@@ -30,14 +34,14 @@ HERE = Path(__file__).parent
 ROWS = 15_000  # three branches of 5,000 rows
 
 
-BRANCHES = ("0001", "0002", "0003")
-
-
 class Table:
     """Where the rows of the pipeline `mapped` go."""
 
+    branches = ("0001", "0002", "0003")
+
     def __init__(self, database: Database) -> None:
         self.database, self.server = database, database.server
+        self.secrets: Sequence[str] = [self.server.password]
         database.sql("CREATE TABLE mapped (id BIGINT)")
 
     def ids(self) -> list[int]:
@@ -50,12 +54,46 @@ class Table:
             return self.database.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         return self.server.sql("XA RECOVER")
 
+    def check(self, vote: Vote) -> None:
+        """The newest checkpoint was delivered by its branches."""
+        assert vote.proof is not None and set(vote.proof.detail["branches"]) == set(self.branches)
+
+
+class Topic:
+    """The same of Kafka, read by a consumer that sees only what is committed."""
+
+    branches = ("0", "1", "2")
+    secrets: Sequence[str] = ()
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        kafka.create_topic("mapped", 2)
+
+    def ids(self) -> list[int]:
+        return read_ids(self.kafka.bootstrap, "mapped")
+
+    def prepared(self) -> Sequence[Any]:
+        """Partitions in which a transaction is open: there a consumer does not get to the end."""
+        committed, written = self._ends(IsolationLevel.READ_COMMITTED), self._ends(IsolationLevel.READ_UNCOMMITTED)
+        return [partition for partition, end in written.items() if committed[partition] < end]
+
+    def _ends(self, level: IsolationLevel) -> dict[int, int]:
+        places = {TopicPartition("mapped", partition): OffsetSpec.latest() for partition in range(2)}
+        admin = self.kafka.admin()
+        found = admin.list_offsets(places, isolation_level=level, request_timeout=60)
+        return {place.partition: answer.result(60).offset for place, answer in found.items()}
+
+    def check(self, vote: Vote) -> None:
+        """The transactions that the vote names were committed, and no row was sent again."""
+        assert len(vote.notes["held"]) == len(self.branches)
+        assert vote.proof is not None and vote.proof.detail["attempt"] == vote.prepared
+
 
 class Mapped:
-    """An Airflow with one mapped pipeline, its table, and what was put into its source."""
+    """An Airflow with one mapped pipeline, its sink, and what was put into its source."""
 
-    def __init__(self, airflow: AirflowWorld, table: Table) -> None:
-        self.airflow, self.table = airflow, table
+    def __init__(self, airflow: AirflowWorld, sink: Table | Topic) -> None:
+        self.airflow, self.sink = airflow, sink
         self.rows = 0
 
     def put(self, rows: int = ROWS) -> None:
@@ -83,41 +121,53 @@ class Mapped:
         return found
 
     def check(self) -> None:
-        assert self.table.ids() == list(range(self.rows))
-        assert self.table.prepared() == []
+        assert self.sink.ids() == list(range(self.rows))
+        assert not self.sink.prepared()
         checkpoints = self.airflow.checkpoints("mapped")
         assert {each.state for each in checkpoints} == {CheckpointState.COMPLETED}
-        proof = checkpoints[-1].votes["shop"].proof
-        assert proof is not None and proof.counts == {"orders": ROWS} and "redelivered" not in proof.detail
-        assert set(proof.detail["branches"]) == set(BRANCHES)
+        vote = checkpoints[-1].votes["shop"]
+        assert vote.proof is not None
+        assert vote.proof.counts == {"orders": ROWS} and "redelivered" not in vote.proof.detail
+        self.sink.check(vote)
 
 
-@pytest.fixture(scope="module", params=["mysql", "postgres"])
+@contextmanager
+def _sink(kind: str, server: Callable[[str], Any]) -> Iterator[tuple[Table | Topic, Mapping[str, Any]]]:
+    """The sink, and the fields of its Airflow connection."""
+    if kind == "kafka":
+        kafka: Kafka = server("kafka")
+        yield Topic(kafka), {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": kafka.bootstrap})}
+        kafka.delete_topic("mapped")
+        return
+    with Database.fresh(server("mariadb" if kind == "mysql" else "postgres")) as database:
+        yield Table(database), database.airflow_connection()
+
+
+@pytest.fixture(scope="module", params=["mysql", "postgres", "kafka"])
 def mapped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapped]:
     home = tmp_path_factory.mktemp("airflow")
     for name in ("dags", "faults"):
         (home / name).mkdir()
     (home / "kind").write_text(request.param)
     shutil.copy(HERE / "mapped_dags" / "mapped_dag.py", home / "dags")
-    server: MariaDb | Postgres = request.getfixturevalue("mariadb" if request.param == "mysql" else "postgres")
-    with Database.fresh(server) as database:
+    with _sink(request.param, request.getfixturevalue) as (sink, connection):
         airflow = AirflowWorld(
             home,
-            {"shop": database.airflow_connection()},
+            {"shop": connection},
             {"scheduler__task_instance_heartbeat_timeout": "45", "airflow_ft__lease_seconds": "5"},
         )
         airflow.start()
         try:
             airflow.wait_until_ready("mapped")
-            yield Mapped(airflow, Table(database))
+            yield Mapped(airflow, sink)
         finally:
             stopped = home / "stopped"
             for pid in json.loads(stopped.read_text()) if stopped.exists() else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             airflow.stop()
-            if isinstance(server, MariaDb):
-                server.end_prepared()
+            if isinstance(sink, Table) and isinstance(sink.server, MariaDb):
+                sink.server.end_prepared()
 
 
 def test_killed_tasks_and_a_sleeper_change_nothing(mapped: Mapped) -> None:
@@ -125,7 +175,7 @@ def test_killed_tasks_and_a_sleeper_change_nothing(mapped: Mapped) -> None:
 
     Its next try and a later checkpoint are delivered meanwhile.
     """
-    killed, sleeper, _ = BRANCHES
+    killed, sleeper, _ = mapped.sink.branches
     mapped.put()
     for name in ("announce", killed, "vote"):
         mapped.fault(name, "kill")
@@ -136,8 +186,8 @@ def test_killed_tasks_and_a_sleeper_change_nothing(mapped: Mapped) -> None:
     assert mapped.taken() == {"announce", killed, sleeper, "vote"}
     mapped.check()
     found = mapped.announced(run_id)
-    assert [each["branch"] for each in found] == list(BRANCHES)
-    assert mapped.table.server.password not in json.dumps(found)
+    assert [each["branch"] for each in found] == list(mapped.sink.branches)
+    assert not any(secret in json.dumps(found) for secret in mapped.sink.secrets)
     mapped.put()
     assert mapped.run()[1]["confirmed"] == ["success"]
     task, supervisor = json.loads((mapped.airflow.home / "stopped").read_text())
@@ -149,7 +199,7 @@ def test_killed_tasks_and_a_sleeper_change_nothing(mapped: Mapped) -> None:
 
 def test_prepare_loads_the_branch_of_a_task_that_fails_for_good(mapped: Mapped) -> None:
     mapped.put()
-    mapped.fault(f"refuse-{BRANCHES[-1]}", "")
+    mapped.fault(f"refuse-{mapped.sink.branches[-1]}", "")
     _, states = mapped.run()
     assert sorted(states["prepare.shop-load"]) == ["failed", "success", "success"], states
     assert states["prepare.shop"] == states["confirmed"] == ["success"]
@@ -161,4 +211,4 @@ def test_a_checkpoint_with_one_branch_is_delivered_without_loads(mapped: Mapped)
     _, states = mapped.run()
     assert {state for found in states.values() for state in found} == {"success"}, states
     assert len(states["prepare.shop-load"]) == 1
-    assert mapped.table.ids() == list(range(mapped.rows))
+    assert mapped.sink.ids() == list(range(mapped.rows))

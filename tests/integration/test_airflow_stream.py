@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.model import AfterAbort
 from tests.integration.airflow_streams import EXAMPLES, START_SECONDS, Streams, streams_in
 from tests.integration.kafka_world import read, value
@@ -267,13 +266,6 @@ class Talker:
         self._thread.join()
 
 
-def _all_is_confirmed(streams: Streams, pipeline: str, topic: str) -> None:
-    """Waits until everything that is in the topic now is confirmed."""
-    with streams.airflow.store() as store:
-        at = store.now()
-        wait_for(lambda: Gate(as_of=at).is_open(store, pipeline), START_SECONDS, f"all of {topic} is confirmed")
-
-
 def _attempts(streams: Streams, pipeline: str) -> int:
     with streams.airflow.store() as store, suppress(KeyError):
         return sum(event.kind == "STAGE_BEGUN" for event in store.events(pipeline, None, 10_000))
@@ -290,7 +282,7 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
         streams.task("word-count").kill()
         before = _attempts(streams, "word-count")
         wait_for(lambda: _attempts(streams, "word-count") > before, START_SECONDS, "Airflow's retry")
-    _all_is_confirmed(streams, "word-count", "lines")
+    streams.confirm("word-count")
     streams.stop("word-count")
     assert airflow.finish("word_count", run_id) == {"word-count.stream": "success"}
     log = airflow.log_text("word_count", run_id, "word-count.stream")
@@ -308,7 +300,7 @@ def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(st
         wait_for(lambda: len(_confirmed(streams, "counting")) > before, START_SECONDS, "it delivers")
         deaths.write_text(victim)
         wait_for(lambda: not deaths.exists(), START_SECONDS, f"{victim} has been killed")
-    _all_is_confirmed(streams, "counting", "words")
+    streams.confirm("counting")
     streams.stop("counting")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
     check_counts(streams, "counting", "words", "counts")

@@ -1,4 +1,7 @@
-"""A group of streams in a real Airflow: stopped one by one, killed, retried, and taken over by another run."""
+"""A group of streams in a real Airflow: stopped one by one, killed, retried, and taken over by another run.
+
+One of them is drained by a DAG, and starts from its savepoint.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.airflow_streams import START_SECONDS, Streams, streams_in
+from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for
 from tools.servers import Kafka, MariaDb
 
@@ -23,23 +27,25 @@ pytestmark = [
 ]
 
 NAMES = ("small_a", "small_b")
-TOPICS = {"numbers": 1, "copies": 1, **dict.fromkeys(NAMES, 2)}
+TOPICS = {"numbers": 1, "copies": 1, "windows": 1, "windows_copies": 1, **dict.fromkeys((*NAMES, "beside"), 2)}
 
 
 @pytest.fixture(scope="module")
 def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
     with streams_in(tmp_path_factory.mktemp("airflow"), mariadb, kafka, TOPICS) as found:
-        for name in NAMES:
+        for name in (*NAMES, "beside"):
             found.database.sql(f"CREATE TABLE {name} (n BIGINT, random DOUBLE)")
-        found.airflow.wait_until_ready("small")
+        found.database.sql("CREATE TABLE windows (n BIGINT PRIMARY KEY, size BIGINT, v BIGINT)")
+        for dag_id in ("small", "windows", "take", "drain"):
+            found.airflow.wait_until_ready(dag_id)
         yield found
 
 
 class _Small:
-    """What was sent to each stream of the group, and what is in its table."""
+    """What was sent to each stream of a group, and what is in its table."""
 
-    def __init__(self, streams: Streams) -> None:
-        self.streams, self.sent = streams, dict.fromkeys(NAMES, 0)
+    def __init__(self, streams: Streams, *names: str) -> None:
+        self.streams, self.sent = streams, dict.fromkeys(names, 0)
 
     def put(self, name: str, count: int = 5) -> None:
         self.streams.put(name, *range(self.sent[name], self.sent[name] + count))
@@ -60,7 +66,7 @@ class _Small:
 
 
 def test_streams_of_a_group_stop_alone_survive_a_kill_and_are_taken_over_by_another_run(streams: Streams) -> None:
-    airflow, small = streams.airflow, _Small(streams)
+    airflow, small = streams.airflow, _Small(streams, *NAMES)
     first = airflow.trigger("small")
     small.deliver(*NAMES)
     task = streams.task("small_a").pid
@@ -94,3 +100,51 @@ def test_streams_of_a_group_stop_alone_survive_a_kill_and_are_taken_over_by_anot
     for name in NAMES:
         [*_, event] = airflow.asset_events(f"airflow-ft://{name}/")
         assert event["numbers"] == result[name]["numbers"]
+
+
+@pytest.mark.release
+def test_one_stream_is_drained_and_starts_from_its_savepoint_while_the_other_goes_on(streams: Streams) -> None:
+    """Its windows are counted by the state of the savepoint, also when the task is killed after the start."""
+    airflow, small = streams.airflow, _Small(streams, "beside", "windows")
+
+    def windows(count: int) -> None:
+        small.put("windows", count)
+        streams.confirm("windows")
+        small.deliver("beside")
+
+    def dag(dag_id: str) -> str:
+        run_id, states = airflow.run(dag_id)
+        assert states == {dag_id: "success"}
+        found: str = airflow.xcom(dag_id, run_id, dag_id)
+        return found
+
+    def emitted() -> Counter[tuple[int, int]]:
+        found = [value(message) for message in read(streams.kafka.bootstrap, "windows_copies")]
+        return Counter((each["n"], each["size"]) for each in found)
+
+    first = airflow.trigger("windows")
+    windows(25)
+    savepoint = dag("take")
+    windows(10)
+    assert not emitted(), "nothing is late enough"
+    dag("drain")
+    drained = {0: 10, 10: 10, 20: 10, 30: 5}
+    assert emitted() == Counter(drained.items())
+    small.deliver("beside")
+    assert airflow.states("windows", first) == {"streams": "running"}
+
+    second = airflow.trigger("windows", {"savepoint": savepoint, "savepoint_later": "write-again"})
+    windows(10)
+    task = streams.task("windows")
+    assert streams.task("beside") != task, "the other stream is in the first run"
+    task.kill()
+    windows(10)
+    assert streams.task("windows") != task
+    dag("drain")
+    again = {0: 10, 10: 10, 20: 10, 30: 10, 40: 10, 50: 5}
+    assert emitted() == Counter(drained.items()) + Counter(again.items())
+    assert dict(streams.database.sql("SELECT n, size FROM windows")) == again
+    for run_id in (first, second):
+        small.deliver("beside")
+        streams.stop("beside")
+        assert airflow.finish("windows", run_id) == {"streams": "success"}

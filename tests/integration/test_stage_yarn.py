@@ -71,10 +71,34 @@ def _kill_master(yarn: Yarn) -> None:
     _kill([each.pid for each in yarn.masters()])
 
 
+def _kill_masters_machine(yarn: Yarn) -> None:
+    [master] = yarn.masters()
+    yarn.kill_node(master.node)
+
+
+def _kill_machine_and_restart(yarn: Yarn) -> None:
+    """The ResourceManager restarts, too, once it has told the application. The machine comes back without executor."""
+    _kill_machine(yarn)
+    wait_for(lambda: len(yarn.executors()) == 2, 120, "another executor begins")
+    _restart(yarn)
+
+
 @pytest.mark.parametrize(
     ("kill", "tries"),
-    [(_kill_executor, 3), (_kill_machine, 3), (_kill_master, 4)],
-    ids=["an executor", "a machine", "the application master"],
+    [
+        (_kill_executor, 3),
+        (_kill_machine, 3),
+        (_kill_master, 4),
+        (_kill_masters_machine, 4),
+        (_kill_machine_and_restart, 3),
+    ],
+    ids=[
+        "an executor",
+        "a machine",
+        "the application master",
+        "the application master's machine",
+        "a machine and the ResourceManager",
+    ],
 )
 def test_a_stateful_job_continues_without(held: Holding, yarn: Yarn, kill: Callable[[Yarn], None], tries: int) -> None:
     """They are killed while Python workers hold loaded state; `tries`: workers that get there after that, at least."""
@@ -98,6 +122,28 @@ def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding
         held.await_workers(staged, 1, 3)
         held.go(1, 2)
         staged.result(SECONDS)
+    held.judge()
+
+
+def test_a_stage_whose_executor_yarn_forgets_is_made_good_by_its_next_try(held: Holding, yarn: Yarn) -> None:
+    """The ResourceManager restarts before it has told the application of a lost machine, and so never does.
+
+    Spark waits for `spark.network.timeout`. Then it continues without the executor, or loses its application master,
+    which ends the application.
+    """
+    held.add(0, 1, 2)
+    with held.staged(held.request(conf={"spark.network.timeout": "60s"})) as staged:
+        held.await_workers(staged, 1)
+        _kill_machine(yarn)
+        _restart(yarn)
+        held.go(1, 2)
+        error = staged.exception(SECONDS)
+    if error is not None:
+        with raises(StageError, "spark_stopped"):
+            raise error
+        wait_for(lambda: not yarn.executors() and not yarn.masters(), 120, "executors and master end")
+        with held.staged(held.request()) as staged:
+            staged.result(SECONDS)
     held.judge()
 
 
@@ -146,6 +192,24 @@ def test_a_stream_continues_without_executor_resource_manager_and_driver(
     assert len(pipeline.all_rows()) == 3 * len(KEYS)
     with held.streamed(held.request()):
         wait_for(lambda: len(pipeline.all_rows()) == 4 * len(KEYS), SECONDS, "the rows that were not published")
+    held.judge()
+
+
+@pytest.mark.parametrize(
+    "kill", [_kill_machine, _kill_machine_and_restart], ids=["a machine", "a machine and the ResourceManager"]
+)
+def test_a_stream_continues_without(
+    held: Holding, pipeline: StageWorld, yarn: Yarn, kill: Callable[[Yarn], None]
+) -> None:
+    held.add(0, 1)
+    with held.streamed(held.request()) as drivers:
+        wait_for(partial(_are_waiting, held, 1, 2), SECONDS, "both workers wait")
+        kill(yarn)
+        wait_for(partial(_are_waiting, held, 1, 3), SECONDS, "the task is tried again")
+        held.add(2)
+        held.go(1, 2)
+        wait_for(lambda: len(pipeline.all_rows()) == 3 * len(KEYS), SECONDS, "all rows are published")
+        assert len(drivers) == 1
     held.judge()
 
 

@@ -33,6 +33,8 @@ _STATE_CHANGED = re.compile(
 _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
+# The cluster ended the application, or the job called `stop`.
+_STOPPED = "SparkContext was shut down"
 
 # A name with ':' that a pattern meets: Hadoop takes the text before it for a scheme.
 _COLON = re.compile(r"(?:\S+: )*Relative path in absolute URI: (.*)", re.DOTALL)
@@ -111,6 +113,14 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 remedy="Create the folder or correct the path. If a mount is missing, mount it again: a retry then"
                 f" reads it.{here}",
                 path=where,
+            )
+        if _STOPPED in message:
+            return StageError(
+                "Spark was stopped while the query ran: its cluster ended the application, or the job called stop().",
+                code="spark_stopped",
+                pipeline=pipeline,
+                remedy="Retry. If it happens again, read the cluster's log of the application"
+                " (yarn logs -applicationId ID), and remove stop() from the job.",
             )
         if found := _COLON.match(message):
             return JobError(

@@ -1,6 +1,6 @@
 """A DAG for tests/integration/test_airflow_mapped.py, whose tasks die or stop where a file says so, once.
 
-The file `kind` names the system: "mysql" or "postgres".
+The file `kind` names the system: "mysql", "postgres" or "kafka".
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_ft import CheckpointedPipeline, MySqlSink, PostgresSink
+from airflow_ft import CheckpointedPipeline, KafkaSink, MySqlSink, PostgresSink
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 
@@ -21,6 +21,13 @@ KIND = (HERE / "kind").read_text()
 
 SINK: Any
 match KIND:
+    case "kafka":
+        from airflow_ft.sinks.kafka.shared_slots import SharedHeldParticipant as Participant
+        from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator as Session
+        from airflow_ft.wal import incoming
+
+        incoming.ROWS_A_FILE = incoming.ROW_GROUP_BYTES = 1  # else all rows are in one file, and so in one slot
+        SINK = KafkaSink(topic="mapped", conn_id="shop", strategy="held", slots=3)
     case "postgres":
         from airflow_ft.sinks.postgres.prepared import PreparedParticipant as Participant
         from airflow_ft.sinks.postgres.session import Session
@@ -72,16 +79,18 @@ Participant.announce = announcing  # type: ignore[method-assign]
 Participant.load = loading  # type: ignore[method-assign]
 Participant.conclude = concluding  # type: ignore[method-assign]
 
-run = Session.run
+PREPARES = "leave_note" if KIND == "kafka" else "run"
+prepare = getattr(Session, PREPARES)
 
 
-def running(self: Any, sql: str, args: Any = None) -> Any:
-    if sql.startswith(("XA PREPARE", "PREPARE TRANSACTION")):
-        fault(sql.split(".")[-2])  # the branch's label
-    return run(self, sql, args)
+def preparing(self: Any, *args: Any, **named: Any) -> Any:
+    """What makes a branch count: the note of a filled transaction, or the statement that prepares it."""
+    if KIND == "kafka" or args[0].startswith(("XA PREPARE", "PREPARE TRANSACTION")):
+        fault(args[0].split(".")[-2])  # the branch's label, in the note's group or the transaction's name
+    return prepare(self, *args, **named)
 
 
-Session.run = running
+setattr(Session, PREPARES, preparing)
 
 with DAG("mapped", schedule=None, catchup=False, default_args={"retries": 3, "retry_delay": 1}):
     mapped = CheckpointedPipeline(pipeline="mapped", position="{{ run_id }}", sinks={"orders": SINK}, delivery="mapped")
@@ -94,6 +103,7 @@ with DAG("mapped", schedule=None, catchup=False, default_args={"retries": 3, "re
             import pyarrow.parquet as pq
 
             ids = range(*json.loads((HERE / "ids.json").read_text()))
-            pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), f"{folder}/orders.parquet")
+            for part in range(3):
+                pq.write_table(pa.table({"id": pa.array(ids[part::3], pa.int64())}), f"{folder}/part-{part}.parquet")
 
         compute(mapped.folder) >> mapped.stage

@@ -32,6 +32,16 @@ class Copy(Numbers):
         return {"numbers": batch, "copies": batch}
 
 
+class Windows(Copy):
+    """How many numbers are in each ten, as if one came in a second; a minute late at most."""
+
+    def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
+        numbers = super().transform(spark, sources).withColumn("time", F.timestamp_seconds("n"))
+        windows = numbers.withWatermark("time", "60 seconds").groupBy(F.window("time", "10 seconds"))
+        start = F.col("window.start").cast("bigint").alias("n")
+        return windows.agg(F.count(F.lit(1)).alias("size")).select(start, "size")
+
+
 class Counting:
     """How often each word has come, by stateful code that kills a process when a file says whose."""
 

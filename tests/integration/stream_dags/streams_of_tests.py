@@ -11,11 +11,15 @@ from airflow_ft import (
     CheckpointSensor,
     ExternalizedRetention,
     FixedDelay,
+    FromSavepoint,
     KafkaSink,
     KafkaSource,
     MySqlSink,
     PipelineSpec,
+    StopStreamOperator,
     StreamGroupOperator,
+    TriggerSavepointOperator,
+    savepoint_params,
 )
 
 with DAG("copy", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
@@ -87,3 +91,32 @@ def small(name: str) -> PipelineSpec:
 
 with DAG("small", schedule=None, catchup=False, max_active_runs=2, default_args={"retry_delay": 1}):
     StreamGroupOperator(task_id="streams", streams=[small("small_a"), small("small_b")])
+
+windows = PipelineSpec(
+    pipeline="windows",
+    job="jobs_of_streams:Windows",
+    sources={"numbers": KafkaSource(topics=["windows"])},
+    sinks={
+        "numbers": MySqlSink(table="windows", strategy="upsert", key_columns=["n"], version_column="v"),
+        "copies": KafkaSink(topic="windows_copies"),
+    },
+    checkpointing=CheckpointConfig(interval=timedelta(seconds=1)),
+    from_savepoint=FromSavepoint.from_params(),
+    streaming=True,
+)
+
+with DAG(
+    "windows",
+    schedule=None,
+    catchup=False,
+    max_active_runs=2,
+    params=savepoint_params(),
+    default_args={"retry_delay": 1},
+):
+    StreamGroupOperator(task_id="streams", streams=[windows, small("beside")])
+
+with DAG("take", schedule=None, catchup=False):
+    TriggerSavepointOperator(task_id="take", pipeline="windows")
+
+with DAG("drain", schedule=None, catchup=False):
+    StopStreamOperator(task_id="drain", pipeline="windows", drain=True)

@@ -15,6 +15,7 @@ from airflow_ft.spark.driver.executors import ExecutorLostError, lost, storage_l
 from airflow_ft.spark.driver.failures import InUserCode, as_error
 from airflow_ft.spark.driver.staging import materialised
 from airflow_ft.spark.task.doctor import examine_spark
+from tests.raising import raises
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +57,11 @@ def test_a_lost_batch_is_told_whoever_meets_it(spark: SparkSession) -> None:
         raised(other)
     assert unchanged.value is other
     assert lost(RuntimeError(GONE), _with_master("yarn")) is not None, "also when Spark has ended"
+
+
+def test_a_cluster_that_ends_the_application_is_told_apart() -> None:
+    with raises(StageError, "spark_stopped", pipeline="p"):
+        raise as_error(RuntimeError("Job 1 cancelled because SparkContext was shut down"), "p", "j")
 
 
 def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSession) -> None:
