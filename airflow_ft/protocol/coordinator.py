@@ -35,6 +35,7 @@ from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
     group,
+    idle_carriers,
     is_proven,
     live_plans,
     quarantined,
@@ -89,15 +90,11 @@ class Coordinator(Preparing):
                 if decided.state is S.COMMITTING and decided.plan and not decided.plan.mode.waits:
                     self.deliver(decided.number)  # without votes: a sink that never saw it would miss its own head
             try:
-                for wanted in group(checkpoints, max_rows):
-                    if not wanted.segments:  # a number that was to carry what another carries now
-                        self.abort(
-                            wanted.number,
-                            AbortReason.SUPERSEDED,
-                            "another checkpoint took its rows.",
-                            AfterAbort.CARRIED,
-                        )
-                        continue
+                groups = [each for each in group(checkpoints, max_rows) if each.segments]
+                # Before a later number is planned, which would be aborted with it.
+                for idle in idle_carriers(checkpoints, groups):
+                    self.abort(idle, AbortReason.SUPERSEDED, "another checkpoint takes its rows.", AfterAbort.CARRIED)
+                for wanted in groups:
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
                     self._require_own_targets(delivery.participants)
                     plan = self._make_plan(delivery, wanted.number, wanted.segments)

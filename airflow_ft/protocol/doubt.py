@@ -164,6 +164,8 @@ def _doubt(
 def _advice_of_halted(checkpoint: Checkpoint, halt: Halt) -> str:
     """Nothing is delivered before the halt has ended. Two of its reasons are ended by an action on the checkpoint."""
     ways = [f"`airflow ft resume {checkpoint.pipeline}`"]
+    if halt.reason in (HaltReason.STORE_BEHIND_SINK, HaltReason.FOREIGN_OWNER):
+        ways.append(f"`airflow ft adopt {checkpoint.pipeline}` if that is impossible")
     if halt.reason == HaltReason.TOKEN_LOST and checkpoint.decided_at is not None:
         ways.append("--redeliver if the sink has none of its rows")
     if halt.reason == HaltReason.HEURISTIC_COMMIT and halt.code != AbortedHeuristicCommitError.code:

@@ -235,6 +235,12 @@ def group(checkpoints: Iterable[Checkpoint], max_rows: int) -> list[Group]:
     return groups
 
 
+def idle_carriers(checkpoints: Iterable[Checkpoint], groups: Iterable[Group]) -> list[int]:
+    """Unplanned numbers without rows of their own, whose carried rows other numbers deliver (`groups`)."""
+    owners = {each.number for each in groups}
+    return [c.number for c in unplanned(checkpoints) if c.segment is None and c.number not in owners]
+
+
 def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterable[Segment]) -> None:
     """Staged rows of a sink that the DAG no longer declares would be lost: ConfigurationError (I10)."""
     declared = {name for participant in delivery.participants for name in participant.sinks}
