@@ -216,7 +216,7 @@ def _computes(store: DecisionLog, pipeline: str) -> bool:
     """Return whether Spark computes its rows; True: the decision log does not know."""
     try:
         newest = next((c for c in store.checkpoints(pipeline, 50) if c.spec), None)
-        return newest is None or store.spec(newest.spec).get("position") is None
+        return newest is None or store.spec(newest.spec).get("job") is not None
     except KeyError:
         return True
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.bucket_doctor import examine_bucket
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
@@ -45,10 +45,31 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
         rows = sum(segment.total_rows for segment in needed)
         exam.passes(
             "rows",
-            f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all manifests",
-            lambda: [wal.open(segment) for segment in needed],
+            f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all files",
+            lambda: [_require_files(wal.open(segment)) for segment in needed],
         )
     return exam.checks
+
+
+def _require_files(reader: SegmentReader) -> None:
+    """WalCorruptError if a file of a segment is missing or has another size. Reads no rows."""
+    location = reader.segment.location
+    files = filesystem(location)
+    found = files.tree(location)
+    for sink in reader.sinks():
+        for file in reader.files(sink):
+            if found.get(file.path) != file.bytes:
+                where = files.uri(location, *file.path.split("/"))
+                is_missing = file.path not in found
+                raise WalCorruptError(
+                    f"{where} is missing." if is_missing else f"{where} has another size than when it was published.",
+                    code="file_missing" if is_missing else "file_damaged",
+                    remedy=f"Restore {where} from a backup. Or, unless checkpoint {reader.segment.number} is decided,"
+                    " run `airflow ft rewind`.",
+                    checkpoint=reader.segment.number,
+                    sink=sink,
+                    path=where,
+                )
 
 
 def _marker(exam: Examination, store: RootLog, root: str) -> None:

@@ -14,16 +14,19 @@ import pyarrow as pa
 import pytest
 
 import airflow_ft
+from airflow_ft.pipeline import doctor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.protocol.adoption import Adoption, adopt
+from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.errors import (
     ForeignOwnerError,
     PipelineHaltedError,
     StageError,
     StoreBehindSinkError,
     UnfitTargetError,
+    WalCorruptError,
 )
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
@@ -31,6 +34,8 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.doctor import examine_wal
 from tests.raising import raises
 
 
@@ -96,6 +101,12 @@ class Shop:
             opener = participant_factory(server_connections)
             checks = examine_sink("orders", plan.participant(file), server_connections, (), opener, store)
         return [check.name for check in checks if check.verdict == "problem"]
+
+    def check_log(self) -> list[Check]:
+        """Let the doctor look at the write-ahead log."""
+        with closing(open_store(self.store)) as store:
+            needed, _ = doctor._rows(store, "orders", open_wal())
+            return examine_wal(str(self.folder / "wal"), open_wal(), needed, store)
 
 
 @pytest.fixture
@@ -196,3 +207,50 @@ def test_aborted_rows_come_with_those_of_the_next_run(shop: Shop, files: tuple[s
     rename("others", "orders")
     shop.deliver(3, *files)
     assert all(shop.ids(file) == [1, 2, 3] for file in files)
+
+
+@pytest.mark.parametrize("change", ["lost", "shorter"])
+def test_decided_rows_whose_file_is_gone_are_restored_and_not_rewound(shop: Shop, change: str) -> None:
+    shop.deliver(1, "first", "second")
+    kept: dict[Path, bytes] = {}
+
+    def lose() -> None:
+        for file in shop.folder.rglob("wal/**/second/*.parquet"):
+            kept[file] = file.read_bytes()
+            file.unlink() if change == "lost" else file.write_bytes(kept[file][:-1])
+
+    with shop.after_commit_of_the_first(lose), pytest.raises(WalCorruptError) as caught:
+        shop.deliver(2, "first", "second")
+    assert caught.value.code == ("file_missing" if change == "lost" else "checksum_mismatch")
+    assert "rewind" not in caught.value.remedy and caught.value.fields["path"] in caught.value.remedy
+    assert [check.code for check in shop.check_log() if check.name == "rows"] == [
+        "file_missing" if change == "lost" else "file_damaged"
+    ]
+    for file, content in kept.items():
+        file.write_bytes(content)
+    shop.deliver(3, "first", "second")
+    assert shop.ids("second") == [1, 2, 3]
+
+
+def test_a_decided_checkpoint_is_helped_by_its_target_alone(shop: Shop) -> None:
+    shop.deliver(1, "first", "second")
+
+    def alter(statement: str) -> None:
+        with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+            db.execute(statement)
+
+    rename = "ALTER TABLE orders RENAME COLUMN id TO {}"
+    with (
+        shop.after_commit_of_the_first(lambda: alter(rename.format("number"))),
+        raises(UnfitTargetError, "column_missing", column="id", decided=True),
+    ):
+        shop.deliver(2, "first", "second")
+    alter("ALTER TABLE orders RENAME COLUMN number TO id")
+    shop.deliver(3, "first", "second")
+    assert shop.ids("second") == [1, 2, 3]
+
+
+def test_the_doctor_leaves_spark_out_where_another_program_computes(shop: Shop) -> None:
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        assert not doctor._computes(store, "orders")
