@@ -46,13 +46,13 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
         exam.passes(
             "rows",
             f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all files",
-            lambda: [_require_files(wal.open(segment)) for segment in needed],
+            lambda: [*map(_checked, map(wal.open, needed))],
         )
     return exam.checks
 
 
-def _require_files(reader: SegmentReader) -> None:
-    """WalCorruptError if a file of a segment is missing or has another size. Reads no rows."""
+def _checked(reader: SegmentReader) -> SegmentReader:
+    """Return it; WalCorruptError if a file of the segment is missing or has another size. Reads no rows."""
     location = reader.segment.location
     files = filesystem(location)
     found = files.tree(location)
@@ -70,6 +70,7 @@ def _require_files(reader: SegmentReader) -> None:
                     sink=sink,
                     path=where,
                 )
+    return reader
 
 
 def _marker(exam: Examination, store: RootLog, root: str) -> None:
