@@ -38,7 +38,7 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
     elif is_bucket(root):
         reached = examine_bucket(exam, root)
     else:
-        reached = _examine_local(exam, root, needed)
+        reached = _examine_local(exam, root, needed, store)
     if reached and store is not None:
         _marker(exam, store, root)
     if reached and needed:
@@ -76,7 +76,7 @@ def _checked(reader: SegmentReader) -> SegmentReader:
 def _marker(exam: Examination, store: RootLog, root: str) -> None:
     """Return whether this is the disk that the decision log knows; nothing is written."""
     uri = filesystem(root).uri(root)
-    expected = store.root(uri)
+    expected = _expected(store, root)
     if expected is None:
         exam.ok("identity", f"the first run creates the file {MARKER} there, which identifies the disk from then on")
         return
@@ -84,12 +84,17 @@ def _marker(exam: Examination, store: RootLog, root: str) -> None:
     exam.passes("identity", f"its file {MARKER} has the id that the decision log knows", lambda: roots.require(uri))
 
 
-def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> bool:
+def _expected(store: RootLog, root: str) -> str | None:
+    """Return the id that the decision log knows of this root; None: no run has used it."""
+    return store.root(filesystem(root).uri(root))
+
+
+def _examine_local(exam: Examination, root: str, needed: Sequence[Segment], store: RootLog | None) -> bool:
     path = exam.attempt("place", lambda: local_path(root))
     if path is None:
         return False
     existing = _nearest(path)
-    if existing != path:
+    if existing != path and (store is None or _expected(store, root) is None):
         exam.warn(
             "place",
             f"{path} does not exist yet",

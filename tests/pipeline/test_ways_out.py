@@ -15,12 +15,15 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline import doctor
+from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.protocol.adoption import Adoption, adopt
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.errors import (
+    ConfigurationError,
     ForeignOwnerError,
     PipelineHaltedError,
     StageError,
@@ -28,11 +31,13 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
+from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.doctor import examine_wal
@@ -248,6 +253,39 @@ def test_a_decided_checkpoint_is_helped_by_its_target_alone(shop: Shop) -> None:
     alter("ALTER TABLE orders RENAME COLUMN number TO id")
     shop.deliver(3, "first", "second")
     assert shop.ids("second") == [1, 2, 3]
+
+
+def test_positions_are_not_read_from_the_beginning(shop: Shop) -> None:
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        opener = participant_factory(server_connections)
+        with raises(ConfigurationError, "full_refresh_impossible", pipeline="orders"):
+            restore(store, "beginning", opener, Worker("", 1), "a test", pipeline="orders", later=Later.WRITE_AGAIN)
+
+
+def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
+    said: list[str] = []
+    by = Actor(
+        signature="ada",
+        person="ada",
+        say=said.append,
+        sure=lambda _: None,
+        connections=server_connections,
+        participants=participant_factory(server_connections),
+        is_over=lambda _: True,
+        worker=Worker("", 1),
+        lease_seconds=5,
+    )
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    with closing(sqlite3.connect(shop.folder / "first.db")) as db:
+        db.execute("ALTER TABLE orders RENAME TO others")
+    with pytest.raises(UnfitTargetError):
+        shop.deliver(777)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    assert ["777" in text for text in said] == [False, True] and "beginning" not in "".join(said)
 
 
 def test_the_doctor_leaves_spark_out_where_another_program_computes(shop: Shop) -> None:

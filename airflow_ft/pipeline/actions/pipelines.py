@@ -13,6 +13,7 @@ from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
 
@@ -49,6 +50,11 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
         give_up_undecided(store, pipeline, coordinator, by.signature)
+    if (newest := store.newest_position(pipeline)) is not None and Position.stored(newest.positions) is not None:
+        left_out = store.rewound_position(pipeline)
+        again = None if left_out is None else Position.stored(left_out.positions)
+        by.say("no rows wait for delivery" if again is None else f"give position {again} again, with its rows")
+        return
     left = None if lost else store.pipeline(pipeline).base
     by.say(
         f"the next run starts from {left.location}, batch {left.batch}"
