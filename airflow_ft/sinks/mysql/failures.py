@@ -232,6 +232,19 @@ def _is_answer(error: BaseException) -> bool:
     return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(sqlstate) or not 2000 <= code < 3000)
 
 
+_LACKING = re.compile(
+    r"Table '.*' doesn't exist|Unknown column '|(FUNCTION|PROCEDURE) \S+ does not exist|The user specified as a definer"
+    r"|[\w, ]+ command denied to user "
+)
+"""Beginnings of messages about what a trigger lacks. It has no dynamic SQL, so no row chooses these names."""
+
+
+def is_lacking(error: BaseException | None) -> bool:
+    """Return whether the server says, in its own words, that a table, column, function or privilege is missing."""
+    args: tuple[object, ...] = getattr(error, "args", ())
+    return len(args) > 1 and _LACKING.match(str(args[1])) is not None
+
+
 def refuses_rows(code: int) -> bool:
     """Return whether this code (of an error or a warning) speaks of the rows."""
     return code in _REFUSED_ROWS
