@@ -18,7 +18,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, r
 from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.overview import Noted
-from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import Event, HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
@@ -264,11 +264,11 @@ def _forgotten(
         head, vote = heads.get(participant.name), kept[0].votes.get(participant.name)
         if head is not None and head.installation != installation:
             return {}
-        if vote is not None and vote.proof is not None:
+        if not participant.keeps_markers or (vote is not None and vote.proof is not None):
             continue
-        if (0 if head is None else head.number) < participant.predecessor:
+        if head is None or head.number < participant.predecessor:
             found[participant.name] = participant.predecessor
-        elif head is not None and head.number > kept[-1].number:
+        elif head.number > kept[-1].number:
             return {}
     return found
 
@@ -289,7 +289,8 @@ def _remind(
     epoch = store.pipeline(pipeline).epoch
     for name, number in forgotten.items():
         with closing(participants(plans[name])) as sink:
-            sink.adopt(Fence(pipeline, store.installation, epoch, 0), number)
+            if not isinstance(sink, Expiring):  # `--redeliver` seeds those
+                sink.adopt(Fence(pipeline, store.installation, epoch, 0), number)
     return epoch
 
 

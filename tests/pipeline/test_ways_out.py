@@ -135,6 +135,18 @@ def test_a_new_log_is_halted_by_its_first_run_and_adopts(shop: Shop) -> None:
     assert shop.ids() == [1, 2, 3]
 
 
+def test_the_first_checkpoint_reaches_a_sink_that_was_emptied(shop: Shop) -> None:
+    def empty() -> None:
+        with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+            db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+
+    with shop.after_commit_of_the_first(empty), raises(StoreBehindSinkError, "ledger_lost"):
+        shop.deliver(1, "first", "second")
+    assert shop.adopt().forgetful == ("second",)
+    shop.deliver(2, "first", "second")
+    assert shop.ids() == shop.ids("second") == [1, 2]
+
+
 def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
     shop.deliver(1)
     shop.copy(shop.log)
