@@ -91,6 +91,15 @@ class Marker:
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
+def ledger_lost() -> StoreBehindSinkError:
+    """Return the error for tables of a ledger, or a row of them, that are gone."""
+    return StoreBehindSinkError(
+        "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
+        code="ledger_lost",
+        remedy=f"Restore airflow_ft_head and airflow_ft_ledger from a backup, then run `airflow ft resume`. {AS_IT_IS}",
+    )
+
+
 def require_own(owner: str, installation: str) -> None:
     """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
     if owner != installation:
@@ -108,12 +117,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
         FencedError: it is newer.
     """
     if head is None:
-        raise StoreBehindSinkError(
-            "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
-            code="ledger_lost",
-            remedy="Restore airflow_ft_head and airflow_ft_ledger from a backup, then run `airflow ft resume`."
-            f" {AS_IT_IS}",
-        )
+        raise ledger_lost()
     require_own(head.installation, fence.installation)
     if head.rank > fence.rank:
         raise FencedError(

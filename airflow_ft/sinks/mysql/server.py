@@ -286,6 +286,7 @@ class ServerParticipant(JudgingParticipant):
     def _adopt(self, fence: Fence, number: int) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
+            ensure_ledger(session, ledger)
             session.begin()
             head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
             check_adopter(head, fence)
