@@ -28,7 +28,7 @@ from airflow_ft.protocol.model import Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.pipelines import HaltReason
-from airflow_ft.protocol.planning import may_be_heuristic
+from airflow_ft.protocol.planning import is_half_prepared, may_be_heuristic
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import Outcome, SinkHead
@@ -78,8 +78,8 @@ class Doubt:
 
 
 def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Numbers of which a sink may hold something that is not proven yet."""
-    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
+    """Numbers of which a sink may hold something that is not proven yet, or prepared rows, which keep locks."""
+    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending or is_half_prepared(c)]
 
 
 def doubts(
@@ -202,6 +202,9 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
             return f"remove the cause of last_error; then {delivering} delivers it{aside}"
         case CheckpointState.PREPARED:
             return f"{delivering} delivers it; --abort gives it up"
+        case CheckpointState.STAGED:
+            by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
+            return f"prepared rows may hold locks: {by} delivers it; --abort gives it up"
         case _:
             by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
             return f"{by} rolls back the prepared rows"

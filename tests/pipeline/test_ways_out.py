@@ -22,6 +22,7 @@ from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.protocol.adoption import Adoption, adopt
 from airflow_ft.protocol.doctor import Check
+from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     ForeignOwnerError,
@@ -35,6 +36,7 @@ from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
@@ -265,6 +267,39 @@ def test_a_decided_checkpoint_is_helped_by_its_target_alone(shop: Shop) -> None:
     alter("ALTER TABLE orders RENAME COLUMN number TO id")
     shop.deliver(3, "first", "second")
     assert shop.ids("second") == [1, 2, 3]
+
+
+def test_prepared_rows_of_a_staged_checkpoint_are_in_doubt(shop: Shop) -> None:
+    def deliver(position: int) -> None:
+        airflow_ft.deliver(
+            dict.fromkeys(("first", "files"), pa.table({"id": pa.array([position], pa.int64())})),
+            pipeline="orders",
+            position=position,
+            sinks={
+                "first": airflow_ft.SqliteSink(table="orders", conn_id="first"),
+                "files": airflow_ft.FilesSink(folder=str(shop.folder / "files"), name="files"),
+            },
+            store=shop.store,
+            wal_root=str(shop.folder / "wal"),
+            restart=airflow_ft.NoRestart(),
+        )
+
+    deliver(1)
+    rename = "ALTER TABLE {} RENAME TO {}"
+    with closing(sqlite3.connect(shop.folder / "first.db")) as db:
+        db.execute(rename.format("orders", "others"))
+        with pytest.raises(UnfitTargetError):
+            deliver(2)
+        opener = participant_factory(server_connections)
+        with closing(open_store(shop.store)) as store:
+            found = doubts(store, ["orders"], opener)
+            assert {(each.number, each.participant, each.state) for each in found} == {
+                (2, "first", "STAGED"),
+                (2, "files", "STAGED"),
+            }
+            db.execute(rename.format("others", "orders"))
+            recover(store, "orders", opener, Worker("", 1))
+            assert doubts(store, ["orders"], opener) == []
 
 
 def test_positions_are_not_read_from_the_beginning(shop: Shop) -> None:
