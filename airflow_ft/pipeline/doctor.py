@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.pipeline.spark_connection import spark_master
-from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.adoption import SinksLog, participants_of
 from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, filled
@@ -176,7 +176,7 @@ def _store(store: DecisionLog, pipeline: str, *, is_declared: bool) -> list[Chec
     return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
 
 
-def _known(store: HistoryLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+def _known(store: SinksLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
     try:
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
@@ -216,7 +216,7 @@ def _computes(store: DecisionLog, pipeline: str) -> bool:
     """Return whether Spark computes its rows; True: the decision log does not know."""
     try:
         newest = next((c for c in store.checkpoints(pipeline, 50) if c.spec), None)
-        return newest is None or store.spec(newest.spec).get("position") is None
+        return newest is None or store.spec(newest.spec).get("job") is not None
     except KeyError:
         return True
 

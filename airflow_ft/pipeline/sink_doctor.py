@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.participant import Expiring
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.protocol.transitions import IN_DOUBT
@@ -79,8 +80,8 @@ def _memory(
     head = exam.attempt("memory", lambda: (sink.head(pipeline),))
     if store is not None:
         _by_hand(exam, pipeline, plan.name, sink, store)
-    sink.close()
     if head is None or store is None:
+        sink.close()
         return exam.checks
     [found] = head
     # Read before what is delivered: a run may record the proof of it meanwhile.
@@ -93,7 +94,22 @@ def _memory(
         epoch = row.epoch
         if found is not None and row.former is not None and found.number == row.former.number:
             delivered = found.number  # by the pipeline that this one replaces
-    if found is None and delivered:
+    lags = plan.keeps_markers and (0 if found is None else found.number) < delivered
+    if lags and not isinstance(sink, Expiring):  # unless a run has delivered since
+        again = exam.attempt("memory", lambda: [sink.head(pipeline)])
+        lags = again is None or again[0] == found
+    sink.close()
+    if lags and not isinstance(sink, Expiring) and (found is None or found.installation == store.installation):
+        has = "has no marker" if found is None else f"has delivered checkpoint {found.number} last"
+        exam.problem(
+            "memory",
+            f"it {has}, but the decision log has checkpoint {delivered} as delivered: the sink was restored from a"
+            " backup, or its ledger was deleted",
+            "Restore the newer state of the sink. If that is impossible, compare the rows (`airflow ft verify"
+            f" {pipeline}`). The next run halts the pipeline; `airflow ft adopt {pipeline}` then takes the sink as it"
+            " is.",
+        )
+    elif found is None and delivered:
         exam.warn(
             "memory",
             f"it has no marker, although the decision log has checkpoint {delivered} as delivered",
@@ -118,8 +134,8 @@ def _memory(
         exam.problem(
             "memory",
             f"its newest checkpoint is {found.number} (epoch {found.epoch}); that of the log is {delivered} ({epoch})",
-            "Was the decision log restored from a backup? Bring the newer one back. Otherwise recover the pipeline:"
-            f" `airflow ft recover {pipeline}`.",
+            "Was the decision log restored from a backup? Bring the newer one back. If it is gone for good, run the"
+            f" pipeline, which halts it, and then `airflow ft adopt {pipeline}`.",
         )
     else:
         exam.ok("memory", f"its newest checkpoint is {found.number}, epoch {found.epoch}")

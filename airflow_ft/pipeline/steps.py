@@ -18,6 +18,7 @@ from airflow_ft.pipeline.decision_log import store_url
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
+from airflow_ft.protocol.errors import HaltError
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.sharing import require_own_targets
@@ -134,9 +135,14 @@ def staging(
         ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
         ready.require_sources(pipeline.pipeline, pipeline.sources, connections)
         former = run.store.pipeline(run.pipeline).former
-        ready.require_ready(
-            pipeline.pipeline, participants, connections, former, run.participants, run.store.installation
-        )
+        try:
+            ready.require_ready(
+                pipeline.pipeline, participants, connections, former, run.participants, run.store.installation
+            )
+        except HaltError as error:  # no plan names the sinks yet, of which an adoption must know
+            headline, code, remedy = error.headline, error.code, error.remedy
+            run.store.halt(run.pipeline, error.reason, headline, code=code, remedy=remedy, participants=participants)
+            raise
         require_own_targets(run.store, run.pipeline, participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:

@@ -95,7 +95,8 @@ class Acting:
         behind = StoreBehindSinkError(
             f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}, but the decision log has only"
             f" reached epoch {row.epoch}, attempt {row.last_attempt}. The log was restored from a backup.",
-            remedy="Bring back the newer decision log. Or compare the sinks, then run `airflow ft resume`.",
+            remedy="Bring back the newer decision log, then run `airflow ft resume`. If it is gone for good, compare"
+            " the sinks, then run `airflow ft adopt`.",
         )
         behind.located(**where)
         self._halt(behind)

@@ -12,13 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
+from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.delivery_log import ResumeLog
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
-from airflow_ft.protocol.model import Fence, ParticipantPlan
+from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
-from airflow_ft.protocol.participant import ParticipantFactory
-from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
+from airflow_ft.protocol.overview import Noted
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
+from airflow_ft.protocol.pipelines import Event, HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
 
@@ -26,11 +27,12 @@ from airflow_ft.protocol.votes import SinkHead
 @dataclass(frozen=True, slots=True)
 class Adoption:
     """The head of each sink before the adoption (None: no memory of the pipeline), and the epoch that owns the sinks
-    now.
+    now. `forgetful`: sinks that had lost deliveries, and get the next one nevertheless.
     """
 
     heads: Mapping[str, SinkHead | None]
     epoch: int
+    forgetful: tuple[str, ...] = ()
 
     @property
     def uneven(self) -> bool:
@@ -38,11 +40,24 @@ class Adoption:
         return len({head.number if head else 0 for head in self.heads.values()}) > 1
 
 
-def participants_of(store: HistoryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
-    """The participants that the newest planned checkpoint names: those that the halted pipeline delivers into."""
+class SinksLog(HistoryLog, Protocol):
+    """The sinks of a pipeline, which may have no plan yet."""
+
+    def noted(self, pipeline: str, kind: Noted) -> Event | None:
+        """The newest event of this kind."""
+
+
+def participants_of(store: SinksLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
+    """The participants that the newest planned checkpoint names: those that the halted pipeline delivers into.
+
+    A stage that is halted before anything is planned leaves them in the event of the halt.
+    """
     for checkpoint in store.checkpoints(pipeline):
         if checkpoint.plan is not None:
             return {participant.name: participant for participant in checkpoint.plan.participants}
+    halt = store.noted(pipeline, Noted.HALTED)
+    if halt is not None and (noted := halt.detail.get("participants")):
+        return {each["name"]: ParticipantPlan.from_json(each) for each in noted}
     raise ConfigurationError(
         "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
         code="sinks_unknown",
@@ -87,7 +102,7 @@ def require_adoptable(row: Pipeline) -> None:
         )
 
 
-def look(store: HistoryLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
+def look(store: SinksLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
     """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
     for name, plan in participants_of(store, pipeline).items():
@@ -97,7 +112,7 @@ def look(store: HistoryLog, pipeline: str, participants: ParticipantFactory) -> 
     return found
 
 
-class AdoptionLog(HistoryLog, ResumeLog, Protocol):
+class AdoptionLog(SinksLog, ResumeLog, Protocol):
     """The takeover of the sinks of a lost decision log."""
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
@@ -126,7 +141,8 @@ def adopt(
     or becomes visible, because the rest cannot be delivered from here. The caller must choose both where they are
     needed.
 
-    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks are removed.
+    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks are removed. A sink
+    that has forgotten earlier deliveries (an older backup, a lost ledger) remembers them again, without their rows.
 
     Raises:
         ConfigurationError: a choice is missing; nothing was changed.
@@ -140,7 +156,11 @@ def adopt(
     require_adoptable(row)
     _require_choices(pipeline, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
-    in_place = _keeps_its_numbers(store, row, heads)
+    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
+    forgotten = _forgotten(row, kept, heads, store.installation)
+    in_place = not forgotten and _keeps_its_numbers(store, row, kept, heads)
+    if forgotten:
+        return Adoption(heads, _remind(store, pipeline, participants, who, plans, forgotten), tuple(forgotten))
     if in_place:
         epoch = row.epoch
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
@@ -230,12 +250,57 @@ def _of(numbers: Sequence[int]) -> str:
     return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
 
 
-def _keeps_its_numbers(store: QueryLog, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
+def _forgotten(
+    row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None], installation: str
+) -> Mapping[str, int]:
+    """Return the sinks that are behind the number that must be delivered, with the last number that they had.
+
+    Empty if nothing must be delivered under its number, or a sink belongs to another log, or is ahead of this one.
+    """
+    if row.halt_reason is not HaltReason.STORE_BEHIND_SINK or not kept or (plan := kept[0].plan) is None:
+        return {}
+    found = {}
+    for participant in plan.participants:
+        head, vote = heads.get(participant.name), kept[0].votes.get(participant.name)
+        if head is not None and head.installation != installation:
+            return {}
+        if not participant.keeps_markers or (vote is not None and vote.proof is not None):
+            continue
+        if head is None or head.number < participant.predecessor:
+            found[participant.name] = participant.predecessor
+        elif head.number > kept[-1].number:
+            return {}
+    return found
+
+
+def _remind(
+    store: AdoptionLog,
+    pipeline: str,
+    participants: ParticipantFactory,
+    who: str,
+    plans: Mapping[str, ParticipantPlan],
+    forgotten: Mapping[str, int],
+) -> int:
+    """Let each sink remember the number that it had, under an epoch above its head. Returns that epoch.
+
+    Repeatable: a sink that is still behind halts the pipeline again.
+    """
+    store.resume(pipeline, who, HaltReason.STORE_BEHIND_SINK)
+    epoch = store.pipeline(pipeline).epoch
+    for name, number in forgotten.items():
+        with closing(participants(plans[name])) as sink:
+            if not isinstance(sink, Expiring):  # `--redeliver` seeds those
+                sink.adopt(Fence(pipeline, store.installation, epoch, 0), number)
+    return epoch
+
+
+def _keeps_its_numbers(
+    store: AdoptionLog, row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None]
+) -> bool:
     """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 
     Then every sink has to be this log's: it was adopted before, and met what the former owner had left.
     """
-    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
     strangers = [name for name, head in heads.items() if head is not None and head.installation != store.installation]
     if kept and strangers:
         raise StateConflictError(

@@ -19,6 +19,8 @@ from airflow_ft.protocol.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
+    UnfitTargetError,
+    WalCorruptError,
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, LeaseKeeper, Worker, new_epoch
 from airflow_ft.protocol.model import (
@@ -35,6 +37,7 @@ from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
     group,
+    idle_carriers,
     is_proven,
     live_plans,
     quarantined,
@@ -49,6 +52,7 @@ log = logging.getLogger(__name__)
 
 S = CheckpointState
 PLANNING_TRIES = 20
+_CHANGE_THE_TARGET = "The rows are decided, and no change of the job or the DAG reaches them: change the target."
 VOTES_LAST = timedelta(hours=1)
 """An older vote is asked for again before the decision, where the sink has forgotten the pipeline since."""
 
@@ -89,15 +93,11 @@ class Coordinator(Preparing):
                 if decided.state is S.COMMITTING and decided.plan and not decided.plan.mode.waits:
                     self.deliver(decided.number)  # without votes: a sink that never saw it would miss its own head
             try:
-                for wanted in group(checkpoints, max_rows):
-                    if not wanted.segments:  # a number that was to carry what another carries now
-                        self.abort(
-                            wanted.number,
-                            AbortReason.SUPERSEDED,
-                            "another checkpoint took its rows.",
-                            AfterAbort.CARRIED,
-                        )
-                        continue
+                groups = [each for each in group(checkpoints, max_rows) if each.segments]
+                # Before a later number is planned, which would be aborted with it.
+                for idle in idle_carriers(checkpoints, groups):
+                    self.abort(idle, AbortReason.SUPERSEDED, "another checkpoint takes its rows.", AfterAbort.CARRIED)
+                for wanted in groups:
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
                     self._require_own_targets(delivery.participants)
                     plan = self._make_plan(delivery, wanted.number, wanted.segments)
@@ -194,9 +194,9 @@ class Coordinator(Preparing):
                 raise SinkUnavailableError(
                     f"it is decided, but the sink refuses it: {error.what}",
                     code="refused_after_decision",
-                    remedy=f"{error.remedy or 'Correct the target.'} The next retry or run then delivers it. To leave"
-                    f" out the refused rows, run `airflow ft in-doubt --pipeline {self._pipeline} --dead-letter"
-                    f" {number}`: it sets them aside and delivers the rest.",
+                    remedy=f"{error.remedy or 'Correct the target.'} {_CHANGE_THE_TARGET} The next retry or run then"
+                    f" delivers it. To leave out the refused rows, run `airflow ft in-doubt --pipeline {self._pipeline}"
+                    f" --dead-letter {number}`: it sets them aside and delivers the rest.",
                     pipeline=self._pipeline,
                     checkpoint=number,
                     participant=participant,
@@ -204,6 +204,11 @@ class Coordinator(Preparing):
                     column=error.column,
                     **{**error.fields, "cause": error.code},
                 ) from error
+            except (UnfitTargetError, WalCorruptError) as error:
+                if checkpoint.state is S.COMMITTING:
+                    error.remedy = _remedy_of_decided(error)
+                    error.fields["decided"] = True
+                raise
             proof = sink.proof(plan)  # I6: read in a fresh snapshot, not taken from the transaction's own answer
         if proof is None:
             raise SinkUnavailableError(
@@ -291,6 +296,16 @@ class Coordinator(Preparing):
         if away is not None:
             raise away
         return checkpoint
+
+
+def _remedy_of_decided(error: UnfitTargetError | WalCorruptError) -> str:
+    if isinstance(error, UnfitTargetError):
+        return f"{error.remedy} {_CHANGE_THE_TARGET}"
+    return (
+        f"Restore {error.fields.get('path', 'the file')} from a backup. Then the next retry or run delivers it. The"
+        " checkpoint is decided, so its rows are not computed again. If there is no backup, read 'Decided rows are"
+        " lost' in docs/recovery.md."
+    )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from airflow_ft.protocol.decision_log import LeaseLog, PipelineListLog, QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, require_runnable
 from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.planning import is_half_prepared, quarantined
 from airflow_ft.protocol.transitions import IN_DOUBT
 from airflow_ft.protocol.warning import PipelineWarning
 
@@ -138,7 +138,7 @@ def examine_state(store: StateLog, pipeline: str, *, is_declared: bool = True) -
     look = f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has."
     for checkpoint in quarantined(opened):
         exam.problem("quarantine", f"checkpoint {checkpoint.number} is QUARANTINED: {checkpoint.message}", look)
-    doubtful = [c for c in opened if c.state in IN_DOUBT or c.rollback_pending]
+    doubtful = [c for c in opened if c.state in IN_DOUBT or c.rollback_pending or is_half_prepared(c)]
     if doubtful:
         numbers = ", ".join(f"{c.number} ({c.state})" for c in doubtful[:5]) + (" ..." if len(doubtful) > 5 else "")
         exam.warn(

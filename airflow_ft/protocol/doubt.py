@@ -28,7 +28,7 @@ from airflow_ft.protocol.model import Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.pipelines import HaltReason
-from airflow_ft.protocol.planning import may_be_heuristic
+from airflow_ft.protocol.planning import is_half_prepared, may_be_heuristic
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import Outcome, SinkHead
@@ -78,8 +78,8 @@ class Doubt:
 
 
 def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Numbers of which a sink may hold something that is not proven yet."""
-    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
+    """Numbers of which a sink may hold something that is not proven yet, or prepared rows, which keep locks."""
+    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending or is_half_prepared(c)]
 
 
 def doubts(
@@ -164,6 +164,8 @@ def _doubt(
 def _advice_of_halted(checkpoint: Checkpoint, halt: Halt) -> str:
     """Nothing is delivered before the halt has ended. Two of its reasons are ended by an action on the checkpoint."""
     ways = [f"`airflow ft resume {checkpoint.pipeline}`"]
+    if halt.reason in (HaltReason.STORE_BEHIND_SINK, HaltReason.FOREIGN_OWNER):
+        ways.append(f"`airflow ft adopt {checkpoint.pipeline}` if that is impossible")
     if halt.reason == HaltReason.TOKEN_LOST and checkpoint.decided_at is not None:
         ways.append("--redeliver if the sink has none of its rows")
     if halt.reason == HaltReason.HEURISTIC_COMMIT and halt.code != AbortedHeuristicCommitError.code:
@@ -200,6 +202,9 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
             return f"remove the cause of last_error; then {delivering} delivers it{aside}"
         case CheckpointState.PREPARED:
             return f"{delivering} delivers it; --abort gives it up"
+        case CheckpointState.STAGED:
+            by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
+            return f"prepared rows may hold locks: {by} delivers it; --abort gives it up"
         case _:
             by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
             return f"{by} rolls back the prepared rows"

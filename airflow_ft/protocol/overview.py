@@ -284,3 +284,4 @@ class Noted(StrEnum):
 
     SAVEPOINT = "SAVEPOINT"
     RESTORED = "RESTORED"
+    HALTED = "HALTED"

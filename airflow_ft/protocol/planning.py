@@ -235,6 +235,12 @@ def group(checkpoints: Iterable[Checkpoint], max_rows: int) -> list[Group]:
     return groups
 
 
+def idle_carriers(checkpoints: Iterable[Checkpoint], groups: Iterable[Group]) -> list[int]:
+    """Unplanned numbers without rows of their own, whose carried rows other numbers deliver (`groups`)."""
+    owners = {each.number for each in groups}
+    return [c.number for c in unplanned(checkpoints) if c.segment is None and c.number not in owners]
+
+
 def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterable[Segment]) -> None:
     """Staged rows of a sink that the DAG no longer declares would be lost: ConfigurationError (I10)."""
     declared = {name for participant in delivery.participants for name in participant.sinks}
@@ -269,6 +275,14 @@ def may_be_heuristic(checkpoint: Checkpoint, participant: ParticipantPlan) -> bo
     settled = checkpoint.state is CheckpointState.ABORTED and not checkpoint.rollback_pending
     asked = participant.promise is Promise.TWO_PHASE and participant.name in checkpoint.votes
     return asked and undecided and not settled
+
+
+def is_half_prepared(checkpoint: Checkpoint) -> bool:
+    """Return whether it is STAGED, and a TWO_PHASE participant may hold prepared rows of it, which keep locks."""
+    if checkpoint.state is not CheckpointState.STAGED or checkpoint.plan is None:
+        return False
+    asked = [p for p in checkpoint.plan.participants if p.name in checkpoint.votes]
+    return any(p.promise is Promise.TWO_PHASE for p in asked)
 
 
 def is_proven(checkpoint: Checkpoint, participant: str) -> bool:

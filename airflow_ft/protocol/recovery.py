@@ -12,9 +12,9 @@ from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
 from airflow_ft.protocol.participant import ParticipantFactory
-from airflow_ft.protocol.planning import live_plans, quarantined, stranded
+from airflow_ft.protocol.planning import is_half_prepared, live_plans, quarantined, stranded
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import IN_DOUBT
 
@@ -68,10 +68,7 @@ def half_prepared(store: QueryLog, pipeline: str, min_age: timedelta = timedelta
         in_doubt = checkpoint.state in IN_DOUBT
         if checkpoint.state is CheckpointState.QUARANTINED or (in_doubt and now - checkpoint.in_doubt_since < min_age):
             break  # I4: what comes after it waits
-        if checkpoint.state is not CheckpointState.STAGED or checkpoint.plan is None:
-            continue
-        asked = [p for p in checkpoint.plan.participants if p.name in checkpoint.votes]
-        if any(p.promise is Promise.TWO_PHASE for p in asked):
+        if is_half_prepared(checkpoint):
             newest = store.events(pipeline, checkpoint.number, 1)
             if all(now - event.at >= min_age for event in newest):
                 found.append(checkpoint)

@@ -38,7 +38,8 @@ class Settling(Acting):
                 StoreBehindSinkError(
                     "the sink has another delivery under this number. The decision log was restored from a backup, or"
                     " is not the one that delivered there.",
-                    remedy=f"Compare the sink with the decision log. Then run `airflow ft resume {self._pipeline}`.",
+                    remedy="Restore the newer decision log, then run `airflow ft resume`. If it is gone for good,"
+                    " compare the sink with the decision log, then run `airflow ft adopt`.",
                     pipeline=self._pipeline,
                     checkpoint=number,
                     participant=proof.participant,

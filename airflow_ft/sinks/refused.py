@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.set_aside import REASONS, SetAside, together
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
@@ -17,6 +17,24 @@ from airflow_ft.sinks.arrow import flags
 MAX_ROWS = 10_000
 MAX_BYTES = 256 << 20
 """More refused rows than this mean that the target is wrong, not the rows; and the proof names each of them."""
+
+
+class OfTarget(str):
+    """Why a row is refused, if a GRANT or a missing object of the target may be the cause."""
+
+    __slots__ = ()
+
+
+def require_rows_at_fault(reasons: Sequence[str], sink: str, table: str) -> None:
+    """SinkAccessError where no row went in, and the target lacks the same for each: then none is set aside."""
+    if reasons and all(isinstance(reason, OfTarget) for reason in reasons):
+        raise SinkAccessError(
+            f"table {table} refuses all rows, because a trigger or function of the table fails: {reasons[0]}",
+            code="trigger_failed",
+            remedy="Grant or create what the trigger needs, or disable it. The rows wait, and none was set aside.",
+            sink=sink,
+            table=table,
+        )
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.protocol.failure import Halt
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, ParticipantPlan, RunKey
 from airflow_ft.protocol.pipelines import HaltReason, Lease, Pipeline, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.counting import count
@@ -214,8 +214,17 @@ class EpochOperations:
                 detail={**run_detail(run), "epoch": epoch},
             )
 
-    def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
-        """See `DeliveryLog.halt`."""
+    def halt(
+        self,
+        pipeline: str,
+        reason: HaltReason,
+        message: str,
+        *,
+        code: str = "",
+        remedy: str = "",
+        participants: Sequence[ParticipantPlan] = (),
+    ) -> None:
+        """See `DeliveryLog.halt`. `participants`: the sinks, if no plan names them; an adoption reads them."""
         halt = Halt(reason.value, code or reason.code, clean_text(message), clean_text(remedy))
         columns = {f"halt_{name}": text for name, text in asdict(halt).items()}
         with pipeline_write(self._database, pipeline) as write:
@@ -223,7 +232,10 @@ class EpochOperations:
                 write.set_pipeline(status=PipelineStatus.HALTED.value, **columns)
             elif all(write.row[name] == text for name, text in columns.items()):
                 return
-            write.event(EventKind.HALTED, halt.text, detail={"reason": halt.reason, "code": halt.code})
+            detail: dict[str, object] = {"reason": halt.reason, "code": halt.code}
+            if participants:
+                detail["participants"] = [each.to_json() for each in participants]
+            write.event(EventKind.HALTED, halt.text, detail=detail)
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """See `ResumeLog.resume`; no effect on an ACTIVE pipeline."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.bucket_doctor import examine_bucket
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
@@ -38,23 +38,45 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
     elif is_bucket(root):
         reached = examine_bucket(exam, root)
     else:
-        reached = _examine_local(exam, root, needed)
+        reached = _examine_local(exam, root, needed, store)
     if reached and store is not None:
         _marker(exam, store, root)
     if reached and needed:
         rows = sum(segment.total_rows for segment in needed)
         exam.passes(
             "rows",
-            f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all manifests",
-            lambda: [wal.open(segment) for segment in needed],
+            f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all files",
+            lambda: [*map(_checked, map(wal.open, needed))],
         )
     return exam.checks
+
+
+def _checked(reader: SegmentReader) -> SegmentReader:
+    """Return it; WalCorruptError if a file of the segment is missing or has another size. Reads no rows."""
+    location = reader.segment.location
+    files = filesystem(location)
+    found = files.tree(location)
+    for sink in reader.sinks():
+        for file in reader.files(sink):
+            if found.get(file.path) != file.bytes:
+                where = files.uri(location, *file.path.split("/"))
+                is_missing = file.path not in found
+                raise WalCorruptError(
+                    f"{where} is missing." if is_missing else f"{where} has another size than when it was published.",
+                    code="file_missing" if is_missing else "file_damaged",
+                    remedy=f"Restore {where} from a backup. Or, unless checkpoint {reader.segment.number} is decided,"
+                    " run `airflow ft rewind`.",
+                    checkpoint=reader.segment.number,
+                    sink=sink,
+                    path=where,
+                )
+    return reader
 
 
 def _marker(exam: Examination, store: RootLog, root: str) -> None:
     """Return whether this is the disk that the decision log knows; nothing is written."""
     uri = filesystem(root).uri(root)
-    expected = store.root(uri)
+    expected = _expected(store, root)
     if expected is None:
         exam.ok("identity", f"the first run creates the file {MARKER} there, which identifies the disk from then on")
         return
@@ -62,12 +84,17 @@ def _marker(exam: Examination, store: RootLog, root: str) -> None:
     exam.passes("identity", f"its file {MARKER} has the id that the decision log knows", lambda: roots.require(uri))
 
 
-def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> bool:
+def _expected(store: RootLog, root: str) -> str | None:
+    """Return the id that the decision log knows of this root; None: no run has used it."""
+    return store.root(filesystem(root).uri(root))
+
+
+def _examine_local(exam: Examination, root: str, needed: Sequence[Segment], store: RootLog | None) -> bool:
     path = exam.attempt("place", lambda: local_path(root))
     if path is None:
         return False
     existing = _nearest(path)
-    if existing != path:
+    if existing != path and (store is None or _expected(store, root) is None):
         exam.warn(
             "place",
             f"{path} does not exist yet",

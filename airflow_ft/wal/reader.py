@@ -25,7 +25,10 @@ ROWS_A_BATCH = 65_536
 BYTES_A_BATCH = 64 * 1024 * 1024
 _CHUNK = 1 << 20
 _MANIFESTS = 16  # of remote segments that this process has read
-_RESTORE = "Restore the file from a backup, or run `airflow ft rewind`. Damaged rows are not delivered."
+_RESTORE = (
+    "Restore the file from a backup. Or, unless the checkpoint is decided, run `airflow ft rewind`. Damaged rows are"
+    " not delivered."
+)
 
 
 class ParquetWal:

@@ -575,6 +575,12 @@ def test_a_misspelled_log_is_not_made(tmp_path: Path, parser: ArgumentParser, co
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_misspelled_folder_of_savepoints_is_told(tmp_path: Path, parser: ArgumentParser) -> None:
+    args = parser.parse_args(["ft", "savepoint", "list", "--dir", str(tmp_path / "nowhere")])
+    with raises(SystemExit, "folder_missing"):
+        args.func(args)
+
+
 def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True

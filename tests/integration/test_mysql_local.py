@@ -229,6 +229,23 @@ def test_a_lost_head_is_not_a_new_pipeline(world: MySqlWorld, lost: str) -> None
             world.participant(third).prepare(third, world.fence(1, 9))
 
 
+def test_a_sink_without_a_ledger_remembers_what_a_person_says(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    first = world.plan(orders=orders(1, 3))
+    participant = world.participant(first)
+    participant.commit(first, world.fence(), vote_for(participant.prepare(first, world.fence())))
+    world.predecessor = first.number
+    plan = world.plan(orders=orders(4, 3))
+    participant = world.participant(plan)
+    vote = vote_for(participant.prepare(plan, world.fence(1, 2)), 2)
+    world.sql("DROP TABLE airflow_ft_head")
+    world.sql("DROP TABLE airflow_ft_ledger")
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        participant.commit(plan, world.fence(1, 3), vote)
+    participant.adopt(world.fence(2, 0), first.number)
+    assert participant.commit(plan, world.fence(2, 4), vote).counts == {"orders": 3}
+
+
 def test_the_floor_outlives_the_marker(world: MySqlWorld) -> None:
     first = world.plan(orders=orders(1, 3))
     world.deliver(first)

@@ -14,6 +14,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
+from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders, vote_for
 from tools.servers import Database
 
@@ -81,6 +82,19 @@ def test_a_row_that_a_trigger_refuses_can_be_set_aside_whatever_the_number(
         proof = participant.commit(plan, world.fence(1, attempt), vote, set_aside=True)
         assert (proof.counts, of_proof(proof)["orders"].rows) == ({"orders": 8}, 1), name
         world.predecessor = plan.number
+
+
+def test_no_row_is_set_aside_for_what_a_trigger_lacks(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    world.sql("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW INSERT INTO nowhere VALUES (NEW.id)")
+    plan = world.plan(orders=orders(1, 9))
+    participant = world.participant(plan)
+    vote = vote_for(participant.prepare(plan, world.fence()))
+    with raises(SinkAccessError, "trigger_failed", sink="orders"):
+        participant.commit(plan, world.fence(1, 2), vote, set_aside=True)
+    world.sql("CREATE TABLE nowhere (id BIGINT) ENGINE=InnoDB")
+    proof = participant.commit(plan, world.fence(1, 3), vote, set_aside=True)
+    assert (proof.counts, of_proof(proof)) == ({"orders": 9}, {})
 
 
 def test_a_duplicate_is_named_though_the_server_does_not_say_which_row_it_was(

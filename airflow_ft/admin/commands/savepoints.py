@@ -38,6 +38,7 @@ from airflow_ft.spark.session.submit import jar_files
 from airflow_ft.spark.state.meaning import lines
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store.events import bytes_text
+from airflow_ft.wal.filesystem import filesystem
 
 
 @command
@@ -97,7 +98,12 @@ def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
 @command
 def list(args: Namespace) -> None:
     """`airflow ft savepoint list`."""
-    print_table([_row(uri, found) for uri, found in listing(savepoint_folder(args))], args.output)
+    folder = savepoint_folder(args)
+    if args.dir and not filesystem(folder).exists(folder):
+        raise ConfigurationError(
+            f"the folder {folder} does not exist.", code="folder_missing", remedy="Correct --dir.", path=folder
+        )
+    print_table([_row(uri, found) for uri, found in listing(folder)], args.output)
 
 
 @command

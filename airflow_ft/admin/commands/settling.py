@@ -90,22 +90,34 @@ def adopt(args: Namespace) -> None:
                 if orphan.commit:
                     say(f"    commit it by hand: {orphan.commit}; or roll it back: {orphan.roll_back};")
         say(f"this decision log is installation {store.installation} ({store.url})")
-        say(
-            "It does not know what the lost log had read. The pipeline reads its sources from their beginning"
-            " (starting_offsets, or all files of the folder), and delivers those rows again. To avoid that, answer no"
-            " and read 'The decision log is lost' in docs/recovery.md."
-        )
+        known = store.latest_confirmed(args.pipeline)
+        if known is None:
+            say(
+                "It does not know what the lost log had read. The pipeline reads its sources from their beginning"
+                " (starting_offsets, or all files of the folder), and delivers those rows again. To avoid that, answer"
+                " no and read 'The decision log is lost' in docs/recovery.md."
+            )
+        else:
+            say(
+                f"It has confirmed checkpoint {known.number}. What a sink got later under another log is delivered"
+                " again. What a sink has lost is not: `airflow ft verify` names those rows."
+            )
         sure(
             args,
-            "Is the other decision log gone for good? This one takes over its sinks then, and continues after their"
-            " numbers.",
+            "Is the other decision log, or what a sink has lost, gone for good? The pipeline then continues with the"
+            " sinks as they are.",
         )
         ending = PreparedEnding(args.prepared) if args.prepared else None
         adoption = adopt_pipeline(
             store, args.pipeline, factory, person(), ending=ending, accept_partial=args.accept_partial
         )
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
-        if adoption.uneven:
+        if adoption.forgetful:
+            say(
+                f"{', '.join(adoption.forgetful)} had lost deliveries and continues without them. `airflow ft recover"
+                f" {args.pipeline}` delivers what waits."
+            )
+        elif adoption.uneven:
             say(
                 "The sinks are at different checkpoints, because the lost log was delivering one. Compare them: some"
                 " lack rows of the newest checkpoint, and this decision log cannot deliver them."

@@ -93,6 +93,9 @@ public final class Exact implements UDF2, Serializable {
       String line = decoded(given, encoding);
       if (line == null) {
         reason = "not " + (encoding == null ? "UTF-8" : encoding);
+      } else if (encoding != null && hasSeparator(line)) {
+        reason = "not one line: Spark does not find the ends of lines in " + encoding
+            + " (the option lineSep, and UTF-16LE or UTF-16BE for UTF-16)";
       } else {
         if (isFirst && line.startsWith("\ufeff")) {
           line = line.substring(1);
@@ -112,6 +115,11 @@ public final class Exact implements UDF2, Serializable {
     }
     refuse(reason, given, file);
     return new Object[] {pair(reason, made)};
+  }
+
+  private boolean hasSeparator(String line) {
+    String separator = (String) options.get("linesep");
+    return separator == null ? line.indexOf('\n') >= 0 || line.indexOf('\r') >= 0 : line.contains(separator);
   }
 
   /** Reason (null: it is well) and row of a record; of "records" an array of them. `file` is where it lies. */

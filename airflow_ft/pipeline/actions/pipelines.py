@@ -11,8 +11,11 @@ from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
 
@@ -49,6 +52,11 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
         give_up_undecided(store, pipeline, coordinator, by.signature)
+    for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
+        if found is not None and (position := Position.stored(found.positions)) is not None:
+            is_left_out = found.after_abort is AfterAbort.REWOUND
+            by.say(f"give position {position} again, with its rows" if is_left_out else "no rows wait for delivery")
+            return
     left = None if lost else store.pipeline(pipeline).base
     by.say(
         f"the next run starts from {left.location}, batch {left.batch}"
@@ -84,7 +92,10 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
             run=str(row.turn),
         )
     if waiting := store.undelivered(pipeline):
-        by.say(f"{waiting} of its checkpoints are not delivered: a run, or `airflow ft in-doubt`, would deliver them")
+        by.say(
+            f"{count_text(waiting, 'checkpoint is', 'checkpoints are')} not delivered. A run would deliver them, or"
+            f" `airflow ft recover {pipeline}` those in doubt"
+        )
     by.sure(f"Retire {pipeline}? Its alerts stay silent until its next run.")
     store.retire(pipeline, by.person, row.turn)
     by.say(f"{pipeline} is retired: it raises no alerts until its next run")

@@ -17,6 +17,12 @@ from airflow_ft.protocol.formats import understood
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead
 
+AS_IT_IS = (
+    "If that is impossible, compare the rows (`airflow ft verify`), then run `airflow ft adopt`: it takes the sink as"
+    " it is."
+)
+"""The end of a remedy for a sink or a decision log that is older than the other. `resume` alone halts again."""
+
 
 def damaged(where: str) -> AbstractContextManager[None]:
     """Raise StoreBehindSinkError when the block cannot read what the sink keeps; `where` names it."""
@@ -85,6 +91,15 @@ class Marker:
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
+def ledger_lost() -> StoreBehindSinkError:
+    """Return the error for tables of a ledger, or a row of them, that are gone."""
+    return StoreBehindSinkError(
+        "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
+        code="ledger_lost",
+        remedy=f"Restore airflow_ft_head and airflow_ft_ledger from a backup, then run `airflow ft resume`. {AS_IT_IS}",
+    )
+
+
 def require_own(owner: str, installation: str) -> None:
     """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
     if owner != installation:
@@ -102,12 +117,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
         FencedError: it is newer.
     """
     if head is None:
-        raise StoreBehindSinkError(
-            "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
-            code="ledger_lost",
-            remedy="Restore airflow_ft_head and airflow_ft_ledger from a backup. Compare the rows"
-            " (`airflow ft verify`), then run `airflow ft resume`.",
-        )
+        raise ledger_lost()
     require_own(head.installation, fence.installation)
     if head.rank > fence.rank:
         raise FencedError(
@@ -139,7 +149,7 @@ def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
             f"the sink has other rows under number {plan.number} (digest {marker.digest[:12]}, the plan has"
             f" {plan.digest[:12]}). The decision log was restored from a backup.",
             code="digest_mismatch",
-            remedy="Restore the newer decision log. Or compare log and sink, then run `airflow ft resume`.",
+            remedy=f"Restore the newer decision log, then run `airflow ft resume`. {AS_IT_IS}",
             number=plan.number,
         )
 
@@ -184,8 +194,7 @@ def check_settled(
     check_owner(look_again(), fence)
     raise StoreBehindSinkError(
         f"the decision log and the sink contradict each other: {what}.",
-        remedy="Find out which of the two is older, compare the rows (`airflow ft verify`), then run"
-        " `airflow ft resume`.",
+        remedy=f"Restore the one that is older, then run `airflow ft resume`. {AS_IT_IS}",
         found=found,
         expected=expected,
         floor=head.floor,
@@ -229,8 +238,5 @@ def refuse_markers_without_head(newest: int, table: str) -> None:
     """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
     if newest:
         what = f"the ledger has markers up to number {newest}, but the head is gone."
-        remedy = (
-            f"Restore the row of {table} from a backup, compare the rows (`airflow ft verify`), then run"
-            " `airflow ft resume`."
-        )
+        remedy = f"Restore the row of {table} from a backup, then run `airflow ft resume`. {AS_IT_IS}"
         raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, found=newest, table=table)

@@ -27,6 +27,7 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, OvertakenError
+from airflow_ft.sinks.base.memory import AS_IT_IS
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_checks import TableChecks, Version, lacks_table
 from airflow_ft.sinks.refused import Refused
@@ -176,7 +177,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
             ledger = self._ledger(version, fence.pipeline) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
                 what = f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}."
-                remedy = f"Restore the table, with {self.kept}. Compare table and decision log before you resume."
+                remedy = f"Restore the table, with {self.kept}, then run `airflow ft resume`. {AS_IT_IS}"
                 raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, table=str(self.place))
             if ledger.head() is None:
                 self._require_beginning()

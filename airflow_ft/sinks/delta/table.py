@@ -37,6 +37,7 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.memory import AS_IT_IS
 from airflow_ft.sinks.base.table_columns import lacking, new_schema
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, of_table
 from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
@@ -151,7 +152,7 @@ class Snapshot:
             if newest is None or newest.of_app(app) != version:
                 raise OvertakenError from error
             what = f"the sink has lost its head: {error.filename} is gone."
-            remedy = f"Restore {self.place.below(OURS)}. Compare table and decision log before you resume."
+            remedy = f"Restore {self.place.below(OURS)}, then run `airflow ft resume`. {AS_IT_IS}"
             raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, path=str(error.filename)) from error
 
     def unsupported(self) -> Iterator[UnfitTargetError]:

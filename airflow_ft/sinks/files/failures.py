@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
@@ -25,6 +26,12 @@ def translated_errors(root: str, **where: Any) -> Iterator[None]:
         raise _translated(root, error).located(**where) from error
 
 
+def _in_the_way(path: str) -> str:
+    """Return what is no folder of a path on this machine; the path itself if that cannot be seen."""
+    found = [place for place in (Path(path), *Path(path).parents) if place.exists() and not place.is_dir()]
+    return str(found[-1]) if found else path
+
+
 def _translated(root: str, error: OSError) -> AirflowFtError:
     path = str(error.filename or root)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -36,8 +43,9 @@ def _translated(root: str, error: OSError) -> AirflowFtError:
         remedy = f"Let the user who runs tasks own {root}, and mount it writable."
         return SinkAccessError(what, code="folder_unusable", remedy=remedy, path=path)
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        path = _in_the_way(path)
         what = f"{path} is not a folder."
-        remedy = f"Move {path} away, or deliver into another folder."
+        remedy = f"Move {path} away."
         return SinkAccessError(what, code="folder_unusable", remedy=remedy, path=path)
     if error.errno == errno.EXDEV:
         what = f"{root} and the folder where its rows are prepared are now on different file systems."

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.model import Fence, Former, Plan
 from airflow_ft.protocol.votes import SinkHead
 from airflow_ft.sinks.base.memory import (
+    AS_IT_IS,
     Marker,
     check_adopter,
     check_owner,
@@ -164,7 +165,7 @@ class OwnedFolder:
 
     @property
     def _bring_back(self) -> str:
-        return f"Restore {self.ledger.path(self.ledger.uri())}, and compare it before you resume."
+        return f"Restore {self.ledger.path(self.ledger.uri())}, then run `airflow ft resume`. {AS_IT_IS}"
 
     def _translated_errors(self, plan: Plan | None = None) -> Any:
         where: dict[str, Any] = {"participant": self.name}

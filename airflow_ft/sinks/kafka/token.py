@@ -360,8 +360,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     raise StoreBehindSinkError(
         f"the token of group {expected.group!r} is at number {token.number}, but the decision log knows no delivery"
         f" after {expected.predecessor}.",
-        remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Then run"
-        " `airflow ft resume`.",
+        remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Restore the"
+        " newer one, then run `airflow ft resume`. Or run `airflow ft adopt` to accept what the sinks hold.",
         number=token.number,
         predecessor=expected.predecessor,
         **expected.where(),

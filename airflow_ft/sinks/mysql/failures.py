@@ -13,6 +13,8 @@ from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, DeclinedError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of
+from airflow_ft.sinks.base.memory import ledger_lost
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 
 DUPLICATE_KEY = 1062
 DUPLICATE_XID = 1440
@@ -232,6 +234,20 @@ def _is_answer(error: BaseException) -> bool:
     return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(sqlstate) or not 2000 <= code < 3000)
 
 
+_LEDGER = re.compile(rf"\.({HEAD}|{LEDGER})'")
+_LACKING = re.compile(
+    r"Table '.*' doesn't exist|Unknown column '|(FUNCTION|PROCEDURE) \S+ does not exist|The user specified as a definer"
+    r"|[\w, ]+ command denied to user "
+)
+"""Beginnings of messages about what a trigger lacks. It has no dynamic SQL, so no row chooses these names."""
+
+
+def is_lacking(error: BaseException | None) -> bool:
+    """Return whether the server says, in its own words, that a table, column, function or privilege is missing."""
+    args: tuple[object, ...] = getattr(error, "args", ())
+    return len(args) > 1 and _LACKING.match(str(args[1])) is not None
+
+
 def refuses_rows(code: int) -> bool:
     """Return whether this code (of an error or a warning) speaks of the rows."""
     return code in _REFUSED_ROWS
@@ -250,6 +266,8 @@ def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowF
     found = meaning(error)
     if rows and meaning_of_rows(error) is Meaning.ROWS:
         return declined(error, f"{doing} failed")
+    if code_of(error) == NO_SUCH_TABLE and _LEDGER.search(describe(error)):
+        return ledger_lost()
     code = code_for(error)
     remedy = _remedy_of_limit(error) or _REMEDIES.get(code, "") or _remedy_of_damage(error)
     return failure_of(error, doing, found, describe(error), remedy, code, errno=code_of(error))

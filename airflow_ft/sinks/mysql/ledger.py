@@ -157,6 +157,7 @@ class Ledger:
         """The head is this installation's: `number` was delivered last, and nothing up to it can be any more."""
         changes = "`installation` = %s, `epoch` = %s, `attempt` = %s, `session` = '', `last_delivered` = %s"
         values = (fence.installation, fence.epoch, fence.attempt, number, number)
+        self.create_head(session, fence)
         self._change_head(session, f"{changes}, `floor` = GREATEST(`floor`, %s)", values)
 
     def raise_floor(self, session: Session, floor: int) -> None:

@@ -24,6 +24,7 @@ from airflow_ft.sinks.mysql.failures import (
     declined,
     describe,
     is_certain,
+    is_lacking,
     meaning_of_rows,
     refuses_rows,
 )
@@ -32,7 +33,7 @@ from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types,
 from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.vote import Target, unfit_rows
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import OfTarget, Refused
 
 T = TypeVar("T")
 Encoder = Callable[[pa.RecordBatch], Sequence[T]]
@@ -236,7 +237,7 @@ class Loader:
                 send(encoded, target, columns, replace(file, rows=rows.num_rows))
         except DeclinedError as error:
             self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_part")
-            return error.what
+            return OfTarget(error.what) if is_lacking(error.__cause__) else error.what
         self._session.run("RELEASE SAVEPOINT airflow_ft_part")
         return ""
 

@@ -50,7 +50,7 @@ from airflow_ft.sinks.mysql.orphans import (
 from airflow_ft.sinks.mysql.requirements import check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, require_rows_at_fault
 
 log = logging.getLogger(__name__)
 
@@ -225,6 +225,8 @@ class ServerParticipant(JudgingParticipant):
         expected = reader.segment.rows.get(name, 0)
         if refused is not None:
             expected -= refused.rows(name) - before
+            if not affected:
+                require_rows_at_fault(refused.reasons(name)[before:], name, str(target.table.name))
         if affected != expected:
             raise SinkUnavailableError(
                 f"the server counted {count_text(affected, 'row')}, and segment {reader.segment.number} has {expected}."
@@ -284,6 +286,7 @@ class ServerParticipant(JudgingParticipant):
     def _adopt(self, fence: Fence, number: int) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
+            ensure_ledger(session, ledger)
             session.begin()
             head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
             check_adopter(head, fence)

@@ -171,7 +171,7 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
     if not found:
         remedy = (
             "If the table exists, name its schema (`schema.table`), or grant USAGE on it. A name that was created"
-            " without quotes is in lower case."
+            " without quotes is in lower case. Otherwise create it:"
         )
         raise Misfits(str(name), sink).no_table(remedy)
     oid, schema, relation, kind, persistence, guarded, triggers, foreign, unlogged = found[0]

@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of
+from airflow_ft.sinks.refused import OfTarget
 
 FEATURE_NOT_SUPPORTED = "0A000"
 INSUFFICIENT_PRIVILEGE = "42501"
@@ -71,12 +72,6 @@ _NOT_NULL_VIOLATION = "23502"
 _DATABASE_DROPPED = "57P04"
 _DAMAGED = re.compile(r"XX00[12]|58P01|58030")
 """Data, an index or a file is broken or missing: retries alone do not help."""
-
-
-class OfTarget(str):
-    """Why a row is refused, if a GRANT or a missing object of the target may be the cause."""
-
-    __slots__ = ()
 
 
 def meaning(error: BaseException) -> Meaning:

@@ -30,7 +30,6 @@ from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.failures import (
     FEATURE_NOT_SUPPORTED,
     Meaning,
-    OfTarget,
     Unanswered,
     describe,
     failure,
@@ -45,7 +44,7 @@ from airflow_ft.sinks.postgres.orphans import end_of_others, find_orphans, refus
 from airflow_ft.sinks.postgres.requirements import check_server, schema_problems_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, require_rows_at_fault
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +209,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         for name, table in held.tables.items():
             counts[name] = self._send(db, plan, name, table, own[name], dead_letters)
             if dead_letters is not None and not counts[name]:
-                _require_rows_at_fault(dead_letters.reasons(name), name, table)
+                require_rows_at_fault(dead_letters.reasons(name), name, str(table.name))
         with self._declining():
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         held.check_again()
@@ -244,15 +243,3 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             end_of_others(ledger, fence, ending, roll_back_own=not make_way, seconds=self.limits.head_wait)
         if make_way:
             super()._end_orphans(fence, ending, make_way=True)
-
-
-def _require_rows_at_fault(reasons: Sequence[str], sink: str, table: Table) -> None:
-    """SinkAccessError where no row went in, and the target lacks the same for each: then none is set aside."""
-    if reasons and all(isinstance(reason, OfTarget) for reason in reasons):
-        raise SinkAccessError(
-            f"table {table.name} refuses all rows, because a trigger or function of the table fails: {reasons[0]}",
-            code="trigger_failed",
-            remedy="Grant or create what the trigger needs, or disable it. The rows wait, and none was set aside.",
-            sink=sink,
-            table=str(table.name),
-        )

@@ -35,6 +35,7 @@ _LIBPQ = frozenset(
     }
 )  # fmt: skip
 _OLDEST = 120000
+_IDLES = 140000  # knows idle_session_timeout, which would end a session that waits for another one
 _CONTROL = re.compile(r"BEGIN\b|COMMIT\b|ROLLBACK\b|PREPARE TRANSACTION\b")
 
 
@@ -86,6 +87,8 @@ class Session:
             )
         connection.autocommit = True
         connection.set_client_encoding("UTF8")
+        if connection.server_version >= _IDLES:  # it concerns the time between transactions, so none can set it
+            self.run("SET idle_session_timeout TO 0")
         self.begin()
         self.end("ROLLBACK")
 

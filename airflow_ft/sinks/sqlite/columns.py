@@ -35,13 +35,14 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Column(TableColumn):
-    """A column of a table. `strict`: it takes values of its kind alone."""
+    """A column of a table. `strict`: it takes values of its kind alone. `generated`: it takes none."""
 
     declared: str
     not_null: bool
     fills_itself: bool
     is_rowid: bool
     strict: bool
+    generated: bool
 
     @property
     def must(self) -> bool:
@@ -86,21 +87,21 @@ def kind_of(type: pa.DataType) -> str:
 
 
 def read_columns(db: sqlite3.Connection, table: str) -> dict[str, Column]:
-    """The columns that can be written, by their names as `fold` has them; {} where there is no such table."""
+    """The columns, by their names as `fold` has them; {} where there is no such table."""
     table_list = listed(db, table)
     if table_list is None or table_list[0] != "table":
         return {}
     rows = db.execute('SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (table,))
-    found = [row for row in rows.fetchall() if row[5] == 0]  # others are generated
+    found = rows.fetchall()
     keys = [row[0] for row in found if row[4]]
     indexed = "SELECT count(*) FROM pragma_index_list(?) WHERE origin = 'pk'"  # a rowid is its own index
     has_rowid_key = len(keys) == 1 and db.execute(indexed, (table,)).fetchone() == (0,)
     strict = bool(table_list[1])
     columns = {}
-    for name, declared, notnull, default, key, _ in found:
+    for name, declared, notnull, default, key, hidden in found:
         is_rowid = bool(key) and has_rowid_key and fold(declared) == "integer"
-        fills_itself = default is not None or is_rowid
-        columns[fold(name)] = Column(name, declared, bool(notnull), fills_itself, is_rowid, strict)
+        fills_itself = default is not None or is_rowid or bool(hidden)
+        columns[fold(name)] = Column(name, declared, bool(notnull), fills_itself, is_rowid, strict, bool(hidden))
     return columns
 
 
@@ -159,8 +160,11 @@ def schema_problems(
         column = columns.get(fold(field.name))
         if column is None:
             added = f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(field.name)} {kind}"
-            known = (each.name for each in columns.values())
+            known = (each.name for each in columns.values() if not each.generated)
             yield misfits.missing(field.name, field.name, known, f"Run `{added}`, or drop the column in the job.")
+        elif column.generated:
+            remedy = "Drop the column in the job, or create the table with a plain column of this name."
+            yield misfits.generated(field.name, column.name, remedy)
         elif not column.keeps(kind, field.type):
             remedy = f"Declare the column as {kind}, as which SQLite gets the values, or cast in the job."
             yield misfits.unfit(field.name, column.declared, str(field.type), remedy)

@@ -137,7 +137,8 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 raise SinkAccessError(
                     f"the file {self.file.path} is gone.",
                     code="file_missing",
-                    remedy=f"Restore {self.file.path}.",
+                    remedy=f"Restore {self.file.path}. If it is gone for good, create an empty file with this name:"
+                    " the pipeline then halts, and the remedy says how it continues.",
                     path=str(self.file.path),
                 )
             db.execute("BEGIN IMMEDIATE")

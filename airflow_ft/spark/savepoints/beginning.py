@@ -20,6 +20,7 @@ from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.position import Position
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning
@@ -55,6 +56,14 @@ def start_from_scratch(
             pipeline=pipeline,
             argument="later",
             value=later.value,
+        )
+    newest = store.newest_position(pipeline)
+    if newest is not None and Position.stored(newest.positions) is not None:
+        raise ConfigurationError(
+            "the pipeline has no sources: another program gives its rows, each position once.",
+            code="full_refresh_impossible",
+            remedy="Give the pipeline a new name, and its rows from the first position on.",
+            pipeline=pipeline,
         )
     _examine(store, pipeline, later)
     with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:

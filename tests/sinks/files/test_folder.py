@@ -379,7 +379,7 @@ def test_a_disk_that_is_really_full_is_told(world: World) -> None:
 def test_a_folder_that_is_none_is_told(world: World) -> None:
     folder_of(world).path.write_text("a file")
     plan = world.plan()
-    with raises(SinkAccessError, "folder_unusable") as caught:
+    with raises(SinkAccessError, "folder_unusable", path=str(folder_of(world).path)) as caught:
         world.prepare(plan)
     path = str(folder_of(world).path)
     assert caught.error is not None and path in caught.error.headline and path in caught.error.remedy

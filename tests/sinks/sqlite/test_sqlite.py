@@ -218,7 +218,7 @@ def test_a_strict_table_takes_its_own_kinds(world: World, declared: str, type: p
     ("table", "code", "column", "name"),
     [
         ("CREATE TABLE orders (id INTEGER)", "column_missing", "text", "text"),
-        ("CREATE TABLE orders (id INTEGER, text TEXT AS ('a'))", "column_missing", "text", "text"),
+        ("CREATE TABLE orders (id INTEGER, text TEXT AS ('a'))", "column_generated", "text", "text"),
         ("CREATE TABLE orders (id INTEGER, text TEXT, must INT NOT NULL)", "column_required", "must", "must"),
         (
             "CREATE TABLE orders (id INTEGER UNIQUE ON CONFLICT REPLACE, text TEXT)",

@@ -214,6 +214,15 @@ def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path, options:
     assert _rows(_read(spark, tmp_path, "csv", "s string, t string", files, **kept)) == [("\xe9", "x")]
 
 
+def test_lines_whose_ends_are_not_found_in_an_encoding_are_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    read = partial(_read, spark, format="csv", schema="s string")
+    for number, (encoding, options) in enumerate((("UTF-16", {"lineSep": "\n"}), ("Cp037", {}))):
+        text = {"a": "é\nx\n".encode(encoding)}
+        assert "lineSep" in _failure(read(folder=tmp_path / f"{number}", files=text, encoding=encoding, **options))
+    found = read(folder=tmp_path / "le", files={"a": "é\nx\n".encode("UTF-16LE")}, encoding="UTF-16LE", lineSep="\n")
+    assert _rows(found) == [("x",), ("é",)]
+
+
 @pytest.mark.parametrize("more", [{}, {"multiLine": "true"}], ids=["lines", "multiLine"])
 def test_a_line_of_separators_or_spaces_is_a_record(spark: SparkSession, tmp_path: Path, more: dict[str, str]) -> None:
     """Spark passes by each line that has nothing but spaces and tabs."""

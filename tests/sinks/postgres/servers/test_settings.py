@@ -188,3 +188,9 @@ def test_times_are_compared_as_the_server_shows_them(make: Make, milliseconds: i
     database = table_of(make()).database.name
     found = table_of(make()).database.server.sql(settings.begin, database)
     assert settings.refused(found[0]) == "" and shown in found[0]
+
+
+def test_a_session_may_wait_for_others_of_its_kind(make: Make) -> None:
+    connection = replace(table_of(make()).connection, extra={"options": "-c idle_session_timeout=60000"})
+    with closing(Session(connection, QUICK)) as session:
+        assert session.value("SHOW idle_session_timeout") == "0"

@@ -1,0 +1,341 @@
+"""What a person does about a lost or older decision log, an older sink, or rows that wait: the pipeline continues."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import airflow_ft
+from airflow_ft.pipeline import doctor
+from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions.actor import Actor
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.decision_log import participant_factory
+from airflow_ft.pipeline.sink_doctor import examine_sink
+from airflow_ft.protocol.adoption import Adoption, adopt
+from airflow_ft.protocol.doctor import Check
+from airflow_ft.protocol.doubt import doubts
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    ForeignOwnerError,
+    PipelineHaltedError,
+    StageError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+    WalCorruptError,
+)
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
+from airflow_ft.protocol.recovery import recover
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.doctor import examine_wal
+from tests.raising import raises
+
+
+class Shop:
+    """Two SQLite files. Rows of a position go into the table `orders` of each; the first file decides."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "ft.db"
+        self.store = f"sqlite:///{self.log}"
+
+    def deliver(self, position: int, *files: str) -> None:
+        rows = pa.table({"id": pa.array([position], pa.int64())})
+        sinks = {each: airflow_ft.SqliteSink(table="orders", conn_id=each) for each in files or ("first",)}
+        airflow_ft.deliver(
+            dict.fromkeys(sinks, rows),
+            pipeline="orders",
+            position=position,
+            sinks=sinks,
+            store=self.store,
+            wal_root=str(self.folder / "wal"),
+            restart=airflow_ft.NoRestart(),
+        )
+
+    def ids(self, file: str = "first") -> list[int]:
+        with closing(sqlite3.connect(self.folder / f"{file}.db")) as db:
+            return [row[0] for row in db.execute("SELECT id FROM orders ORDER BY id")]
+
+    def copy(self, path: Path, *, back: bool = False) -> None:
+        for end in ("", "-wal", "-shm"):
+            here, there = Path(f"{path}{end}"), Path(f"{path}{end}.backup")
+            source, target = (there, here) if back else (here, there)
+            target.unlink(missing_ok=True)
+            if source.exists():
+                shutil.copy(source, target)
+
+    @contextmanager
+    def after_commit_of_the_first(self, act: Callable[[], object]) -> Iterator[None]:
+        commit = SqliteParticipant.commit
+
+        def then(self: SqliteParticipant, *given: Any, **more: Any) -> Any:
+            proof = commit(self, *given, **more)
+            if self.name == "first":
+                act()
+            return proof
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SqliteParticipant, "commit", then)
+            yield
+
+    def adopt(self) -> Adoption:
+        with closing(open_store(self.store)) as store:
+            return adopt(store, "orders", participant_factory(server_connections), "ada")
+
+    def state(self) -> tuple[PipelineStatus, HaltReason | None, list[CheckpointState]]:
+        with closing(open_store(self.store)) as store:
+            row = store.pipeline("orders")
+            return row.status, row.halt_reason, [each.state for each in reversed(store.checkpoints("orders"))]
+
+    def problems(self, file: str = "first") -> list[str]:
+        """Return the names of the problems that the doctor finds in a sink of the newest plan."""
+        with closing(open_store(self.store)) as store:
+            plan = next(each.plan for each in store.checkpoints("orders") if each.plan)
+            opener = participant_factory(server_connections)
+            checks = examine_sink("orders", plan.participant(file), server_connections, (), opener, store)
+        return [check.name for check in checks if check.verdict == "problem"]
+
+    def check_log(self) -> list[Check]:
+        """Let the doctor look at the write-ahead log."""
+        with closing(open_store(self.store)) as store:
+            needed, _ = doctor._rows(store, "orders", open_wal())
+            return examine_wal(str(self.folder / "wal"), open_wal(), needed, store)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    for file in ("first", "second"):
+        connection = {"conn_type": "sqlite", "host": str(tmp_path / f"{file}.db")}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{file.upper()}", json.dumps(connection))
+    return Shop(tmp_path)
+
+
+def test_a_new_log_is_halted_by_its_first_run_and_adopts(shop: Shop) -> None:
+    shop.deliver(1)
+    shop.deliver(2)
+    for path in shop.folder.glob("ft.db*"):
+        path.unlink()
+    with raises(ForeignOwnerError, "foreign_owner"):
+        shop.deliver(3)
+    assert shop.state() == (PipelineStatus.HALTED, HaltReason.FOREIGN_OWNER, []), "nothing was published"
+    assert [head.number for head in shop.adopt().heads.values() if head] == [2]
+    shop.deliver(3)
+    assert shop.ids() == [1, 2, 3]
+
+
+def test_the_first_checkpoint_reaches_a_sink_that_was_emptied(shop: Shop) -> None:
+    def empty() -> None:
+        with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+            db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+
+    with shop.after_commit_of_the_first(empty), raises(StoreBehindSinkError, "ledger_lost"):
+        shop.deliver(1, "first", "second")
+    assert shop.adopt().forgetful == ("second",)
+    shop.deliver(2, "first", "second")
+    assert shop.ids() == shop.ids("second") == [1, 2]
+
+
+def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
+    shop.deliver(1)
+    shop.copy(shop.log)
+    for position in (2, 3, 4):
+        shop.deliver(position)
+    shop.copy(shop.log, back=True)
+    with pytest.raises(StageError):  # a folder of the lost history is in its place
+        shop.deliver(5)
+    with pytest.raises(StoreBehindSinkError):
+        shop.deliver(5)
+    with pytest.raises(PipelineHaltedError):
+        shop.deliver(5)
+    shop.adopt()
+    shop.deliver(5)
+    assert shop.ids() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_sink_that_lost_deliveries_gets_the_next_ones(shop: Shop, gone: bool) -> None:
+    shop.deliver(1)
+    shop.copy(file := shop.folder / "first.db")
+    shop.deliver(2)
+    shop.copy(file, back=True)
+    if gone:
+        with closing(sqlite3.connect(file)) as db:
+            db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+    assert shop.problems() == ["memory"]
+    with pytest.raises(StoreBehindSinkError):
+        shop.deliver(3)
+    kept = CheckpointState.STAGED if gone else CheckpointState.PREPARED
+    assert shop.state()[1:] == (
+        HaltReason.STORE_BEHIND_SINK,
+        [CheckpointState.COMPLETED, CheckpointState.COMPLETED, kept],
+    )
+    assert shop.adopt().forgetful == (() if gone else ("first",))
+    shop.deliver(4)
+    assert shop.ids() == [1, 3, 4] and shop.problems() == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_decided_checkpoint_reaches_a_sink_that_lost_deliveries(shop: Shop, gone: bool) -> None:
+    shop.deliver(1, "first", "second")
+    shop.copy(file := shop.folder / "second.db")
+    shop.deliver(2, "first", "second")
+
+    def lose() -> None:
+        shop.copy(file, back=True)
+        if gone:
+            with closing(sqlite3.connect(file)) as db:
+                db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+
+    with shop.after_commit_of_the_first(lose), pytest.raises(StoreBehindSinkError):
+        shop.deliver(3, "first", "second")
+    assert shop.state()[2][-1] is CheckpointState.COMMITTING
+    assert shop.adopt().forgetful == ("second",)
+    shop.deliver(4, "first", "second")
+    assert (shop.ids(), shop.ids("second")) == ([1, 2, 3, 4], [1, 3, 4])
+    assert set(shop.state()[2]) == {CheckpointState.COMPLETED}
+
+
+@pytest.mark.parametrize("files", [("first",), ("first", "second")])
+def test_aborted_rows_come_with_those_of_the_next_run(shop: Shop, files: tuple[str, ...]) -> None:
+    shop.deliver(1, *files)
+
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(shop.folder / "first.db")) as db:
+            db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    rename("orders", "others")
+    with pytest.raises(UnfitTargetError):
+        shop.deliver(2, *files)
+    with closing(open_store(shop.store)) as store:
+        opener = participant_factory(server_connections)
+        Resolver(store, "orders", opener, "ada", Worker("", 1)).abort(2, AfterAbort.CARRIED)
+    rename("others", "orders")
+    shop.deliver(3, *files)
+    assert all(shop.ids(file) == [1, 2, 3] for file in files)
+
+
+@pytest.mark.parametrize("change", ["lost", "shorter"])
+def test_decided_rows_whose_file_is_gone_are_restored_and_not_rewound(shop: Shop, change: str) -> None:
+    shop.deliver(1, "first", "second")
+    kept: dict[Path, bytes] = {}
+
+    def lose() -> None:
+        for file in shop.folder.rglob("wal/**/second/*.parquet"):
+            kept[file] = file.read_bytes()
+            file.unlink() if change == "lost" else file.write_bytes(kept[file][:-1])
+
+    with shop.after_commit_of_the_first(lose), pytest.raises(WalCorruptError) as caught:
+        shop.deliver(2, "first", "second")
+    assert caught.value.code == ("file_missing" if change == "lost" else "checksum_mismatch")
+    assert "rewind" not in caught.value.remedy and caught.value.fields["path"] in caught.value.remedy
+    assert [check.code for check in shop.check_log() if check.name == "rows"] == [
+        "file_missing" if change == "lost" else "file_damaged"
+    ]
+    for file, content in kept.items():
+        file.write_bytes(content)
+    shop.deliver(3, "first", "second")
+    assert shop.ids("second") == [1, 2, 3]
+
+
+def test_a_decided_checkpoint_is_helped_by_its_target_alone(shop: Shop) -> None:
+    shop.deliver(1, "first", "second")
+
+    def alter(statement: str) -> None:
+        with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+            db.execute(statement)
+
+    rename = "ALTER TABLE orders RENAME COLUMN id TO {}"
+    with (
+        shop.after_commit_of_the_first(lambda: alter(rename.format("number"))),
+        raises(UnfitTargetError, "column_missing", column="id", decided=True),
+    ):
+        shop.deliver(2, "first", "second")
+    alter("ALTER TABLE orders RENAME COLUMN number TO id")
+    shop.deliver(3, "first", "second")
+    assert shop.ids("second") == [1, 2, 3]
+
+
+def test_prepared_rows_of_a_staged_checkpoint_are_in_doubt(shop: Shop) -> None:
+    def deliver(position: int) -> None:
+        airflow_ft.deliver(
+            dict.fromkeys(("first", "files"), pa.table({"id": pa.array([position], pa.int64())})),
+            pipeline="orders",
+            position=position,
+            sinks={
+                "first": airflow_ft.SqliteSink(table="orders", conn_id="first"),
+                "files": airflow_ft.FilesSink(folder=str(shop.folder / "files"), name="files"),
+            },
+            store=shop.store,
+            wal_root=str(shop.folder / "wal"),
+            restart=airflow_ft.NoRestart(),
+        )
+
+    deliver(1)
+    rename = "ALTER TABLE {} RENAME TO {}"
+    with closing(sqlite3.connect(shop.folder / "first.db")) as db:
+        db.execute(rename.format("orders", "others"))
+        with pytest.raises(UnfitTargetError):
+            deliver(2)
+        opener = participant_factory(server_connections)
+        with closing(open_store(shop.store)) as store:
+            found = doubts(store, ["orders"], opener)
+            assert {(each.number, each.participant, each.state) for each in found} == {
+                (2, "first", "STAGED"),
+                (2, "files", "STAGED"),
+            }
+            db.execute(rename.format("others", "orders"))
+            recover(store, "orders", opener, Worker("", 1))
+            assert doubts(store, ["orders"], opener) == []
+
+
+def test_positions_are_not_read_from_the_beginning(shop: Shop) -> None:
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        opener = participant_factory(server_connections)
+        with raises(ConfigurationError, "full_refresh_impossible", pipeline="orders"):
+            restore(store, "beginning", opener, Worker("", 1), "a test", pipeline="orders", later=Later.WRITE_AGAIN)
+
+
+def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
+    said: list[str] = []
+    by = Actor(
+        signature="ada",
+        person="ada",
+        say=said.append,
+        sure=lambda _: None,
+        connections=server_connections,
+        participants=participant_factory(server_connections),
+        is_over=lambda _: True,
+        worker=Worker("", 1),
+        lease_seconds=5,
+    )
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    with closing(sqlite3.connect(shop.folder / "first.db")) as db:
+        db.execute("ALTER TABLE orders RENAME TO others")
+    with pytest.raises(UnfitTargetError):
+        shop.deliver(777)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    assert ["777" in text for text in said] == [False, True] and "beginning" not in "".join(said)
+
+
+def test_the_doctor_leaves_spark_out_where_another_program_computes(shop: Shop) -> None:
+    shop.deliver(1)
+    with closing(open_store(shop.store)) as store:
+        assert not doctor._computes(store, "orders")
