@@ -41,7 +41,7 @@ def table(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-ABORTS, WAITS = table("Why a checkpoint failed"), table("Why none is triggered")
+ABORTS, WAITS = table("Why a checkpoint failed"), table("Why no checkpoint is triggered")
 PROVOKED_BY: dict[AbortReason | WaitReason, tuple[str, ...]] = {
     AbortReason.JOB_FAILED: ("tests/spark/test_publisher.py::test_a_batch_whose_job_raised_is_aborted_at_once",),
     AbortReason.TOO_MANY_DEAD_LETTERS: (

@@ -1130,6 +1130,7 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
     with saved_scene(tmp_path) as scene:
         there = ["--dir", str(tmp_path / "savepoints")]
         log = ["--store", f"sqlite:///{tmp_path}/ft.db"]
+        (tmp_path / "savepoints").mkdir()
         assert "No data found" in ft("list", *there)
         [taken] = json.loads(ft("trigger", PIPELINE, *there, *log, "-o", "json"))
         assert taken["checkpoint"] == 1 and taken["size"] > 0
