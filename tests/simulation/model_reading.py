@@ -49,6 +49,11 @@ class ModelReading:
         self._known(pipeline)
         return [row for row in reversed(self._rows.values()) if before is None or row.number < before][:limit]
 
+    def newest_position(self, pipeline: str) -> Checkpoint | None:
+        self._known(pipeline)
+        live = (row for row in reversed(self._rows.values()) if row.after_abort is not AfterAbort.REWOUND)
+        return next((row for row in live if row.positions and row.segment is not None), None)
+
     def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
         self._known(pipeline)
         return [row for row in self._rows.values() if _is_open(row) and (before is None or row.number < before)]
