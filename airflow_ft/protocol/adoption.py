@@ -261,7 +261,9 @@ def _forgotten(
         return {}
     found = {}
     for participant in plan.participants:
-        head, vote = heads.get(participant.name), kept[0].votes.get(participant.name)
+        if participant.name not in heads:  # the newest plan has other sinks, and this one was not asked
+            continue
+        head, vote = heads[participant.name], kept[0].votes.get(participant.name)
         if head is not None and head.installation != installation:
             return {}
         if not participant.keeps_markers or (vote is not None and vote.proof is not None):

@@ -85,7 +85,8 @@ class Resolver:
             raise self._refusal(
                 found,
                 f"it is {found.state} and was decided. A sink may already show its rows, so it can only be delivered.",
-                "Remove what it waits for, then use --commit. Or use --quarantine meanwhile.",
+                "Remove what it waits for, then use --commit."
+                + ("" if found.state is S.QUARANTINED else " Or use --quarantine meanwhile."),
                 "already_decided",
             )
         with self._coordinating() as coordinator, self._taken_back(coordinator.epoch, number):

@@ -28,6 +28,7 @@ from airflow_ft.protocol.errors import (
     ForeignOwnerError,
     PipelineHaltedError,
     StageError,
+    StateConflictError,
     StoreBehindSinkError,
     UnfitTargetError,
     WalCorruptError,
@@ -40,6 +41,7 @@ from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.doctor import examine_wal
@@ -339,3 +341,26 @@ def test_the_doctor_leaves_spark_out_where_another_program_computes(shop: Shop) 
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
         assert not doctor._computes(store, "orders")
+
+
+def test_no_remedy_of_a_quarantined_checkpoint_names_what_is_refused(shop: Shop) -> None:
+    shop.deliver(1, "first", "second")
+
+    def alter(old: str, new: str) -> None:
+        with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+            db.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    with shop.after_commit_of_the_first(lambda: alter("orders", "others")), pytest.raises(UnfitTargetError):
+        shop.deliver(2, "first", "second")
+    with closing(open_store(shop.store)) as store:
+        resolver = Resolver(store, "orders", participant_factory(server_connections), "ada", Worker("", 1))
+        resolver.quarantine(2)
+        with raises(StateConflictError, "action_refused", state=CheckpointState.QUARANTINED) as caught:
+            reset_state(store, "orders", store.pipeline("orders").epoch, "a test")
+        assert caught.error is not None and "airflow ft in-doubt" in caught.error.remedy
+        assert "rewind" not in caught.error.remedy and "recover" not in caught.error.remedy
+        with raises(StateConflictError, "already_decided") as refused:
+            resolver.abort(2, AfterAbort.CARRIED)
+        assert refused.error is not None and "--quarantine" not in refused.error.remedy
+        alter("others", "orders")
+        assert resolver.commit(2).state is CheckpointState.COMPLETED

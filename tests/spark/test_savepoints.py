@@ -27,7 +27,8 @@ from airflow_ft.spark.savepoints import restoring
 from airflow_ft.spark.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
 from airflow_ft.spark.savepoints.restoring import Restored, restore
 from airflow_ft.spark.savepoints.taking import take
-from airflow_ft.spark.state.locations import open_location
+from airflow_ft.spark.state.locations import SparkLocation, open_location
+from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.store import open_store
 from airflow_ft.wal import local
 from airflow_ft.wal.local import LocalFileSystem, local_path
@@ -137,6 +138,14 @@ def test_it_holds_one_batch_and_tells_what_is_in_it(scene: Scene, tmp_path: Path
     assert event.kind == "SAVEPOINT" and uri in event.message
     again = _taken(scene, tmp_path)
     assert [each for each, _ in listing(str(tmp_path / "savepoints"))] == [again, uri]
+
+
+def test_no_savepoint_without_the_state_of_its_operators_is_taken(scene: Scene, tmp_path: Path) -> None:
+    location = tmp_path / "wal" / PIPELINE / "spark" / "1-1"
+    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1, ""), Memory("4.2.0", ({"keys": [["id"]]},)))
+    shutil.rmtree(location / "state")
+    with raises(WalCorruptError, "state_files_missing", batch=1):
+        _taken(scene, tmp_path)
 
 
 def test_nothing_is_taken_of_what_is_not_confirmed(tmp_path: Path) -> None:

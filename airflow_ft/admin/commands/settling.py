@@ -15,6 +15,7 @@ from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.orphans import PreparedEnding
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 
 @command
@@ -31,11 +32,13 @@ def abort(args: Namespace) -> None:
     with open_store(args) as store:
         found = checkpoint_of(store, args.pipeline, args.number)
         if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
+            remedy = f"`airflow ft show {args.pipeline} {args.number}` shows its history."
+            if found.state in MAY_BE_VISIBLE:
+                remedy = f"Run `airflow ft in-doubt --pipeline {args.pipeline}`: it shows how to settle the checkpoint."
             raise StateConflictError(
                 f"it is {found.state}: only a STAGED or PREPARED checkpoint can be aborted.",
                 code="checkpoint_state",
-                remedy=f"`airflow ft show {args.pipeline} {args.number}` shows its history. If it is QUARANTINED, run"
-                f" `airflow ft in-doubt --pipeline {args.pipeline} --abort {args.number}`.",
+                remedy=remedy,
                 pipeline=args.pipeline,
                 checkpoint=args.number,
                 state=found.state.value,

@@ -93,8 +93,8 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
         )
     if waiting := store.undelivered(pipeline):
         by.say(
-            f"{count_text(waiting, 'checkpoint is', 'checkpoints are')} not delivered. A run would deliver them, or"
-            f" `airflow ft recover {pipeline}` those in doubt"
+            f"{count_text(waiting, 'checkpoint is', 'checkpoints are')} not delivered."
+            f" `airflow ft in-doubt --pipeline {pipeline}` shows those in doubt; only a run delivers others"
         )
     by.sure(f"Retire {pipeline}? Its alerts stay silent until its next run.")
     store.retire(pipeline, by.person, row.turn)

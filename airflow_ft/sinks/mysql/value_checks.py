@@ -19,6 +19,7 @@ from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.base.columns import Check, Objection, Rows
+from airflow_ft.sinks.base.json_texts import with_repeated_keys
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.server_texts import Repertoire
 
@@ -199,7 +200,15 @@ def into_text(column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
                 lambda a: pc.ends_with(a, " "), None, problem="blanks",
             )
         )  # fmt: skip
+    if column.type == "json":
+        checks.append(_REPEATED)
     return checks
+
+
+_REPEATED = Check(
+    "a key twice in an object", "each key once, because JSON keeps the last one",
+    "Correct the values in the job, or use LONGTEXT for the column.", with_repeated_keys, None, problem="repeated",
+)  # fmt: skip
 
 
 def into_labels(column: Column) -> Sequence[Check]:

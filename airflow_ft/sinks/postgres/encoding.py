@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from airflow_ft.sinks.arrow import flags, hexadecimal, is_text, numbers, replaced, scalar
+from airflow_ft.sinks.base.json_texts import with_repeated_keys
 from airflow_ft.sinks.postgres.catalog import Column
 
 INTEGERS = {"int2", "int4", "int8"}
@@ -144,6 +145,10 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
                 f"more digits after the point than the {scale} of {column.declared}",
             )
         ]
+    if is_text(type) and column.kind == "jsonb":
+        return [(with_repeated_keys, "a key twice in an object, of which jsonb keeps the last one")]
+    if is_text(type) and column.kind == "interval":
+        return [(_is_finer, "more than six digits behind a point, which interval rounds")]
     if is_text(type) and column.kind == "bpchar":
         return [(lambda values: pc.ends_with(values, " "), "blanks at the end, which char drops")]
     if is_text(type) and length is not None:
@@ -166,6 +171,10 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
             checks.append((lambda values: _below(_whole(values), first), "before the year 1"))
         return checks
     return []
+
+
+def _is_finer(values: pa.Array) -> pa.Array:
+    return pc.match_substring_regex(values, r"\.\d{6}\d*[1-9]")
 
 
 def _whole(values: pa.Array) -> pa.Array:

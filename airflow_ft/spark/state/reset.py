@@ -21,7 +21,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import CheckpointState, SparkPosition
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.location_files import keep
@@ -48,6 +48,16 @@ if TYPE_CHECKING:
 _BEFORE_THE_FIRST = -1
 
 
+def _way_out(checkpoint: Checkpoint) -> str:
+    """Return what ends the state of an undelivered checkpoint."""
+    pipeline = checkpoint.pipeline
+    if checkpoint.state is CheckpointState.QUARANTINED:
+        return f"Settle it: `airflow ft in-doubt --pipeline {pipeline}` shows how."
+    if checkpoint.state is CheckpointState.COMMITTING:
+        return f"Deliver it: `airflow ft recover {pipeline}`, or trigger a run."
+    return f"Trigger a run, which delivers it. Or drop undelivered checkpoints: `airflow ft rewind {pipeline}`."
+
+
 def reset_state(
     store: DecisionLog, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
 ) -> SparkPosition | None:
@@ -66,8 +76,7 @@ def reset_state(
                 f"the checkpoint is {checkpoint.state} and not delivered. A rewind would bring back the state that it"
                 " was computed from.",
                 code="action_refused",
-                remedy=f"Deliver it (`airflow ft recover {pipeline}`, or trigger a run), or drop undelivered"
-                f" checkpoints (`airflow ft rewind {pipeline}`). Then run `airflow ft reset-state {pipeline}` again.",
+                remedy=f"{_way_out(checkpoint)} Then run `airflow ft reset-state {pipeline}` again.",
                 pipeline=pipeline,
                 checkpoint=checkpoint.number,
                 state=checkpoint.state,

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_ft.sinks.postgres.catalog import Column
 from airflow_ft.sinks.postgres.certain import fills, takes
+from airflow_ft.sinks.postgres.encoding import changed
 
 
 def column(type: str, modifier: int = -1, *, must: bool = False, sort: str = "b") -> Column:
@@ -44,6 +45,18 @@ VALUES: list[tuple[pa.Array, Column, bool]] = [
     (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), column("date"), False),
     (pa.array([None], pa.string()), column("text"), True),
 ]
+
+
+def test_what_the_server_would_change_in_a_text_is_found() -> None:
+    texts = ['{"a": 1, "b": 2}', '{"a": [{"b": 1, "\\u0062": 2}]}', "{", '{"a":1,"a"\t:1}', None]
+    unfit = [b'{"a":1,"a":"\xff"}']  # which the server refuses
+    rows = pa.RecordBatch.from_arrays([pa.array(texts)], ["v"])
+    assert sorted(changed(rows, [column("jsonb")])) == [1, 3] and changed(rows, [column("json")]) == {}
+    rows = pa.RecordBatch.from_arrays([pa.array(unfit).view(pa.string())], ["v"])
+    assert changed(rows, [column("jsonb")]) == {}
+    spans = ["1.1234567 seconds", "1.1234560 seconds", "PT0.0000001S", "1 day"]
+    rows = pa.RecordBatch.from_arrays([pa.array(spans)], ["v"])
+    assert sorted(changed(rows, [column("interval")])) == [0, 2]
 
 
 @pytest.mark.parametrize("case", range(len(VALUES)))
