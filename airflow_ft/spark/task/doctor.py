@@ -87,7 +87,7 @@ def _examine_python(exam: Examination, home: Path) -> None:
     for library, (file, pattern) in _MINIMUM.items():
         places = (home / file, home / "python" / "pyspark" / file)
         where = next((each for each in places if each.is_file()), None)
-        match = None if where is None else re.search(pattern, where.read_text())
+        match = None if where is None else re.search(pattern, where.read_text(encoding="utf-8"))
         installed = next((each.version for each in distributions(name=library)), None)
         if match is None or installed is None:
             continue
@@ -204,7 +204,9 @@ def _examine_java(exam: Examination) -> None:
         exam.problem("java", "no java on the PATH, and JAVA_HOME is not set", remedy)
         return
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         exam.problem("java", f"{java} cannot be run: {type(error).__name__}", remedy)
         return
