@@ -179,7 +179,9 @@ class SqliteDatabase:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mounts = Path("/proc/mounts")
             kind = (
-                network_file_system(folder.resolve(), mounts.read_text(encoding="utf-8", errors="replace")) if mounts.exists() else None
+                network_file_system(folder.resolve(), mounts.read_text(encoding="utf-8", errors="replace"))
+                if mounts.exists()
+                else None
             )
             if kind is not None:
                 raise ConfigurationError(

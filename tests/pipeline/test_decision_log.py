@@ -23,9 +23,7 @@ def connections(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["a%41", "what? #1 ö", "100%25"])
-def test_any_home_holds_the_default_decision_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_any_home_holds_the_default_decision_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     store_url()  # Airflow itself refuses such a home when it is imported, unless its own settings name other paths
     home = tmp_path / name
     home.mkdir()

@@ -17,7 +17,7 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
-from airflow_ft.spark.session.submit import jar_files, spark_home
+from airflow_ft.spark.session.submit import jar_files, require_user, spark_home
 from airflow_ft.spark.session.yarn_archive import ARCHIVE
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
@@ -56,6 +56,7 @@ def examine_spark(
         else:
             remedy = "Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME."
             exam.problem("spark-submit", f"{submit} cannot be run", remedy)
+    exam.attempt("user", require_user)
     _examine_java(exam)
     files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
