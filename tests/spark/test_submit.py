@@ -215,6 +215,14 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
 
 
+@pytest.mark.parametrize(
+    ("given", "handed_on"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("de_DE.UTF-8", "de_DE.UTF-8")]
+)
+def test_the_jvm_can_name_every_file(monkeypatch: pytest.MonkeyPatch, given: str, handed_on: str) -> None:
+    monkeypatch.setenv("LC_ALL", given)
+    assert environment(_request())["LC_ALL"] == handed_on
+
+
 def test_what_the_user_says_to_the_jvm_overrides_our_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
         monkeypatch.delenv(name, raising=False)

@@ -12,7 +12,7 @@ from pathlib import PurePath
 def added_folders(path: Sequence[str]) -> list[str]:
     """Return the entries of `path` outside the folders of the interpreter.
 
-    A prefix does not tell: with Python in /usr/local, DAGs may be in /usr/local/airflow, and a virtual environment may
+    Prefixes say too little: with Python in /usr/local, DAGs may be in /usr/local/airflow, and a virtual environment may
     be Airflow's home.
     """
     standard = sysconfig.get_path("stdlib")
