@@ -98,7 +98,7 @@ def create_app() -> FastAPI:
         file = next((file for file in FOLDER.glob("*.md") if file.name == page), None)
         if file is None:
             raise RefusedError(404, f"there is no page {page!r}.", code="path_invalid")
-        return HTMLResponse(_rendered(file.read_text()))
+        return HTMLResponse(_rendered(file.read_text(encoding="utf-8")))
 
     return app
 

@@ -131,3 +131,22 @@ for system in own_systems():
     refused = {kind: found for line in done.stdout.splitlines()[1:] for kind, found in json.loads(line).items()}
     extra = {"cassandra", "delta", "hbase", "hive", "iceberg", "paimon", "redis"}
     assert refused == {kind: ["package_missing", kind] for kind in extra}
+
+
+@pytest.mark.parametrize("offer", ["nowhere:SYSTEM", "os:environ", "unfit:SYSTEM"])
+def test_a_broken_sink_of_others_does_not_end_the_worker_that_preloads(tmp_path: Path, offer: str) -> None:
+    """A missing module, another object than a system, and a module that raises when it is preloaded."""
+    folder = tmp_path / "unfit_sink-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: unfit-sink\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(f"[airflow_ft.sinks]\nunfit = {offer}\n")
+    system = "from airflow_ft.sinks.registry import System\n"
+    (tmp_path / "unfit.py").write_text(
+        f"{system}SYSTEM = System('unfit', 'Unfit', 'unfit', preload=['unfit_client'])\n"
+    )
+    (tmp_path / "unfit_client.py").write_text("1 / 0\n")
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    program = "import sys, airflow_ft.operators.preload; print('airflow_ft.sinks.sqlite.participant' in sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["True"]), done.stderr

@@ -65,7 +65,7 @@ def page(name: str) -> str:
             remedy=f"{guess}Run `airflow ft docs` to list all pages, or `airflow ft docs --search WORD`.",
             name=name,
         )
-    return _REFERENCE.sub(lambda found: "".join(_described(found[1])), known[wanted].read_text())
+    return _REFERENCE.sub(lambda found: "".join(_described(found[1])), known[wanted].read_text(encoding="utf-8"))
 
 
 def title(text: str) -> str:

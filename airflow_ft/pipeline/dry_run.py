@@ -31,6 +31,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobEr
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey
 from airflow_ft.protocol.planning import quarantined
+from airflow_ft.store.url import sqlite_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -318,7 +319,7 @@ def _scratch(pipeline: str, wal_root: str) -> Iterator[tuple[str, str]]:
     with TemporaryDirectory(prefix="airflow-ft-dry-run-") as folder:
         try:
             copy_frozen(wal_root, pipeline, root, pipeline)
-            yield root, f"sqlite:///{Path(folder) / 'ft.db'}"
+            yield root, sqlite_url(Path(folder) / "ft.db")
         finally:
             if files.exists(root):
                 files.remove_tree(root)

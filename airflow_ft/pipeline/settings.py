@@ -13,6 +13,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.lease import LEASE_SECONDS
 from airflow_ft.spark import private
+from airflow_ft.store.url import sqlite_url
 
 SECTION = "airflow_ft"
 
@@ -26,7 +27,7 @@ def _read(option: str) -> str:
 
 def store() -> str:
     """`[airflow_ft] store`: a SQLite URL, "conn:<connection id>" or a connection id."""
-    return _read("store") or f"sqlite:///{private.own_folder() / 'ft.db'}"
+    return _read("store") or sqlite_url(private.own_folder() / "ft.db")
 
 
 def wal_root() -> str:

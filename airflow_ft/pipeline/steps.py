@@ -312,5 +312,6 @@ def _python_path() -> tuple[str, ...]:
 
     The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
     """
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    return tuple(path or str(Path.cwd()) for path in sys.path if not path or not path.startswith(own))
+    from airflow_ft.spark.session.python_path import added_folders
+
+    return tuple(added_folders([path or str(Path.cwd()) for path in sys.path]))

@@ -95,7 +95,7 @@ def _tls(options: dict[str, str], connection: ConnectionInfo) -> None:
 
 def _file(path: str, connection: ConnectionInfo) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"{path!r} cannot be read: {error.strerror}.",

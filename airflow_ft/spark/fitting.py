@@ -108,7 +108,7 @@ def _await_answer(path: Path, pipeline: str, warn: Callable[[PipelineWarning], N
             warn(not_judged("", f"no answer from the sinks within {ANSWER_SECONDS:.0f} s."))
             return
         time.sleep(_LOOK_SECONDS)
-    problems = [rebuild_error(each) for each in json.loads(path.read_text())]
+    problems = [rebuild_error(each) for each in json.loads(path.read_text(encoding="utf-8"))]
     if not problems:
         return
     error = together(problems)
@@ -157,6 +157,6 @@ class Answers:
             write(self._folder / ANSWER, json.dumps([describe_error(problem) for problem in problems]))
 
     def _schemas(self) -> Mapping[str, pa.Schema]:
-        columns = json.loads((self._folder / QUESTION).read_text())
+        columns = json.loads((self._folder / QUESTION).read_text(encoding="utf-8"))
         found = {name: arrow_schema(schema) for name, schema in columns.items()}
         return {name: schema for name, schema in found.items() if schema is not None}

@@ -17,7 +17,7 @@ _LOCK = "lock"
 
 def airflow_home() -> Path:
     """$AIRFLOW_HOME, or Airflow's own default."""
-    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
+    return Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")).expanduser().absolute()
 
 
 def own_folder() -> Path:
@@ -76,6 +76,6 @@ def sweep(folder: Path) -> bool:
 def write(path: Path, text: str) -> None:
     """Write a file for this user alone, atomically: readers find all of it or nothing."""
     temporary = path.with_suffix(".new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
     temporary.replace(path)

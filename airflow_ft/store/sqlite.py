@@ -14,6 +14,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StoreCorruptError, St
 from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.url import sqlite_url
 
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another writer."""
@@ -114,7 +115,7 @@ class SqliteDatabase:
             )
         self.meter = Meter()
         self._path = path
-        self.url = f"sqlite:///{path}"
+        self.url = sqlite_url(path)
         self._pool: Pool[_Connection] = Pool(self._connect, sqlite3.Connection.close)
         self._create()
 
@@ -178,7 +179,9 @@ class SqliteDatabase:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mounts = Path("/proc/mounts")
             kind = (
-                network_file_system(folder.resolve(), mounts.read_text(errors="replace")) if mounts.exists() else None
+                network_file_system(folder.resolve(), mounts.read_text(encoding="utf-8", errors="replace"))
+                if mounts.exists()
+                else None
             )
             if kind is not None:
                 raise ConfigurationError(

@@ -31,6 +31,11 @@ class StoreUrl:
         return False
 
 
+def sqlite_url(path: Path) -> str:
+    """Return the URL of a SQLite file, from which `parse_url` reads this path."""
+    return f"sqlite:///{str(path).replace('%', '%25').replace('?', '%3F')}"
+
+
 def parse_url(url: str) -> StoreUrl:
     """Takes the URL apart; ConfigurationError, which quotes nothing of it, when that cannot be done for certain."""
     scheme, separator, rest = url.partition("://")

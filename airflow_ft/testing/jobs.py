@@ -75,7 +75,7 @@ class JobTrial:
         """One more file of a source, which holds these rows; files are read in the order in which they were added."""
         self._added += 1
         hidden = self._folder / f"{self._added}.json"
-        hidden.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+        hidden.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
         # Spark goes by the times of files, of which several may be made within a tick of the clock.
         os.utime(hidden, (self._began + self._added,) * 2)
         hidden.rename(self._input[source] / hidden.name)

@@ -40,24 +40,24 @@ class Acting:
 
     def __init__(self, given: Mapping[str, Any], kind: str, log: Path) -> None:
         self.log = log
-        with log.open("w") as out:
+        with log.open("w", encoding="utf-8") as out:
             self.process = nursery.fork(__name__, given, kind, out.fileno())
 
     def wait(self, seconds: float = 60.0) -> str:
         """Returns its last line when it has ended: "done: ...", or an error's name; "" when it was killed."""
         if self.process.wait(seconds) < 0:
             return ""
-        return self.log.read_text().splitlines()[-1]
+        return self.log.read_text(encoding="utf-8").splitlines()[-1]
 
     def megabytes(self) -> float:
         """Its memory at most; when it has ended."""
-        return int(self.log.read_text().splitlines()[-2]) / 1024
+        return int(self.log.read_text(encoding="utf-8").splitlines()[-2]) / 1024
 
     def wait_until_frozen(self, seconds: float = 60.0) -> None:
         """Return when it is suspended, or has ended; TimeoutError."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
-            if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            if Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T":
                 return
             time.sleep(0.01)
         if self.process.poll() is None:

@@ -144,7 +144,7 @@ def _file_system(folder: Path) -> str:
     """The type of the mount that holds the folder; "" when the system does not say."""
     mounts = Path("/proc/self/mounts")
     best, kind = -1, ""
-    for line in mounts.read_text(errors="replace").splitlines() if mounts.exists() else ():
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines() if mounts.exists() else ():
         fields = line.split()
         point = Path(fields[1].replace("\\040", " "))
         if (folder.resolve().is_relative_to(point)) and len(point.parts) >= best:

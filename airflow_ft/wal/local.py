@@ -248,7 +248,11 @@ def _refuse_mounts(folder: Path) -> None:
     """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
     mounts = Path("/proc/self/mounts")
     real = folder.resolve()
-    points = [line.split()[1] for line in mounts.read_text(errors="replace").splitlines()] if mounts.exists() else []
+    points = (
+        [line.split()[1] for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+        if mounts.exists()
+        else []
+    )
     for point in map(_unescaped, points):
         if Path(point).is_relative_to(real):
             raise StorageUnavailableError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +12,32 @@ from airflow_ft.pipeline.connections import connection_info
 from airflow_ft.pipeline.decision_log import check_store, store_url
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.spark import private
+from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 from tests.raising import raises
 
 
 def connections(**fields: Any) -> Any:
     return lambda conn_id: ConnectionInfo(**{"conn_id": conn_id, "conn_type": "postgres", **fields})
+
+
+@pytest.mark.parametrize("name", ["a%41", "what? #1 ö", "100%25"])
+def test_any_home_holds_the_default_decision_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    store_url()  # Airflow itself refuses such a home when it is imported, unless its own settings name other paths
+    home = tmp_path / name
+    home.mkdir()
+    monkeypatch.setenv("AIRFLOW_HOME", str(home))
+    monkeypatch.delenv("AIRFLOW__AIRFLOW_FT__STORE", raising=False)
+    with closing(open_store(store_url())) as store, closing(open_store(store.url)) as again:
+        assert again.installation == store.installation
+    assert (home / "airflow_ft" / "ft.db").exists()
+
+
+def test_the_home_may_name_variables_as_airflows_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOM", "/srv/room")
+    monkeypatch.setenv("AIRFLOW_HOME", "$ROOM/airflow")
+    assert private.airflow_home() == Path("/srv/room/airflow")
 
 
 def test_a_url_is_taken_as_it_is() -> None:

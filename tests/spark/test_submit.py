@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from airflow_ft.protocol import errors
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -35,6 +37,7 @@ from airflow_ft.spark.session.submit import (
 )
 from airflow_ft.spark.state.location_files import COMMITS, Entry, add_entry
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER
+from airflow_ft.spark.task.doctor import examine_spark
 from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.symptoms import Symptoms
 from airflow_ft.store import open_store
@@ -212,6 +215,14 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
 
 
+@pytest.mark.parametrize(
+    ("given", "handed_on"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("de_DE.UTF-8", "de_DE.UTF-8")]
+)
+def test_the_jvm_can_name_every_file(monkeypatch: pytest.MonkeyPatch, given: str, handed_on: str) -> None:
+    monkeypatch.setenv("LC_ALL", given)
+    assert environment(_request())["LC_ALL"] == handed_on
+
+
 def test_what_the_user_says_to_the_jvm_overrides_our_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
         monkeypatch.delenv(name, raising=False)
@@ -297,6 +308,16 @@ def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, code: str
     for each in ("Spark starts", line, "Exception in thread main"):
         symptoms.look(each)
     assert symptoms.code == code and expected in symptoms.what and bool(symptoms.remedy) is bool(code)
+
+
+def test_a_user_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "user" not in {check.name for check in examine_spark("local[*]", ())}
+    monkeypatch.setattr(os, "getuid", lambda: 1_234_567_890)
+    assert {check.name: check.verdict for check in examine_spark("local[*]", ())}["user"] is Verdict.PROBLEM
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        store.register("orders")
+        with raises(ConfigurationError, "user_unknown", user=1_234_567_890):
+            run_stage(_request(wal_root=str(tmp_path / "wal")), store, log=lambda _: None)
 
 
 def test_a_machine_without_java_is_named(tmp_path: Path) -> None:

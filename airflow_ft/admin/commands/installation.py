@@ -29,7 +29,9 @@ def docs(args: Namespace) -> None:
     elif args.search is not None:
         _found(args)
     else:
-        titles = {name: documentation.title(file.read_text()) for name, file in documentation.pages().items()}
+        titles = {
+            name: documentation.title(file.read_text(encoding="utf-8")) for name, file in documentation.pages().items()
+        }
         print_table([{"page": name, "about": title} for name, title in titles.items()], args.output)
 
 

@@ -124,7 +124,7 @@ def _loaded(spark: SparkSession) -> Any:
     """The class in the JVM; its jar is known to the executors of this application."""
     context: Any = spark.sparkContext
     jvm: Any = spark._jvm
-    text = (resources("airflow_ft.jobs.exact") / "Exact.java").read_text()
+    text = (resources("airflow_ft.jobs.exact") / "Exact.java").read_text(encoding="utf-8")
     known = getattr(jvm, "java.lang.System").getProperties()
     key = f"airflow_ft.exact.{hashlib.sha256(text.encode()).hexdigest()}.{context.applicationId}"
     with _LOCK:  # the JVM may be that of a kept session, in which an earlier driver has compiled it

@@ -147,7 +147,7 @@ def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
             _require_alive(spark)
             looked = time.monotonic()
         for order in sorted(private.glob(f"*.{START}")):
-            members.append(_Member(Path(order.read_text()), spark, buckets, output))
+            members.append(_Member(Path(order.read_text(encoding="utf-8")), spark, buckets, output))
             order.unlink()
         for member in members:
             member.look()
@@ -215,8 +215,8 @@ class _Member:
     def _run(self) -> None:
         name = ""
         try:
-            request = StageRequest.from_json(json.loads((self._folder / REQUEST).read_text()))
-            conf = json.loads((self._folder / SESSION).read_text())
+            request = StageRequest.from_json(json.loads((self._folder / REQUEST).read_text(encoding="utf-8")))
+            conf = json.loads((self._folder / SESSION).read_text(encoding="utf-8"))
             for private in (REQUEST, SESSION):  # they hold credentials, and have been read
                 (self._folder / private).unlink(missing_ok=True)
             name = request.pipeline

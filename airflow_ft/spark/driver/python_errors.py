@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from airflow_ft.spark.session.python_path import added_folders
+
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _FOREIGN = ("/pyspark/", "/py4j/", "pyspark.zip/", "/airflow_ft/spark/", "/cloudpickle/", "/importlib/", "<frozen ")
@@ -91,8 +93,7 @@ def _read(text: str) -> UserError | None:
 
 
 def _missing_module(what: str, name: str) -> UserError:
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    folders = [entry for entry in sys.path if entry and not entry.startswith(own) and "/spark-" not in entry]
+    folders = [entry for entry in added_folders(sys.path) if entry and "/spark-" not in entry]
     remedy = (
         f"Install {name.partition('.')[0]!r} where Airflow's workers run, or put it beside the DAG. Python searched the"
         f" packages of {sys.executable} and {', '.join(folders) or 'no other folder'}."

@@ -29,4 +29,4 @@ class Requests:
 
     def is_to_drain(self) -> bool:
         """Return whether it is to end with a checkpoint of what is open."""
-        return self._end.exists() and self._end.read_text() == DRAIN
+        return self._end.exists() and self._end.read_text(encoding="utf-8") == DRAIN

@@ -63,7 +63,7 @@ def main(folder: str, session: int | None = None) -> int:
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     private = Path(folder)
-    request = StageRequest.from_json(json.loads((private / REQUEST).read_text()))
+    request = StageRequest.from_json(json.loads((private / REQUEST).read_text(encoding="utf-8")))
     for each in request.buckets:
         learn(BucketSettings(**each))
     for name in (REQUEST, PROPERTIES):  # they hold credentials, and have been read

@@ -24,6 +24,7 @@ from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import END, RESULT
 from airflow_ft.store import open_store
+from airflow_ft.store.url import sqlite_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +66,7 @@ def warm_up(spark: SparkSession, folder: Path, is_over: Callable[[], bool]) -> N
     source.mkdir(parents=True)
     for number in range(_CHECKPOINTS):
         rows = (json.dumps({"n": n, "at": 1.5 * n, "name": str(n % 7)}) for n in range(number, number + _ROWS))
-        (source / f"{number}.json").write_text("\n".join(rows))
+        (source / f"{number}.json").write_text("\n".join(rows), encoding="utf-8")
     logging.disable(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")
     try:
@@ -81,7 +82,7 @@ def warm_up(spark: SparkSession, folder: Path, is_over: Callable[[], bool]) -> N
 
 def _run(spark: SparkSession, place: Path, source: Path, is_over: Callable[[], bool]) -> None:
     run = RunKey("", _NAME)
-    with closing(open_store(f"sqlite:///{place / 'log.db'}")) as store:
+    with closing(open_store(sqlite_url(place / "log.db"))) as store:
         store.register(_NAME)
         with new_epoch(store, _NAME, Worker(), _NAME) as (epoch, _):
             request = StageRequest(
@@ -89,7 +90,7 @@ def _run(spark: SparkSession, place: Path, source: Path, is_over: Callable[[], b
                 run=run,
                 epoch=epoch,
                 attempt=store.begin_stage(_NAME, epoch, run),
-                store_url=f"sqlite:///{place / 'log.db'}",
+                store_url=sqlite_url(place / "log.db"),
                 wal_root=str(place / "wal"),
                 job=f"{__name__}:{Counts.__name__}",
                 sinks=(_SINK,),

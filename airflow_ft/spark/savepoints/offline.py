@@ -102,17 +102,19 @@ def drive(
             buckets=tuple(each.to_json() for each in buckets.values()),
         )
         folder = Path(private)
-        (folder / PROPERTIES).write_text(properties(settings(request, folder)))
+        (folder / PROPERTIES).write_text(properties(settings(request, folder)), encoding="utf-8")
         program = folder / MAIN
         write(folder / _KEYS, json.dumps([[str(place), each.to_json()] for place, each in buckets.items()]))
-        program.write_text(f"from {__name__} import run\n\nrun({main!r}, {arguments!r}, {str(folder / _KEYS)!r})\n")
+        text = f"from {__name__} import run\n\nrun({main!r}, {arguments!r}, {str(folder / _KEYS)!r})\n"
+        program.write_text(text, encoding="utf-8")
         with subprocess.Popen(
             submit(folder, str(program)),
             env=environment(request),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
         ) as driver:
             assert driver.stdout is not None
             reason = last = ""
@@ -133,7 +135,7 @@ def run(main: str, arguments: Sequence[str | int], keys: str) -> None:
     """In the driver: let Spark reach the buckets whose keys are in a file, delete that, and run the function."""
     from pyspark.sql import SparkSession
 
-    found = json.loads(Path(keys).read_text())
+    found = json.loads(Path(keys).read_text(encoding="utf-8"))
     Path(keys).unlink()
     for uri, values in found:
         settings_of_bucket = BucketSettings(**values)

@@ -103,7 +103,7 @@ def _own_address(host: str, port: int) -> str:
 def _own_namespace() -> str:
     """Return the namespace of the pod in which this process runs; empty outside of pods."""
     try:
-        return (_ACCOUNT / "namespace").read_text().strip()
+        return (_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -112,6 +112,6 @@ def _defaults(spark_home: Path) -> str:
     """The text of spark-defaults.conf, which spark-submit reads, too."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     try:
-        return (folder / "spark-defaults.conf").read_text()
+        return (folder / "spark-defaults.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""

@@ -59,7 +59,7 @@ class SessionKeeper:
             {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / ADDRESS)},
             stdin=subprocess.PIPE,
         )
-        (folder / JVM).write_text(str(self._jvm.pid))
+        (folder / JVM).write_text(str(self._jvm.pid), encoding="utf-8")
 
     def run(self, first: socket.socket) -> None:
         """Serve `first`, then other clients, until the JVM has ended."""
@@ -196,7 +196,7 @@ def main(folder: str, first: str, lock: str) -> None:
     if os.fork():  # detached: it outlives the task
         os._exit(0)
     os.set_inheritable(int(lock), False)
-    spec = json.loads((Path(folder) / SPEC).read_text())
+    spec = json.loads((Path(folder) / SPEC).read_text(encoding="utf-8"))
     SessionKeeper(Path(folder), spec).run(socket.socket(fileno=int(first)))
 
 

@@ -159,7 +159,7 @@ class Kept:
     def jvm(self) -> int:
         """Its process id; 0 while it is not there yet."""
         try:
-            return int((self.folder / JVM).read_text() or 0)
+            return int((self.folder / JVM).read_text(encoding="utf-8") or 0)
         except FileNotFoundError:
             return 0
 
@@ -204,7 +204,7 @@ def kept() -> list[Kept]:
         if private.sweep(folder):
             continue
         with suppress(OSError, ValueError, KeyError):
-            spec = json.loads((folder / SPEC).read_text())
+            spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
             found.append(Kept(folder, spec["pipeline"], spec["key"]))
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -94,9 +95,24 @@ def end_driver(folder: Path) -> Callable[[bool], None]:
 
 
 def submit(folder: Path, program: str) -> list[str]:
-    """The command that starts a JVM with the properties that lie in `folder`."""
+    """The command that starts a JVM with the properties that lie in `folder`; raises as `require_user` does."""
+    require_user()
     files = ["--properties-file", str(folder / PROPERTIES), "--load-spark-defaults"]
     return [str(spark_home() / "bin" / "spark-submit"), *files, program]
+
+
+def require_user() -> str:
+    """Return the name of this process's user. ConfigurationError without one: Hadoop's login in Spark's JVM fails."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise ConfigurationError(
+            f"user {os.getuid()} of this process has no name, so Spark cannot start.",
+            code="user_unknown",
+            remedy="Give that user a line in /etc/passwd with a name and a home. In a container, keep the entrypoint of"
+            " Airflow's image, which does that.",
+            user=os.getuid(),
+        ) from None
 
 
 def spark_home() -> Path:
@@ -185,6 +201,11 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
+    if kept.get("LC_ALL") in (
+        "C",
+        "POSIX",
+    ):  # where Java knows no path with a letter beyond ASCII; Python ignores it, too
+        kept["LC_ALL"] = "C.UTF-8"
     # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
     given = ("" if request.streaming else LATE_OPTIMISER, kept.get("SPARK_SUBMIT_OPTS", ""))
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)

@@ -106,7 +106,7 @@ class _Copier:
         self._none = self._module("scala.None")
         compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(self._jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        text = (resources("airflow_ft.spark.state") / "StateCopy.java").read_text()
+        text = (resources("airflow_ft.spark.state") / "StateCopy.java").read_text(encoding="utf-8")
         compiler.cook("StateCopy.java", self._jvm.java.io.StringReader(text))
         self._loops = compiler.getClassLoader().loadClass("airflow_ft.StateCopy").newInstance()
 

@@ -17,7 +17,7 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
-from airflow_ft.spark.session.submit import jar_files, spark_home
+from airflow_ft.spark.session.submit import jar_files, require_user, spark_home
 from airflow_ft.spark.session.yarn_archive import ARCHIVE
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
@@ -56,6 +56,7 @@ def examine_spark(
         else:
             remedy = "Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME."
             exam.problem("spark-submit", f"{submit} cannot be run", remedy)
+    exam.attempt("user", require_user)
     _examine_java(exam)
     files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
@@ -87,7 +88,7 @@ def _examine_python(exam: Examination, home: Path) -> None:
     for library, (file, pattern) in _MINIMUM.items():
         places = (home / file, home / "python" / "pyspark" / file)
         where = next((each for each in places if each.is_file()), None)
-        match = None if where is None else re.search(pattern, where.read_text())
+        match = None if where is None else re.search(pattern, where.read_text(encoding="utf-8"))
         installed = next((each.version for each in distributions(name=library)), None)
         if match is None or installed is None:
             continue
@@ -204,7 +205,9 @@ def _examine_java(exam: Examination) -> None:
         exam.problem("java", "no java on the PATH, and JAVA_HOME is not set", remedy)
         return
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         exam.problem("java", f"{java} cannot be run: {type(error).__name__}", remedy)
         return

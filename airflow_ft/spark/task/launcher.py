@@ -147,7 +147,7 @@ def run_stage(
 
         code = driver.wait(look_and_log, folder / RESULT)
         try:
-            report = json.loads((folder / RESULT).read_text())
+            report = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         except FileNotFoundError:
             found = shared.error_of(driver) if shared is not None else None
             report = {"error": found or _ended(driver, code, request, symptoms)}

@@ -292,7 +292,7 @@ class SharedDriver:
         with self._lock:
             error: Any = None
             with suppress(OSError, ValueError):
-                error = json.loads((folder / RESULT).read_text()).get("error")
+                error = json.loads((folder / RESULT).read_text(encoding="utf-8")).get("error")
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
             blamed = self._blamed.setdefault(process.pid, [])
@@ -331,5 +331,5 @@ class SharedDriver:
 def _has_failed(folder: Path) -> bool:
     """Return whether the stream reported an error, after which its driver had to end."""
     with suppress(OSError, ValueError):
-        return "error" in json.loads((folder / RESULT).read_text())
+        return "error" in json.loads((folder / RESULT).read_text(encoding="utf-8"))
     return False
