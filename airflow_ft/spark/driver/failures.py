@@ -33,7 +33,7 @@ _STATE_CHANGED = re.compile(
 _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
-# The cluster ended the application, or the job called `stop`.
+# The cluster ended the application, the JVM got a signal, or the job called `stop`.
 _STOPPED = "SparkContext was shut down"
 
 # A name with ':' that a pattern meets: Hadoop takes the text before it for a scheme.
@@ -116,7 +116,8 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             )
         if _STOPPED in message:
             return StageError(
-                "Spark was stopped while the query ran: its cluster ended the application, or the job called stop().",
+                "Spark was stopped while the query ran: its cluster ended the application, a signal ended its JVM, or"
+                " the job called stop().",
                 code="spark_stopped",
                 pipeline=pipeline,
                 remedy="Retry. If it happens again, read the cluster's log of the application"
