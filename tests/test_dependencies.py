@@ -115,14 +115,20 @@ import airflow_ft.operators.preload
 import airflow_ft.admin.cli
 from airflow_ft.admin.commands.installation import sinks
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.registry import own_systems
 
 sinks(Namespace(output="json"))
 for system in own_systems():
-    try:
-        system.require_clients()
-    except ConfigurationError as error:
-        print(json.dumps({{system.kind: [error.code, error.fields["extra"]]}}))
+    if not system.missing_clients():
+        continue
+    plan = ParticipantPlan("x", system.kind, next(iter(system.strategies)), Promise.TWO_PHASE, None, {{}})
+    for use in (lambda: open_participant(plan, None, None), lambda: system.part("verify") and system.require_clients()):
+        try:
+            use()
+        except ConfigurationError as error:
+            print(json.dumps({{system.kind: [error.code, error.fields["extra"]]}}))
 """
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
     command = [sys.executable, "-c", program]

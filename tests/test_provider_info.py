@@ -207,3 +207,13 @@ def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch)
     with raises(ConfigurationError, "setting_unknown", setting="quarantine_after") as caught:
         settings.checkpointing()
     assert caught.error and 'checkpointing: {"quarantine_after": "never"}' in caught.error.remedy
+
+
+def test_airflow_shows_no_example_that_acts_under_the_id_of_a_users_dag() -> None:
+    """`[core] load_examples`, Airflow's default, makes a bundle of the folder. The files can still be copied."""
+    from airflow.utils.file import list_py_file_paths
+
+    folder = Path(__file__).parents[1] / "dags"
+    shown = {Path(file).stem for file in list_py_file_paths(folder, safe_mode=False)}
+    assert "flights" in shown
+    assert not shown & {*settings.maintenance_dags(), "airflow_ft_recovery", "flights_everywhere", "order_files"}

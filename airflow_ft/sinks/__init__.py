@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def open_participant(plan: ParticipantPlan, connections: ConnectionResolver, wal: WalReader) -> Participant:
-    """Opens the participant that a plan names; connects lazily, at the first call that needs the server."""
+    """Opens the participant that a plan names; connects lazily, at the first call that needs the server.
+
+    Raises ConfigurationError for a client that is missing here: a plan may come from a machine that has it.
+    """
     of_kind = system(plan.kind)
+    of_kind.require_clients()
     module = of_kind.part("participant")
     return cast("Participant", module.open_participant(plan, of_kind.connection(plan, connections), wal))

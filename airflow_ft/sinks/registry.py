@@ -93,12 +93,16 @@ class System:
     shares: bool = False
 
     def part(self, name: str) -> Any:
-        """The module that has this part; None where the system has none of that name."""
+        """The module that has this part; None where the system has none of that name.
+
+        Raises as `require_clients` does if the module imports a client that is not installed.
+        """
         module = f"{self.package}.{name}"
         try:
             return import_module(module)
         except ModuleNotFoundError as error:
             if error.name != module:
+                self.require_clients(error)
                 raise
         whole = import_module(self.package)
         is_one = not hasattr(whole, "__path__")
@@ -113,7 +117,7 @@ class System:
         """Return the name of a participant in messages."""
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
 
-    def require_clients(self) -> None:
+    def require_clients(self, cause: ImportError | None = None) -> None:
         """ConfigurationError when a client is not installed."""
         if missing := self.missing_clients():
             raise ConfigurationError(
@@ -122,7 +126,7 @@ class System:
                 remedy=f"Run `pip install '{self.installed_by()}'` where DAGs are parsed and where tasks run.",
                 package=missing[0],
                 extra=self.extra,
-            )
+            ) from cause
 
     def missing_clients(self) -> list[str]:
         """Clients that are not installed."""
