@@ -42,8 +42,8 @@ tests/wal/__pycache__:
 WORKERS ?= 4
 beside := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 pytest := $(bin)/python -m pytest $(beside)
-# Unit tests wait for nothing: a worker more than there are cores only imports and collects everything once more.
-UNIT_WORKERS ?= $(shell nproc)
+# Unit tests wait for little: one worker more than there are cores has enough to do while others wait.
+UNIT_WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test
 test: classes ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, PART=0..23: also a part of the rest
