@@ -128,14 +128,15 @@ class FailuresAtOnce:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What is imported and collected stays to the end: to look for garbage in it takes a third of this time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(50_000, 20, 20)  # the default takes a twelfth of the time of the unit tests
+        if session.config.getoption("--unit"):  # elsewhere garbage holds connections, of which servers have few
+            gc.set_threshold(50_000, 20, 20)  # the default takes a twelfth of the time
         gc.enable()
 
 
