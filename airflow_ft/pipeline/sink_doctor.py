@@ -94,12 +94,13 @@ def _memory(
         epoch = row.epoch
         if found is not None and row.former is not None and found.number == row.former.number:
             delivered = found.number  # by the pipeline that this one replaces
-    lags = plan.keeps_markers and (0 if found is None else found.number) < delivered
-    if lags and not isinstance(sink, Expiring):  # unless a run has delivered since
+    remembers = plan.keeps_markers and not isinstance(sink, Expiring)
+    lags = remembers and (0 if found is None else found.number) < delivered
+    if lags:  # unless a run has delivered since
         again = exam.attempt("memory", lambda: [sink.head(pipeline)])
         lags = again is None or again[0] == found
     sink.close()
-    if lags and not isinstance(sink, Expiring) and (found is None or found.installation == store.installation):
+    if lags and (found is None or found.installation == store.installation):
         has = "has no marker" if found is None else f"has delivered checkpoint {found.number} last"
         exam.problem(
             "memory",

@@ -27,7 +27,7 @@ from airflow_ft.protocol.votes import SinkHead
 @dataclass(frozen=True, slots=True)
 class Adoption:
     """The head of each sink before the adoption (None: no memory of the pipeline), and the epoch that owns the sinks
-    now. `forgetful`: sinks that had lost deliveries, and get the next one nevertheless.
+    now. `forgetful`: sinks that had lost deliveries. They continue with the next one.
     """
 
     heads: Mapping[str, SinkHead | None]
@@ -158,9 +158,9 @@ def adopt(
     heads = {name: estate.head for name, estate in found.items()}
     kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
     forgotten = _forgotten(row, kept, heads, store.installation)
-    in_place = not forgotten and _keeps_its_numbers(store, row, kept, heads)
     if forgotten:
         return Adoption(heads, _remind(store, pipeline, participants, who, plans, forgotten), tuple(forgotten))
+    in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
         epoch = row.epoch
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
@@ -285,7 +285,7 @@ def _remind(
 ) -> int:
     """Let each sink remember the number that it had, under an epoch above its head. Returns that epoch.
 
-    Repeatable: a sink that is still behind halts the pipeline again.
+    Repeatable after a death: a sink that is still behind halts the next run.
     """
     store.resume(pipeline, who, HaltReason.STORE_BEHIND_SINK)
     epoch = store.pipeline(pipeline).epoch

@@ -1,4 +1,4 @@
-"""Texts of JSON on their way into a column that keeps one of equal keys, such as PostgreSQL's jsonb."""
+"""JSON texts for columns that keep only one of equal keys, such as PostgreSQL's jsonb."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=len, parse_floa
 
 
 def with_repeated_keys(values: pa.Array) -> pa.Array:
-    """Mark texts in which an object has a key twice. What is no JSON is left to the server."""
+    """Mark texts in which an object has a key twice. Text that is not JSON is left to the server."""
     found = np.zeros(len(values), np.bool_)
     for place, text in enumerate(values.cast(pa.large_binary()).to_pylist()):
         if text is not None and text.count(b":") > 1:
@@ -38,5 +38,5 @@ def _is_repeated(text: bytes) -> bool:
     except _Repeated:
         return True
     except (ValueError, RecursionError):
-        return False
+        pass
     return False

@@ -194,7 +194,8 @@ def check_settled(
     check_owner(look_again(), fence)
     raise StoreBehindSinkError(
         f"the decision log and the sink contradict each other: {what}.",
-        remedy=f"Restore the one that is older, then run `airflow ft resume`. {AS_IT_IS}",
+        remedy="Find out which of the two is older, and restore its newer state. Then run `airflow ft resume`."
+        f" {AS_IT_IS}",
         found=found,
         expected=expected,
         floor=head.floor,

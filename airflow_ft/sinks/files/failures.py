@@ -27,7 +27,7 @@ def translated_errors(root: str, **where: Any) -> Iterator[None]:
 
 
 def _in_the_way(path: str) -> str:
-    """Return what is no folder of a path on this machine; the path itself if that cannot be seen."""
+    """Return the first part of a path that exists and is not a folder; the path itself if none is found."""
     found = [place for place in (Path(path), *Path(path).parents) if place.exists() and not place.is_dir()]
     return str(found[-1]) if found else path
 

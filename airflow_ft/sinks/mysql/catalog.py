@@ -155,11 +155,8 @@ def read_table(session: Session, name: TableName) -> Table:
     """
     tables = information_schema(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
-        remedy = (
-            f"If the table exists, run GRANT SELECT, INSERT ON {name.sql} to the connection's user. Otherwise create"
-        )
-        remedy += " it:"
-        raise Misfits(str(name)).no_table(remedy)
+        grant = f"GRANT SELECT, INSERT ON {name.sql} to the connection's user"
+        raise Misfits(str(name)).no_table(f"If the table exists, run {grant}. Otherwise create it:")
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
         raise UnfitTargetError(

@@ -148,7 +148,7 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
     if is_text(type) and column.kind == "jsonb":
         return [(with_repeated_keys, "a key twice in an object, of which jsonb keeps the last one")]
     if is_text(type) and column.kind == "interval":
-        return [(_is_finer, "more than six digits behind a point, which interval rounds")]
+        return [(_is_finer, "more than six digits after the point, which interval rounds")]
     if is_text(type) and column.kind == "bpchar":
         return [(lambda values: pc.ends_with(values, " "), "blanks at the end, which char drops")]
     if is_text(type) and length is not None:

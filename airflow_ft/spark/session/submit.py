@@ -201,10 +201,8 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
-    if kept.get("LC_ALL") in (
-        "C",
-        "POSIX",
-    ):  # where Java knows no path with a letter beyond ASCII; Python ignores it, too
+    # With these, Java opens no path with a letter outside ASCII. Python does not heed them either.
+    if kept.get("LC_ALL") in ("C", "POSIX"):
         kept["LC_ALL"] = "C.UTF-8"
     # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
     given = ("" if request.streaming else LATE_OPTIMISER, kept.get("SPARK_SUBMIT_OPTS", ""))
