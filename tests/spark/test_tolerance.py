@@ -16,11 +16,15 @@ from airflow_ft.protocol.errors import (
     JobError,
     SealError,
     StageError,
+    StoreUnavailableError,
     TerminalError,
 )
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, Restarts
 from airflow_ft.spark.driver import job_restarts
 from airflow_ft.spark.driver.ending import Ending
+from airflow_ft.spark.driver.executors import MOST_LOSSES
 from airflow_ft.spark.driver.job_restarts import JobRestarts
 from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.reports import rebuild_error
@@ -141,3 +145,76 @@ def test_what_the_strategy_has_given_up_on_is_not_restarted_by_whoever_started_t
     data = rebuild_error(json.loads((tmp_path / "report").read_text())["error"])
     assert isinstance(data, TerminalError) and (data.sink, data.remedy) == ("s", "mend it.")
     assert ("a test. It is not restarted any more (once, after 0 s)." in data.what) == (error is not JobError)
+
+
+class _Away:
+    """A decision log whose next writes of a new attempt are not answered; `arrives`: the write happens nevertheless."""
+
+    def __init__(self, store: SqliteStore, times: int, *, arrives: bool = False) -> None:
+        self._store, self.left, self._arrives = store, times, arrives
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def begin_again(self, *given: Any) -> int:
+        if self.left:
+            self.left -= 1
+            if self._arrives:
+                self._store.begin_again(*given)
+            raise StoreUnavailableError("it is away.", unanswered=self._arrives)
+        return self._store.begin_again(*given)
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_an_outage_of_the_decision_log_is_waited_for_in_the_driver(
+    arrives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM continues with a new attempt of the same epoch, and the restart strategy does not count it."""
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    waits = _Waits()
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        restarts = FixedDelay(attempts=0).begin(0.0)
+        driver = _Driver(scene, tmp_path, waits, restarts)
+        driver.store = _Away(store, 2, arrives=arrives)  # type: ignore[assignment]
+        number, attempt = scene.trigger(), driver.request.attempt
+        driver.fails(StoreUnavailableError("COMMIT was not answered.", unanswered=True))
+        found = store.checkpoint(PIPELINE, number)
+    assert (driver.request.epoch, driver.request.attempt) == (1, attempt + (3 if arrives else 1))
+    assert (found.state, found.reason) == (CheckpointState.ABORTED, AbortReason.PUBLISH_FAILED)
+    assert restarts.count == 0
+
+
+def test_a_publication_that_was_not_answered_is_where_the_new_attempt_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        driver = _Driver(scene, tmp_path, _Waits(), FixedDelay(attempts=0).begin(0.0))
+        number = scene.trigger()
+        scene.publish(number)
+        driver.fails(StoreUnavailableError("COMMIT was not answered.", unanswered=True))
+        base = store.pipeline(PIPELINE).base
+    assert (driver.request.base, driver.request.last_published) == (base, number)
+
+
+@pytest.mark.parametrize("asked", ["end", "kill", "late", "often"])
+def test_a_driver_does_not_wait_for_the_decision_log_for_ever(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    if asked == "late":
+        monkeypatch.setattr(job_restarts, "_LOG_AWAY", -1.0)
+    waits = _Waits()
+    with SqliteStore(tmp_path / "ft.db") as store:
+        driver = _Driver(Scene(store), tmp_path, waits, FixedDelay(attempts=0).begin(0.0))
+        if asked == "often":  # and nothing was published in between
+            for _ in range(MOST_LOSSES):
+                driver.fails(StoreUnavailableError("it is away."))
+        else:
+            driver.store = _Away(store, 1_000)  # type: ignore[assignment]
+            monkeypatch.setattr(waits, "is_to_end", lambda within=0.0: asked == "end" and within > 0)
+            monkeypatch.setattr(waits, "is_killed", lambda: asked == "kill" and driver.store.left < 1_000)
+        with pytest.raises(StoreUnavailableError):
+            driver.fails(StoreUnavailableError("it is away."))

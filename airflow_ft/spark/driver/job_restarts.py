@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.decision_log import HistoryLog
-from airflow_ft.protocol.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    JobError,
+    StageError,
+    StoreUnavailableError,
+)
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.spark.driver.ending import Ending, warn_of
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 _OF_THE_JOB = JobError, StageError, CheckpointExpiredError
 _PAUSE = 1.0, 60.0
 """Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
+_LOG_AWAY, _LOG_PAUSE = 60.0, 1.0
+"""Seconds for which a driver waits for the decision log, and between two looks."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -42,7 +50,9 @@ class JobRestarts:
     """The restarts of one driver. `expects_few`: see `staging.write_batch`."""
 
     def __init__(self, request: StageRequest, requests: Requests, counts: PublishedCounts, ending: Ending) -> None:
-        """`request`: of the first attempt; without a strategy in it only lost executors begin it again."""
+        """`request`: of the first attempt. Without a strategy in it, it begins again only after lost executors and
+        outages of the decision log.
+        """
         given = request.restart
         self._restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
         self._requests, self._counts, self._ending = requests, counts, ending
@@ -56,7 +66,7 @@ class JobRestarts:
         """Handle an error of a stream. Returns the request of a new attempt; None: it was stopped meanwhile.
 
         Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
-        job itself, an unavailable decision log or a dead JVM.
+        job itself, or a dead JVM.
         """
         ending, restarts = self._ending, self._restarts
         if self._requests.is_killed():
@@ -66,6 +76,9 @@ class JobRestarts:
             warn_of(cause)
             log.warning("Spark computes the micro-batch again at once")
             return self._begin_again(store, request, 0.0)
+        if ending.began and isinstance(cause, StoreUnavailableError) and self._may_compute_again() and is_alive(spark):
+            warn_of(cause)
+            return self._await_log(store, request, cause)
         if restarts is None or not ending.began or not isinstance(cause, _OF_THE_JOB):
             raise error
         if not is_alive(spark):
@@ -95,6 +108,26 @@ class JobRestarts:
         now = self._counts.numbers.count
         self._losses = now, losses + 1 if published == now else 1
         return self._losses[1] <= MOST_LOSSES
+
+    def _await_log(
+        self, store: DecisionLog, request: StageRequest, error: StoreUnavailableError
+    ) -> StageRequest | None:
+        """Begin again as soon as the decision log answers; StoreUnavailableError if it stays away.
+
+        An unanswered publication is settled by then: it holds the pipeline's row until it has ended, and afterwards the
+        new attempt refuses it.
+        """
+        log.warning("waiting up to %.0f s for the decision log, then Spark computes the micro-batch again", _LOG_AWAY)
+        deadline = time.monotonic() + _LOG_AWAY
+        while True:
+            try:
+                store.give_up(request.pipeline, request.epoch, error.abort_reason, error.what)
+                return self._begin_again(store, request, 0.0)
+            except StoreUnavailableError:
+                if time.monotonic() > deadline or self._requests.is_to_end(within=_LOG_PAUSE):
+                    raise
+                if self._requests.is_killed():
+                    raise
 
     def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:
         """Wait some seconds, then make a new attempt in this process; None: it was asked to end meanwhile."""
