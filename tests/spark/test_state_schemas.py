@@ -1,6 +1,7 @@
 """What has changed of a schema of operator state, in words: from Spark's schemas, and from what its errors say."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.spark.state.types import differences, lost, of_json, of_scala
@@ -156,3 +158,15 @@ def test_what_spark_refuses_is_told_with_operator_variable_and_types(
     assert isinstance(error, JobError)
     assert expected in error.headline and "n int -> string" in error.headline
     assert "airflow ft reset-state orders" in error.remedy
+
+
+def test_a_location_without_the_folder_of_its_state_is_named(tmp_path: Path) -> None:
+    """Spark says the same as for a changed job."""
+    base = SparkPosition(_location(tmp_path, "stateStoreSave", [[("n", "integer")]], "unsaferow"), 0)
+    location = SparkLocation("", "orders", base.location, base.batch, "")
+    remember_meaning(location, Memory("4.2.0", ({"keys": [["orders.n"]]},)))
+    said = RuntimeError("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot restart. SQLSTATE: 42K03")
+    changed = as_error(said, "orders", "jobs:Orders", base)
+    shutil.rmtree(tmp_path / "state")
+    lost = as_error(said, "orders", "jobs:Orders", base)
+    assert (changed.code, lost.code) == ("state_unfit", "state_files_missing")

@@ -11,6 +11,8 @@ from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, 
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import python_errors
 from airflow_ft.spark.state import schemas as state_schemas
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.meaning import has_lost_state, lost_state
 from airflow_ft.spark.state.settings import ENCODING
 
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
@@ -73,6 +75,8 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
     causes = list(_causes(error))
     for _, _, message in causes:
         if found := _STATE_CHANGED.search(message):
+            if base is not None and has_lost_state(SparkLocation("", "", base.location, base.batch, "")):
+                return lost_state(pipeline, base.location, base.batch)
             what, way = state_schemas.changed(message, base)
             return JobError(
                 f"job {job} has changed and no longer fits its state: {found[1]}:"

@@ -26,7 +26,7 @@ from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoin
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
-from airflow_ft.spark.state.meaning import meaning_of
+from airflow_ft.spark.state.meaning import has_lost_state, lost_state
 from airflow_ft.spark.state.operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.roots import claim, require_files
@@ -161,17 +161,8 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     files = filesystem(uri)
     files.make_folder(uri)
     copied = copy_location(old, files.uri(uri, SPARK))
-    memory = meaning_of(copied)
-    is_gone = memory is not None and bool(memory.operators) and not has_state(copied.uri)
-    if is_gone or (has_state(copied.uri) and sizes(copied.uri, copied.batch) is None):
-        raise WalCorruptError(
-            f"{base.location} lacks Spark's state of batch {copied.batch}.",
-            code="state_files_missing",
-            remedy="Restore the folder from a backup. Or run"
-            f" `airflow ft reset-state {pipeline}`, which drops the state and keeps the positions.",
-            path=base.location,
-            batch=copied.batch,
-        )
+    if has_lost_state(copied) or (has_state(copied.uri) and sizes(copied.uri, copied.batch) is None):
+        raise lost_state(pipeline, base.location, copied.batch)
     return copied
 
 
