@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import ConfigurationError, JobError, StateMeaningError
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StateMeaningError, WalCorruptError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.savepoints.restoring import restore
@@ -102,3 +102,13 @@ def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld)
 
 def no_participant(_: Any) -> Any:
     raise AssertionError("no sink is asked")
+
+
+@pytest.mark.release
+def test_a_job_whose_state_is_gone_has_not_changed(pipeline: StageWorld) -> None:
+    _run(pipeline, 0, "rows int, other int")
+    base = pipeline.store.pipeline(PIPELINE).base
+    assert base is not None
+    shutil.rmtree(Path(local_path(base.location), "state"))
+    with raises(WalCorruptError, "state_files_missing", path=base.location, batch=base.batch):
+        _run(pipeline, 1, "rows int, other int")
