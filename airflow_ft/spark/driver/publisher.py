@@ -274,8 +274,8 @@ class Publisher:
             raise self._seal_error(now, error) from error
         position = self._position(now.batch)
         require_proven(self._request.wal_root, segment, position)
-        # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5); a write that is
-        # still on its way is settled by the next owner's epoch.
+        # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5). The next attempt, or
+        # the next owner's epoch, settles a write that is still on its way.
         self._store.publish(
             self._request.pipeline,
             self._request.epoch,
