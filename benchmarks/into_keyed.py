@@ -191,8 +191,9 @@ class IntoCassandra(IntoKeyed):
         from tools.servers import Cassandra
 
         super().__init__(bench, "cassandra")
-        patient = {"write_request_timeout": "60s", "native_transport_timeout": "60s"}  # on a machine that is busy
-        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra", options=patient))
+        options = {"write_request_timeout": "60s", "native_transport_timeout": "60s"}  # on a machine that is busy
+        options["concurrent_writes"] = "32"  # Cassandra's default: each waits for the disk
+        self._server = bench.stack.enter_context(Cassandra(bench.servers.folder / "cassandra", options=options))
         with self._opened("") as session:
             session.execute(
                 "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"

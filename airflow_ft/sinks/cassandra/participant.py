@@ -17,7 +17,6 @@ starts over, and reads the document at SERIAL, which settles it.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,11 +26,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from cassandra import ConsistencyLevel, Unavailable, WriteTimeout
+from cassandra import ConsistencyLevel, WriteTimeout
 from cassandra.cluster import Session
-from cassandra.concurrent import execute_concurrent
-from cassandra.protocol import OverloadedErrorMessage
-from cassandra.query import BatchStatement, BatchType, PreparedStatement, SimpleStatement, Statement
+from cassandra.query import PreparedStatement, SimpleStatement
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError
@@ -42,6 +39,7 @@ from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.one_transaction import TransactionLedger
+from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import (
     address,
@@ -56,11 +54,6 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 from airflow_ft.sinks.cassandra.table import Table, read_table, schema_problems
 
 T = TypeVar("T")
-_IN_FLIGHT = 64  # batches
-_TRIES = 6
-_BATCH_ROWS, _BATCH_BYTES = 10, 4_000
-"""Of a batch, at most: from 10 partitions and 5 KiB on, Cassandra warns of each by default."""
-_VALUE_BYTES = 16
 _CAS_UNKNOWN = 0x1700
 """Code of an error that the driver has no class for: the outcome of a lightweight transaction is not known."""
 _LOOK_SECONDS = 1.0
@@ -139,38 +132,6 @@ class Changes(keyed.Changes[Documents, int]):
             self.prepared[query, consistency] = statement
         return self.prepared[query, consistency]
 
-    def write(self, statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> None:
-        """Write rows side by side. Writes without an answer are repeated: each has its own timestamp."""
-        left = list(_batches(statement, rows))
-        for tried in range(_TRIES):
-            sent = [(each, ()) for each in left]
-            done = execute_concurrent(self.documents.client, sent, concurrency=_IN_FLIGHT, raise_on_first_error=False)
-            failed = [(each, error) for each, (success, error) in zip(left, done, strict=True) if not success]
-            for _, error in failed:
-                if tried == _TRIES - 1 or not isinstance(error, WriteTimeout | Unavailable | OverloadedErrorMessage):
-                    raise error
-            if not failed:
-                return
-            left = [each for each, _ in failed]
-            time.sleep(random.uniform(0, 0.1 * 2**tried))
-
-
-def _batches(statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> Iterator[Statement]:
-    """Yield small batches, as few requests cost less; they promise nothing. A large row goes alone."""
-    batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
-    for row in rows:
-        bytes_ = sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in row)
-        if bytes_ > _BATCH_BYTES:
-            yield statement.bind(row)
-            continue
-        if len(batch) == _BATCH_ROWS or size + bytes_ > _BATCH_BYTES:
-            yield batch
-            batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
-        batch.add(statement, row)
-        size += bytes_
-    if len(batch):
-        yield batch
-
 
 @dataclass
 class CassandraParticipant(KeyedParticipant[Changes]):
@@ -235,17 +196,18 @@ class CassandraParticipant(KeyedParticipant[Changes]):
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
         assert db.plan is not None
         first = given(db.ledger, db.plan)
-        for chunk in chunks:
-            db.look()
-            sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
-            seconds = table.seconds_to_live(sink)
-            if seconds:  # from the stamp on, so that a retry prolongs no life
-                seconds = max(1, seconds - max(0, time_of(db.documents.client) - first) // 1_000_000)
-            names, rows = inserts(sink, table, chunk, first, seconds)
-            if rows:
-                db.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
-            if rows := deletes(table, chunk, first):
-                db.write(db.statement(table.delete(), sink.consistency), rows)
+        with Requests(db.documents.client) as requests:
+            for chunk in chunks:
+                db.look()
+                sink, table = self.sinks[chunk.sink], self._table(chunk.sink)
+                seconds = table.seconds_to_live(sink)
+                if seconds:  # from the stamp on, so that a retry prolongs no life
+                    seconds = max(1, seconds - max(0, time_of(db.documents.client) - first) // 1_000_000)
+                names, rows = inserts(sink, table, chunk, first, seconds)
+                if rows:
+                    requests.write(db.statement(table.insert(names, expires=seconds > 0), sink.consistency), rows)
+                if rows := deletes(table, chunk, first):
+                    requests.write(db.statement(table.delete(), sink.consistency), rows)
 
 
 def given(ledger: DocumentLedger, plan: Plan) -> int:

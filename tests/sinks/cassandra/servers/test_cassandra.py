@@ -26,6 +26,7 @@ from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.cassandra import participant, requirements, server, setup
+from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
 from airflow_ft.sinks.cassandra.verify import verify
@@ -278,18 +279,17 @@ def test_stamps_follow_the_clock_of_cassandra(world: World, monkeypatch: pytest.
 
 def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both came, but nobody knows: rows with their timestamps, and a document that is read again."""
-    write, execute = participant.execute_concurrent, Session.execute
+    send, execute = Requests._send, Session.execute
     lost = {"rows": 2, "document": 2}
 
     def is_lost(what: str) -> bool:
         lost[what] -= 1
         return lost[what] >= 0
 
-    def without_answers(*of: Any, **more: Any) -> Any:
-        done = write(*of, **more)
-        return [
-            (False, WriteTimeout("lost", write_type=WriteType.SIMPLE)) if is_lost("rows") else each for each in done
-        ]
+    def without_answers(self: Requests, statement: Any, tried: int) -> None:
+        send(self, statement, tried)
+        if is_lost("rows"):
+            self._failed.append((WriteTimeout("lost", write_type=WriteType.SIMPLE), statement, tried))
 
     def without_answer(self: Session, query: Any, *of: Any, **more: Any) -> Any:
         done = execute(self, query, *of, **more)
@@ -297,7 +297,7 @@ def test_writes_without_an_answer_are_repeated(world: World, monkeypatch: pytest
             raise WriteTimeout("lost", write_type=WriteType.SIMPLE)
         return done
 
-    monkeypatch.setattr(participant, "execute_concurrent", without_answers)
+    monkeypatch.setattr(Requests, "_send", without_answers)
     monkeypatch.setattr(Session, "execute", without_answer)
     world.deliver(world.plan())
     world.deliver(world.plan())

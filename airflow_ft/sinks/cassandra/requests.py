@@ -1,0 +1,98 @@
+"""Send rows to Cassandra in small batches, side by side."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from cassandra import Unavailable, WriteTimeout
+from cassandra.cluster import Session
+from cassandra.protocol import OverloadedErrorMessage
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, Statement
+
+IN_FLIGHT = 64  # requests
+TRIES = 6
+BATCH_ROWS, BATCH_BYTES = 10, 4_000
+"""Of a batch, at most: from 10 partitions and 5 KiB on, Cassandra warns of each by default."""
+_VALUE_BYTES = 16
+_REPEATED = WriteTimeout, Unavailable, OverloadedErrorMessage
+
+
+class Requests:
+    """Requests in flight, at most `IN_FLIGHT`: the next rows are read while the server works.
+
+    Leave it as a context to wait for their answers. Writes without an answer are repeated, as each has its own
+    timestamp. Other errors of the server are raised by a later call, or at the end.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._free = session, threading.Semaphore(IN_FLIGHT)
+        self._failed: deque[tuple[Exception, Statement, int]] = deque()
+
+    def write(self, statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> None:
+        """Send rows; returns when all are on their way."""
+        for batch in _batches(statement, rows):
+            self._repeat()
+            self._send(batch, 1)
+
+    def _send(self, statement: Statement, tried: int) -> None:
+        self._free.acquire()
+        future = self._session.execute_async(statement)
+        future.add_callbacks(self._answered, self._refused, errback_args=(statement, tried))
+
+    def _answered(self, _: Any) -> None:
+        self._free.release()
+
+    def _refused(self, error: Exception, statement: Statement, tried: int) -> None:
+        self._failed.append((error, statement, tried))
+        self._free.release()
+
+    def _repeat(self) -> None:
+        """Send again what was not answered. Raises errors that a repetition does not help."""
+        if not self._failed:
+            return
+        failed = [self._failed.popleft() for _ in range(len(self._failed))]
+        for error, _, tried in failed:
+            if tried == TRIES or not isinstance(error, _REPEATED):
+                raise error
+        time.sleep(random.uniform(0, 0.05 * 2 ** max(tried for _, _, tried in failed)))
+        for _, statement, tried in failed:
+            self._send(statement, tried + 1)
+
+    def _wait(self) -> None:
+        for _ in range(IN_FLIGHT):
+            self._free.acquire()
+        self._free.release(IN_FLIGHT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            return  # this process is being ended
+        self._wait()
+        while kind is None and self._failed:
+            self._repeat()
+            self._wait()
+
+
+def _batches(statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> Iterator[Statement]:
+    """Yield small batches, as few requests cost less; they promise nothing. A large row goes alone."""
+    batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
+    for row in rows:
+        bytes_ = sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in row)
+        if bytes_ > BATCH_BYTES:
+            yield statement.bind(row)
+            continue
+        if len(batch) == BATCH_ROWS or size + bytes_ > BATCH_BYTES:
+            yield batch
+            batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
+        batch.add(statement, row)
+        size += bytes_
+    if len(batch):
+        yield batch
