@@ -206,7 +206,7 @@ def shared(kind: type[S], **given: Any) -> Any:
 
 
 mariadb, mysql, postgres = shared(MariaDb), shared(MySql), shared(Postgres)
-kafka, s3, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
+kafka, moto, iceberg_rest = shared(Kafka), shared(S3), shared(IcebergRest)
 hbase, cassandra_server = shared(HBase), shared(Cassandra)
 hive, hive3 = shared(Hive), shared(Hive3)
 redis_server = shared(Redis, options={"appendfsync": "always"})
@@ -229,6 +229,14 @@ def versitygw(built_versitygw: None, servers_folder: Path) -> Iterator[VersityGw
 def hive_s3(versitygw: VersityGw, servers_folder: Path) -> Iterator[Hive]:
     with Hive(servers_folder / "hive-s3", options=s3a(versitygw)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def s3(request: pytest.FixtureRequest) -> S3 | VersityGw:
+    """The store of tables and files: with --all versitygw where it is built, because moto takes minutes for a test."""
+    built = request.config.getoption("--all") and (local_folder() / PROGRAM).exists()
+    found: S3 | VersityGw = request.getfixturevalue("versitygw" if built else "moto")
+    return found
 
 
 @pytest.fixture
