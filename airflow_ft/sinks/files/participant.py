@@ -103,7 +103,10 @@ class FilesParticipant(OwnedFolder):
             if problems := self.schema_problems(readers, before):
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
-                raise self._in_the_way(plan.number)
+                head = self._mine(fence)  # a newer owner may have published it meanwhile
+                if self._settled(plan, head, fence, exactly=False) is None:
+                    raise self._in_the_way(plan.number)
+                return notes
             self._refuse_another_sink(plan)
             self.staged.remove(
                 lambda number, rank: (
