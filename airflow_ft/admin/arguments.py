@@ -180,7 +180,7 @@ UNTIL = _arg(
     help="newer checkpoint (default: the newest confirmed one)",
 )
 PAGE = _arg("page", metavar="PAGE", nargs="?", default=None, help="page to print (default: list all)")
-SEARCH = _arg("--search", default=None, metavar="WORD", help="search pages and headings for this word")
+SEARCH = _arg("--search", default=None, metavar="WORD", help="find sections with this phrase, or with all of its words")
 WITH_SAVEPOINT = _arg(
     "--savepoint",
     action="store_true",

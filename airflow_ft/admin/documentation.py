@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import EnumType
@@ -87,10 +87,20 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def search(words: str) -> list[Section]:
-    """The parts that have these words, in any case; first those that have them in their heading, then the fullest."""
-    wanted = words.lower()
-    found = [each for name in pages() for each in sections(name) if wanted in each.text.lower()]
-    return sorted(found, key=lambda each: (wanted not in each.heading.lower(), -each.text.lower().count(wanted)))
+    """Return the sections that contain this phrase, otherwise those that contain all of its words, in any case.
+
+    Sections with the words in their heading come first, then those with the most occurrences.
+    """
+    known = [each for name in pages() for each in sections(name)]
+    for wanted in ([words.lower()], words.lower().split()):
+        if found := [each for each in known if all(word in each.text.lower() for word in wanted)]:
+            return sorted(found, key=lambda each: _rank(each, wanted))
+    return []
+
+
+def _rank(section: Section, wanted: Sequence[str]) -> tuple[bool, int]:
+    heading, text = section.heading.lower(), section.text.lower()
+    return any(word not in heading for word in wanted), -sum(text.count(word) for word in wanted)
 
 
 def _described(directives: str) -> Iterator[str]:

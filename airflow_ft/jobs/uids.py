@@ -57,10 +57,10 @@ class Identity:
 
 
 def uid(frame: DataFrame, name: str) -> DataFrame:
-    """Names the stateful operator with which `frame` ends, and returns the frame.
+    """Name the last stateful operator of `frame`, and return the frame.
 
-    What comes after the operator and has no state (select, filter) may lie between. ConfigurationError for a frame
-    without such an operator, one whose operator has a name already, and for what is no name.
+    Steps without state (select, filter) may follow the operator. Raises ConfigurationError for an invalid name, and for
+    a frame that has no stateful operator or whose operator already has a name.
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ConfigurationError(

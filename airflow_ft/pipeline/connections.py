@@ -58,7 +58,7 @@ def _missing(conn_id: str) -> SinkAccessError:
         code="connection_missing",
         remedy=f"Create it with `airflow connections add {conn_id} {UNKNOWN_TYPE}`, or set"
         f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`)."
-        " If it exists, compare [core] fernet_key and [secrets] backend here with those of the API server.",
+        " If the connection exists, compare [core] fernet_key and [secrets] backend here with those of the API server.",
         participant=conn_id,
     )
 

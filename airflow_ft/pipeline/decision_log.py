@@ -58,7 +58,8 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
         raise StoreUnavailableError(
             f"the decision log cannot be reached: {error.what}",
             code=error.code,
-            remedy=error.remedy,
+            remedy="Set `store` to the id of a connection, or to a URL such as sqlite:////data/ft.db. If"
+            f" {conn_id!r} is the right connection: {error.remedy}",
             conn_id=conn_id,
         ) from error
     return _postgres_url(connection)

@@ -62,15 +62,15 @@ class PipelineSpec:
         pipeline: its name, the stable identity of the sources' positions and of the sinks' ledgers: 1 to 63 of the
             characters a-z, 0-9, '_' and '-'. Renaming it begins another pipeline. It may contain Jinja. In a mapped
             task group each map index needs a pipeline of its own, by Jinja here or by `suffix`.
-        suffix: what follows the name, after a '-': an argument of the mapped task group around it, or Jinja.
+        suffix: text to add to the name, after a '-': an argument of the mapped task group around it, or Jinja.
         job: "package.module" or "package.module:Object" with `transform(spark, sources)` and optionally
             `split(batch)`; imported by Spark's driver, never by the DAG. Or a function or class of the DAG file below
             `@airflow_ft.job`, of which the driver gets the source.
-        sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`,
+        sources: what the job reads, by the names that it uses (`KafkaSource`, `FileSource`, `SocketSource`,
             `CustomSource`).
-        position: instead of job and sources, which rows are delivered that another program computes (external.md).
-        sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are one
-            participant, and become visible together.
+        position: instead of job and sources: the position of rows that another program computes (docs/external.md).
+        sinks: where the rows go, by the names that the job uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
+            one participant, and become visible together.
         dead_letters: the sink for rows that the job cannot use, by its name; or `DeadLetters`, which says how many
             such rows a checkpoint may have. The job may leave it out. Without a `split` of its own it gets what
             `parse_json(..., on_malformed="keep")` has marked (docs/jobs.md).
@@ -86,7 +86,7 @@ class PipelineSpec:
         store: decision log: URL without a password, or id of a PostgreSQL connection; None: `[airflow_ft] store`.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master: for spark-submit, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
-        spark_conf: settings that go before those of `[airflow_ft] spark_conf`, one by one.
+        spark_conf: Spark's settings. They override `[airflow_ft] spark_conf`, one by one.
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
         packages: Maven coordinates that Spark fetches besides.
         job_args: plain data for the job.
@@ -104,8 +104,8 @@ class PipelineSpec:
             (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
             `dry_run_params`.
         dry_run_samples: number of rows of each sink in the log of such a run, visible to its readers; 0: none.
-        rewind: a run computes once more, before anything else, what is published and not delivered, as `airflow ft
-            rewind` does, once: True, or Jinja as of `dry_run`.
+        rewind: a run first computes published, undelivered rows again, once, as `airflow ft rewind` does: True, or
+            Jinja as for `dry_run`.
         from_savepoint: the savepoint that a run starts from, once, instead of the pipeline's own state: its path, or a
             `FromSavepoint`, usually Jinja: `FromSavepoint.from_params()` uses the DAG run's parameters
             (`savepoint_params`). Empty text, None: its own state.

@@ -301,7 +301,7 @@ def check_reading(mode: CheckpointingMode, sources: Mapping[str, Source], *, str
 def _no_sink(argument: str, unknown: Sequence[str], sinks: Mapping[str, SinkSpec]) -> ConfigurationError:
     names = ", ".join(unknown)
     what = f"{argument} names {names}, which is not a sink of the pipeline."
-    return wrong(argument, names, f"Give names of {', '.join(sinks)}.", what=what)
+    return wrong(argument, names, f"Choose from the sinks of the pipeline: {', '.join(sinks)}.", what=what)
 
 
 def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example: str) -> None:

@@ -22,9 +22,8 @@ class DeadLetters:
             it receives the rows that `parse_json(..., on_malformed="keep")` marks, and the other sink receives the
             rest.
         max_rows: most dead letters in a checkpoint; None: any number.
-        max_share: largest share of a checkpoint's rows, from 0 and below 1: 0.01 is one in a hundred; None:
-            any. One dead
-            letter is always allowed unless it is 0.
+        max_share: largest share of the rows that the job returns for a checkpoint, from 0 and below 1: 0.01 is one in
+            a hundred; None: any. One dead letter is always allowed unless it is 0.
     """
 
     sink: str

@@ -22,17 +22,17 @@ _CONNECTION = "trial"
 
 
 class JobTrial:
-    """A pipeline in a folder of a test: rows in as files, rows out of a SQLite file, each exactly once as ever::
+    """A pipeline of a test: it reads rows from files and delivers them into a SQLite file, exactly once::
 
         def test_large_orders_alone(job_trial):
             trial = job_trial(job=transform, sources={"orders": "id bigint, amount double"}, sinks=["large"])
             trial.add("orders", [{"id": 1, "amount": 5.0}, {"id": 2, "amount": 20_000.0}])
             assert trial.run() == {"large": [{"id": 2, "amount": 20_000.0}]}
 
-    The fixture `job_trial` makes one in a folder of its own (`airflow_ft.testing.plugin`).
+    The fixture `job_trial` makes one in its own folder (`airflow_ft.testing.plugin`).
 
-    The next `run` continues, with the job's state and the rows added since. The first one starts Spark, which stays
-    for a minute for the next runs, also of other tests.
+    The next `run` continues with the job's state and the rows added since. The first one starts Spark, which waits a
+    minute for the next runs, also those of other tests.
 
     Args:
         folder: empty, and of this test alone.
@@ -72,7 +72,7 @@ class JobTrial:
         )
 
     def add(self, source: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """One more file of a source, which holds these rows; files are read in the order in which they were added."""
+        """Add a file with these rows to a source. Files are read in the order in which they were added."""
         self._added += 1
         hidden = self._folder / f"{self._added}.json"
         hidden.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
@@ -81,12 +81,12 @@ class JobTrial:
         hidden.rename(self._input[source] / hidden.name)
 
     def run(self) -> dict[str, list[dict[str, Any]]]:
-        """A run over what was added; returns all rows of each sink. Raises JobError for a mistake in the job."""
+        """Deliver what was added, and return all rows of each sink. Raises JobError for a mistake in the job."""
         PlainRun(self._spec, self._connection).deliver()
         return {sink: self.rows(sink) for sink in self._sinks}
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
-        """Return what a sink has by now, in the order of delivery."""
+        """Return the rows of a sink, in the order of delivery."""
         if not self._file.exists():
             return []
         with closing(sqlite3.connect(self._file)) as found:

@@ -70,7 +70,8 @@ def missing(uri: str) -> WalCorruptError:
     return WalCorruptError(
         f"{uri} is missing.",
         code="file_missing",
-        remedy=f"Restore {uri} from a backup. Or run `airflow ft rewind`: the next run computes its rows again.",
+        remedy=f"Restore {uri} from a backup. Or run `airflow ft rewind`: the next run computes undelivered rows again."
+        " If that does not help, restore a savepoint (`airflow ft savepoint list`).",
         path=uri,
     )
 

@@ -21,7 +21,8 @@ def parsing(where: str) -> AbstractContextManager[None]:
         lambda mistake: WalCorruptError(
             f"{where} is damaged: {mistake}.",
             code="file_damaged",
-            remedy=f"Restore {where} from a backup. Or run `airflow ft rewind`: the next run computes its rows again.",
+            remedy=f"Restore {where} from a backup. Or run `airflow ft rewind`: the next run computes undelivered rows"
+            " again. If that does not help, restore a savepoint (`airflow ft savepoint list`).",
             path=where,
         )
     )

@@ -147,9 +147,11 @@ def test_the_documentation_is_there_without_a_log_or_a_network(
     assert found == [{"page": "sinks", "heading": "What the conformance kit tries", "address": address}]
     by_heading, *_ = json.loads(docs("--search", "dead letters", "-o", "json"))
     assert by_heading["heading"].lower().startswith("dead letters")
+    by_words, *_ = json.loads(docs("--search", "rename pipeline", "-o", "json"))
+    assert by_words["heading"] == "Rename a pipeline"
     [argument] = json.loads(docs("--search", "allow_unsafe_durability: deliver", "-o", "json"))[:1]
     assert argument["page"] == "reference/sinks" and argument["address"] is None, "the UI does not have it"
-    assert "No page contains 'no such words'" in docs("--search", "no such words")
+    assert "No page contains 'no suchword'" in docs("--search", "no suchword")
     monkeypatch.delenv("AIRFLOW__API__BASE_URL")
     assert {row["address"] for row in json.loads(docs("--search", "backfill", "-o", "json"))} == {None}
 

@@ -14,6 +14,10 @@ from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 from airflow_ft.sinks.base.sql_names import TableName
 
 MAX_BRANCHES = 32
+_UPSERT_COLUMNS = {
+    "key_columns": "Name the columns of the table's unique key in key_columns.",
+    "version_column": "Name a bigint column of the table, which the sink fills, in version_column.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class SqlSink(ServerSink):
                 )
         elif missing := [name for name in ("key_columns", "version_column") if not given[name]]:
             what = f"{of}: strategy 'upsert' needs {' and '.join(missing)}."
-            remedy = f"Name columns of the table in {' and '.join(missing)}."
+            remedy = " ".join(_UPSERT_COLUMNS[name] for name in missing)
             raise ConfigurationError(what, code="argument_missing", remedy=remedy, argument=missing[0])
         else:
             for column in self.key_columns:

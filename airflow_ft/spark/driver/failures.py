@@ -19,6 +19,10 @@ from airflow_ft.spark.state.settings import ENCODING
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
 _LOG = "Correct the job. The task's log has the whole traceback at level DEBUG."
+_OUTPUT_MODE = (
+    'Set another output_mode in the job. A count or sum for each key needs "update", and a sink with strategy "upsert".'
+    ' With "append", group by a window of a column with a watermark.'
+)
 # The job's new operators do not fit the state that it continues with. A retry does not help.
 _STATE_CHANGED = re.compile(
     r"\[((?:"
@@ -190,7 +194,8 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             where = python_errors.place(error.__traceback__) if in_user_code else ""
             what = f"job {job} failed: {_short(message) or line}{where}"
-            return JobError(what, pipeline=pipeline, remedy=_LOG, job=job)
+            remedy = _OUTPUT_MODE if "[STREAMING_OUTPUT_MODE" in message else _LOG
+            return JobError(what, pipeline=pipeline, remedy=remedy, job=job)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
         kind = type(error).__name__

@@ -193,7 +193,8 @@ def require_batch(location: SparkLocation) -> None:
         raise WalCorruptError(
             f"the folder {location.uri} is missing.",
             code="state_files_missing",
-            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`. If that does not help, restore a"
+            " savepoint (`airflow ft savepoint list`).",
             pipeline=location.pipeline,
             path=location.uri,
         ).filled(location.pipeline)
@@ -269,7 +270,8 @@ def _lacks(location: SparkLocation) -> WalCorruptError:
         f"{location.uri} lacks Spark's state of batch {location.batch}, the last one published.",
         code="state_files_missing",
         pipeline=location.pipeline,
-        remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`.",
+        remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`. If"
+        " that does not help, restore a savepoint (`airflow ft savepoint list`).",
         path=location.uri,
         batch=location.batch,
     ).filled(location.pipeline)
