@@ -28,9 +28,9 @@ T = TypeVar("T")
 PART = 5 << 20
 """Bytes: the least that S3 takes as a part of an upload. One part of each open file is in memory."""
 CHUNK = 1 << 20
-_CONFLICTS = 8
+_CONFLICTS = 12
 """Tries of a put that meets other requests, and no object."""
-_PAUSE = 0.05
+_PAUSE = 0.1
 _REFUSED = re.compile(r"status code: 40[13]\b")
 
 
