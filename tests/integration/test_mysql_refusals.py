@@ -16,6 +16,7 @@ from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders, vote_for
+from tests.waiting import wait_for
 from tools.servers import Database
 
 BODIES = {
@@ -146,6 +147,7 @@ def test_a_used_up_limit_of_the_account_is_named_with_its_remedy(any_mysql_datab
     user = f"u{world.database[-8:]}"
     world.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'x'")
     world.sql(f"GRANT ALL ON `{world.database}`.* TO '{user}'@'%'")
+    left = f"SELECT 1 FROM information_schema.processlist WHERE user = '{user}'"
     for clause in ("MAX_QUERIES_PER_HOUR", "MAX_UPDATES_PER_HOUR", "MAX_CONNECTIONS_PER_HOUR", "MAX_USER_CONNECTIONS"):
         world.sql(f"ALTER USER '{user}'@'%' WITH MAX_QUERIES_PER_HOUR 0 MAX_UPDATES_PER_HOUR 0"
                   " MAX_CONNECTIONS_PER_HOUR 0 MAX_USER_CONNECTIONS 0")  # fmt: skip
@@ -154,6 +156,7 @@ def test_a_used_up_limit_of_the_account_is_named_with_its_remedy(any_mysql_datab
         if clause == "MAX_USER_CONNECTIONS":
             with closing(Session(world.connection(login=user, password="x"), world.limits)):
                 assert clause in used_up(world, plan, user)
+            wait_for(lambda: not world.sql(left), 30, "the sessions have ended")
             checks = examine("orders", plan.participants[0], world.connection(login=user, password="x"), [])
             assert [check.verdict for check in checks if "MAX_USER_CONNECTIONS 1" in check.text] == [Verdict.PROBLEM]
         else:
