@@ -143,6 +143,7 @@ ended:
 
 proctype Task(byte t) {
     byte from, some;
+    bool declined;                                              /* what the task raises when its driver has ended */
 
 begin:
     if
@@ -152,7 +153,7 @@ begin:
     atomic {                                                    /* Store.take_epoch: what is TRIGGERED is ABORTED */
         (t == 1 || epoch);                                      /* the second task comes second */
         epoch++; assert(epoch < 12);                            /* I7: not in turns for ever */
-        of_task = t; triggered = 0; driver[t] = NONE;
+        of_task = t; triggered = 0; driver[t] = NONE; declined = false;
         if :: STRANDED -> publish(0, true) :: else fi;
         if
         :: !ONLY_UNPUBLISHED && mode[t] == AT_MOST ->           /* what waits for delivery is given up, too */
@@ -174,7 +175,7 @@ next:
         :: driver[t] == AT_WORK && paused && !to_end[t] -> to_end[t] = true; goto next
         :: driver[t] == DIED && of_task == t -> goto begin
         :: driver[t] == ENDED && of_task == t ->
-            if :: needs_stage -> goto begin :: else -> driver[t] = NONE; goto next fi
+            if :: needs_stage || declined -> goto begin :: else -> driver[t] = NONE; goto next fi
         :: driver[t] == NONE && !LIVES && of_task == t -> if :: STRANDED -> goto begin :: else -> goto end fi
         :: LIVES && of_task == t ->                             /* delivered */
             some = rows[oldest];
@@ -192,7 +193,7 @@ next:
             events--;
             do :: LIVES -> some = some | rows[oldest]; rows[oldest] = 0; oldest++ :: else -> break od;
             some = some | stranded; stranded = 0;
-            kept = kept & ~some; triggered = 0; needs_stage = true;
+            kept = kept & ~some; triggered = 0; needs_stage = true; declined = true;
             if :: read_rows & some -> read_as_of = 0; read_rows = 0 :: else fi;
             base = 0;                                           /* where the newest delivered number stands */
             do :: visible >> base -> base++ :: else -> break od;
@@ -201,7 +202,7 @@ next:
         fi
     };
 end:
-    atomic { from = 0; some = 0 }
+    atomic { from = 0; some = 0; declined = false }
 }
 
 active proctype Source() {

@@ -161,7 +161,7 @@ class Verifier:
             raise AssertionError(f"Spin said something unexpected:\n{output}")
         return Result(
             error=error.group(1) if error else "",
-            states=int(_number(r"^\s*(\d+) states, stored", output)),
+            states=int(float(_number(r"^\s*([\d.e+]+) states, stored", output))),
             seconds=float(_number(r"elapsed time ([\d.]+) seconds", output)),
             complete=errors == 0 and "Search not completed" not in output and "too small" not in output,
         )

@@ -99,7 +99,7 @@ compute:
         :: !resumes && DRAINED && DRAIN_IS_KNOWN ->
             if
             :: of_run[newest] != RUN(t) || staged[RUN(t)] -> goto refused
-            :: else -> run_epoch[RUN(t)] = mine; staged[RUN(t)] = true; ended = mine; goto finish
+            :: else -> stage = RUN(t); run_epoch[stage] = mine; staged[stage] = true; ended = mine; goto finish
             fi
         :: else
         fi;
