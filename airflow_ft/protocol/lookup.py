@@ -52,7 +52,7 @@ def known_text(names: Sequence[str], wanted: str) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question with the closest known name, whatever its case, and a space after it; "": none is close."""
+    """Return a question with the closest known name and a space after it; "": none is close. Ignores case."""
     folded = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), folded, 1, 0.7)
     return f"Did you mean {folded[close[0]]!r}? " if close else ""

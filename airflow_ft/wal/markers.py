@@ -15,6 +15,8 @@ from airflow_ft.protocol.known_roots import root_of
 
 MARKER = ".airflow-ft-root.json"
 T = TypeVar("T")
+OR_A_SAVEPOINT = "If that does not help, restore a savepoint (`airflow ft savepoint list`)."
+"""End of a fix that proposes a rewind: a rewind may need the very file."""
 
 
 class Reading(Protocol):
@@ -71,7 +73,7 @@ def missing(uri: str) -> WalCorruptError:
         f"{uri} is missing.",
         code="file_missing",
         remedy=f"Restore {uri} from a backup. Or run `airflow ft rewind`: the next run computes undelivered rows again."
-        " If that does not help, restore a savepoint (`airflow ft savepoint list`).",
+        f" {OR_A_SAVEPOINT}",
         path=uri,
     )
 

@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.protocol.formats import understood
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.markers import OR_A_SAVEPOINT
 
 _DIGEST, _DATA = "sha256", "data"
 
@@ -22,7 +23,7 @@ def parsing(where: str) -> AbstractContextManager[None]:
             f"{where} is damaged: {mistake}.",
             code="file_damaged",
             remedy=f"Restore {where} from a backup. Or run `airflow ft rewind`: the next run computes undelivered rows"
-            " again. If that does not help, restore a savepoint (`airflow ft savepoint list`).",
+            f" again. {OR_A_SAVEPOINT}",
             path=where,
         )
     )

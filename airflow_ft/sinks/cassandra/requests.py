@@ -15,23 +15,23 @@ from cassandra.cluster import Session
 from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, Statement
 
-IN_FLIGHT = 64  # requests
-TRIES = 6
-BATCH_ROWS, BATCH_BYTES = 10, 4_000
+_IN_FLIGHT = 64  # requests
+_TRIES = 6
+_BATCH_ROWS, _BATCH_BYTES = 10, 4_000
 """Of a batch, at most: from 10 partitions and 5 KiB on, Cassandra warns of each by default."""
 _VALUE_BYTES = 16
 _REPEATED = WriteTimeout, Unavailable, OverloadedErrorMessage
 
 
 class Requests:
-    """Requests in flight, at most `IN_FLIGHT`: the next rows are read while the server works.
+    """Requests in flight, at most `_IN_FLIGHT`: the next rows are read while the server works.
 
     Leave it as a context to wait for their answers. Writes without an answer are repeated, as each has its own
     timestamp. Other errors of the server are raised by a later call, or at the end.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._free = session, threading.Semaphore(IN_FLIGHT)
+        self._session, self._free = session, threading.Semaphore(_IN_FLIGHT)
         self._failed: deque[tuple[Exception, Statement, int]] = deque()
 
     def write(self, statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> None:
@@ -58,16 +58,16 @@ class Requests:
             return
         failed = [self._failed.popleft() for _ in range(len(self._failed))]
         for error, _, tried in failed:
-            if tried == TRIES or not isinstance(error, _REPEATED):
+            if tried == _TRIES or not isinstance(error, _REPEATED):
                 raise error
         time.sleep(random.uniform(0, 0.05 * 2 ** max(tried for _, _, tried in failed)))
         for _, statement, tried in failed:
             self._send(statement, tried + 1)
 
     def _wait(self) -> None:
-        for _ in range(IN_FLIGHT):
+        for _ in range(_IN_FLIGHT):
             self._free.acquire()
-        self._free.release(IN_FLIGHT)
+        self._free.release(_IN_FLIGHT)
 
     def __enter__(self) -> Self:
         return self
@@ -86,10 +86,10 @@ def _batches(statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> Ite
     batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
     for row in rows:
         bytes_ = sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in row)
-        if bytes_ > BATCH_BYTES:
+        if bytes_ > _BATCH_BYTES:
             yield statement.bind(row)
             continue
-        if len(batch) == BATCH_ROWS or size + bytes_ > BATCH_BYTES:
+        if len(batch) == _BATCH_ROWS or size + bytes_ > _BATCH_BYTES:
             yield batch
             batch, size = BatchStatement(BatchType.UNLOGGED, consistency_level=statement.consistency_level), 0
         batch.add(statement, row)

@@ -11,8 +11,8 @@ from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, 
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import python_errors
 from airflow_ft.spark.state import schemas as state_schemas
-from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.meaning import has_lost_state, lost_state
+from airflow_ft.spark.state.locations import SparkLocation, lost_state
+from airflow_ft.spark.state.meaning import has_lost_state
 from airflow_ft.spark.state.settings import ENCODING
 
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.

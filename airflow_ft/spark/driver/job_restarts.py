@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OF_THE_JOB = JobError, StageError, CheckpointExpiredError
+_OF_OTHERS = ExecutorLostError, StoreUnavailableError
 _PAUSE = 1.0, 60.0
 """Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
 _LOG_AWAY, _LOG_PAUSE = 60.0, 1.0
@@ -58,7 +59,7 @@ class JobRestarts:
         self._requests, self._counts, self._ending = requests, counts, ending
         # What is computed again then, though nothing has died, would be lost without a base.
         self.expects_few = request.streaming and not request.starts_from_scratch
-        self._losses = 0, 0  # numbers that were published before executors were lost, and how often that was
+        self._losses = 0, 0  # numbers published before executors or the log were lost, and how often that was
 
     def after(
         self, store: DecisionLog, spark: SparkSession, request: StageRequest, error: Exception
@@ -72,13 +73,12 @@ class JobRestarts:
         if self._requests.is_killed():
             raise error
         cause = ending.cause(error)
-        if ending.began and isinstance(cause, ExecutorLostError) and self._may_compute_again() and is_alive(spark):
+        if ending.began and isinstance(cause, _OF_OTHERS) and self._may_compute_again() and is_alive(spark):
             warn_of(cause)
+            if isinstance(cause, StoreUnavailableError):
+                return self._await_log(store, request, cause)
             log.warning("Spark computes the micro-batch again at once")
             return self._begin_again(store, request, 0.0)
-        if ending.began and isinstance(cause, StoreUnavailableError) and self._may_compute_again() and is_alive(spark):
-            warn_of(cause)
-            return self._await_log(store, request, cause)
         if restarts is None or not ending.began or not isinstance(cause, _OF_THE_JOB):
             raise error
         if not is_alive(spark):
@@ -103,7 +103,7 @@ class JobRestarts:
         return self._begin_again(store, request, wait)
 
     def _may_compute_again(self) -> bool:
-        """Return whether executors may be lost again. Each publication resets the count."""
+        """Return whether executors or the log may be lost again. Each publication resets the count."""
         published, losses = self._losses
         now = self._counts.numbers.count
         self._losses = now, losses + 1 if published == now else 1
@@ -118,15 +118,14 @@ class JobRestarts:
         new attempt refuses it.
         """
         log.warning("waiting up to %.0f s for the decision log, then Spark computes the micro-batch again", _LOG_AWAY)
-        deadline = time.monotonic() + _LOG_AWAY
+        what, deadline = request.redactor()(error.what), time.monotonic() + _LOG_AWAY
         while True:
             try:
-                store.give_up(request.pipeline, request.epoch, error.abort_reason, error.what)
+                store.give_up(request.pipeline, request.epoch, error.abort_reason, what)
                 return self._begin_again(store, request, 0.0)
             except StoreUnavailableError:
-                if time.monotonic() > deadline or self._requests.is_to_end(within=_LOG_PAUSE):
-                    raise
-                if self._requests.is_killed():
+                asked = self._requests.is_to_end(within=_LOG_PAUSE) or self._requests.is_killed()
+                if asked or time.monotonic() > deadline:
                     raise
 
     def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:

@@ -25,8 +25,8 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, files_of, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
-from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
-from airflow_ft.spark.state.meaning import has_lost_state, lost_state
+from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, lost_state, require_batch
+from airflow_ft.spark.state.meaning import has_lost_state
 from airflow_ft.spark.state.operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.roots import claim, require_files

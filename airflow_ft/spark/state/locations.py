@@ -49,6 +49,7 @@ from airflow_ft.wal.filesystem import (
     refuse_another_history,
 )
 from airflow_ft.wal.local import Synced
+from airflow_ft.wal.markers import OR_A_SAVEPOINT
 from airflow_ft.wal.roots import require
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
@@ -193,8 +194,7 @@ def require_batch(location: SparkLocation) -> None:
         raise WalCorruptError(
             f"the folder {location.uri} is missing.",
             code="state_files_missing",
-            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`. If that does not help, restore a"
-            " savepoint (`airflow ft savepoint list`).",
+            remedy=f"Restore it from a backup, or run `airflow ft rewind PIPELINE`. {OR_A_SAVEPOINT}",
             pipeline=location.pipeline,
             path=location.uri,
         ).filled(location.pipeline)
@@ -270,11 +270,24 @@ def _lacks(location: SparkLocation) -> WalCorruptError:
         f"{location.uri} lacks Spark's state of batch {location.batch}, the last one published.",
         code="state_files_missing",
         pipeline=location.pipeline,
-        remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`. If"
-        " that does not help, restore a savepoint (`airflow ft savepoint list`).",
+        remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`."
+        f" {OR_A_SAVEPOINT}",
         path=location.uri,
         batch=location.batch,
     ).filled(location.pipeline)
+
+
+def lost_state(pipeline: str, location: str, batch: int) -> WalCorruptError:
+    """Return the error for a location without the state of its batch."""
+    return WalCorruptError(
+        f"{location} lacks Spark's state of batch {batch}.",
+        code="state_files_missing",
+        remedy="Restore the folder from a backup. Or run"
+        f" `airflow ft reset-state {pipeline}`, which drops the state and keeps the positions.",
+        pipeline=pipeline,
+        path=location,
+        batch=batch,
+    )
 
 
 def check_sources(location: SparkLocation, names: Sequence[str]) -> None:

@@ -20,7 +20,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
@@ -98,19 +97,6 @@ def has_lost_state(location: SparkLocation) -> bool:
     """Return whether the folder of the state is gone although the location's operators had state."""
     memory = meaning_of(location)
     return memory is not None and bool(memory.operators) and not has_state(location.uri)
-
-
-def lost_state(pipeline: str, location: str, batch: int) -> WalCorruptError:
-    """Return the error for a location without the state of its batch."""
-    return WalCorruptError(
-        f"{location} lacks Spark's state of batch {batch}.",
-        code="state_files_missing",
-        remedy="Restore the folder from a backup. Or run"
-        f" `airflow ft reset-state {pipeline}`, which drops the state and keeps the positions.",
-        pipeline=pipeline,
-        path=location,
-        batch=batch,
-    )
 
 
 def differences(before: Meaning, now: Meaning) -> list[str]:

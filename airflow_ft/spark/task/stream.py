@@ -1,8 +1,9 @@
 """The step of a stream without Airflow: stage, deliver in parallel, and restart after failures, until it is stopped.
 
 There are two kinds of restart. A job that raises is restarted in its driver, whose JVM continues
-(`spark.driver.job_restarts`). A dead driver, unavailable servers and checkpoints that expired in their delivery end the
-driver. This process then starts another one, with a new epoch. Both use the same strategy, with separate counts.
+(`spark.driver.job_restarts`). A dead driver, servers that stay unavailable and checkpoints that expired in their
+delivery end the driver. This process then starts another one, with a new epoch. Both use the same strategy, with
+separate counts.
 
 What if the process dies ...
 - anywhere: as `airflow_ft.spark.task.stage` says. The task's next try continues.
