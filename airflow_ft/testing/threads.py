@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-PATIENCE = 2
-"""Others are waited for this many times as long as they take alone: a thread that waits may hold their lock."""
+PATIENCE = 6
+"""Others are waited for this many times as long as they take alone, then not any more: a thread that waits may hold
+their lock. On a busy machine they take several times as long as alone."""
 SHORT = 0.05
 """Seconds that others are waited for at least."""
 LONG = 180.0
