@@ -88,7 +88,7 @@ def test_no_reason_has_outlived_what_it_is_for() -> None:
     assert not own & {"cryptography", "google", "pandas"}, "it is imported now: the reason goes"
 
 
-def test_without_the_extras_all_commands_and_the_other_sinks_work(tmp_path: Path) -> None:
+def test_commands_and_other_sinks_work_without_the_extras(tmp_path: Path) -> None:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     extras = parser["options.extras_require"]
@@ -140,7 +140,7 @@ for system in own_systems():
 
 
 @pytest.mark.parametrize("offer", ["nowhere:SYSTEM", "os:environ", "unfit:SYSTEM"])
-def test_a_broken_sink_of_others_does_not_end_the_worker_that_preloads(tmp_path: Path, offer: str) -> None:
+def test_a_broken_third_party_sink_does_not_stop_preloading(tmp_path: Path, offer: str) -> None:
     """A missing module, another object than a system, and a module that raises when it is preloaded."""
     folder = tmp_path / "unfit_sink-1.dist-info"
     folder.mkdir()

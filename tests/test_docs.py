@@ -51,7 +51,7 @@ def test_airflow_takes_the_dags_of_an_example(code: str, tmp_path: Path) -> None
     assert bag.dags
 
 
-def test_the_example_of_the_readme_builds_the_tasks_that_it_names() -> None:
+def test_the_readme_example_builds_the_tasks_that_it_names() -> None:
     names: dict[str, Any] = {"__name__": "example"}
     code = next(p.values[0] for p in EXAMPLES if "with DAG" in f"{p.values[0]}")
     exec(compile(ast.parse(str(code)), "example", "exec"), names)
@@ -125,7 +125,7 @@ def test_every_error_is_explained() -> None:
 
 
 @pytest.mark.slow
-def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
+def test_every_error_that_a_user_can_mend_has_a_remedy() -> None:
     """As docs/errors.md promises."""
     written = {"ConfigurationError", "JobError", "SinkAccessError", "UnfitTargetError", "DeclinedError"}
     without = []

@@ -117,7 +117,7 @@ def test_every_argument_that_a_sentence_gives_exists() -> None:
     assert seen > 30
 
 
-def test_every_metric_that_a_sentence_names_is_sent_with_what_stands_behind_it() -> None:
+def test_every_metric_that_a_sentence_names_has_the_stated_tags() -> None:
     """`airflow_ft.failed.<pipeline>.<reason>`: pipeline and tags, in their order. What is no metric is a module."""
     others = {file.stem for file in (PROJECT / "airflow_ft").iterdir()} | {"example_dags", "plugins", "tokens"}
     seen = 0
@@ -193,7 +193,7 @@ def test_an_address_of_the_api_that_a_page_names_is_answered() -> None:
     assert len(named) > 2 and set(named) <= known
 
 
-def test_a_column_that_a_sentence_looks_at_is_in_the_list_of_pipelines() -> None:
+def test_every_column_that_a_page_names_is_in_the_pipeline_list() -> None:
     from airflow_ft.admin.commands import looking
 
     sentences = " ".join("\n".join(PAGES.values()).split())

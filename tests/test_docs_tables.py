@@ -95,7 +95,8 @@ def default_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def test_the_settings_of_checkpoints_have_these_defaults_and_are_for_these_pipelines() -> None:
+def test_the_table_of_checkpoint_settings_states_their_defaults() -> None:
+    """It also says for which pipelines each setting holds."""
     config = CheckpointConfig()
     scheduled, streams = (config.effective(streaming=each) for each in (False, True))
     rows = {named(row[0])[0]: row[1:3] for row in table("docs/checkpoints.md", "| setting | default |")}
@@ -157,7 +158,7 @@ def as_documented(field: Field[Any], kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: kind.__name__)
-def test_the_options_of_a_sink_or_source_are_all_there_with_their_defaults(kind: type) -> None:
+def test_each_table_of_options_lists_all_options_and_defaults(kind: type) -> None:
     known = {each.name: each for each in fields(kind) if each.init}
     found = [rows for head, rows in tables(f"docs/{OPTIONS[kind]}.md") if head == "| option | default | |"]
     [rows] = [each for each in found if named(each[0][0])[0] in {"path" if kind is FileSource else next(iter(known))}]
@@ -180,7 +181,7 @@ def test_the_settings_of_the_provider_have_these_defaults() -> None:
             assert f"`{path[0]}`" in default, name
 
 
-def test_the_acts_are_those_that_a_run_can_be_asked_for_and_need_what_its_form_has() -> None:
+def test_the_documented_actions_are_those_that_a_run_accepts() -> None:
     rows = table("docs/ui.md", "| action | needs |")
     assert sorted(name for row in rows for name in named(row[0])) == sorted(ACTIONS)
     form = set(maintenance_dag("form").params)
@@ -196,7 +197,7 @@ def test_the_fields_of_the_trigger_form_are_those_of_the_page() -> None:
     assert set(named(rows[-1][0])) == set(savepoint_params())
 
 
-def test_the_states_of_the_page_are_those_of_a_pipeline_in_the_order_of_their_urgency() -> None:
+def test_the_states_are_documented_in_the_order_of_their_urgency() -> None:
     assert [row[0] for row in table("docs/ui.md", "| state | means |")] == [
         each.replace("_", " ") for each in Condition
     ]
@@ -226,7 +227,7 @@ def commands() -> Mapping[str, ArgumentParser]:
 
 
 @pytest.mark.airflow
-def test_what_an_option_lets_one_choose_is_in_the_table_of_choices(commands: Mapping[str, ArgumentParser]) -> None:
+def test_the_choices_of_an_option_are_in_the_table_of_choices(commands: Mapping[str, ArgumentParser]) -> None:
     [later] = [each for each in commands["savepoint restore"]._actions if "--later" in each.option_strings]
     rows = table("docs/savepoints.md", "| `--later` | does |")
     assert [named(row[0])[0] for row in rows] == list(later.choices or ())
@@ -247,7 +248,7 @@ def test_every_option_is_on_a_page(commands: Mapping[str, ArgumentParser]) -> No
 
 
 @pytest.mark.airflow
-def test_an_action_on_what_is_in_doubt_is_an_option_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
+def test_the_actions_of_in_doubt_are_options_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
     rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/recovery.md", "| action | on | does |")}
     known = {each.option_strings[0] for each in commands["in-doubt"]._actions if each.metavar == "NUMBER"}
     assert rows == known
@@ -275,7 +276,7 @@ def test_every_package_has_its_place_among_the_parts() -> None:
     assert packages <= shown <= packages | {file.stem for file in (PROJECT / "airflow_ft").glob("*.py")}
 
 
-def test_what_is_read_of_a_connections_extra_is_said_and_nothing_else() -> None:
+def test_pages_list_exactly_the_connection_extras_that_are_read() -> None:
     code = "\n".join(file.read_text() for file in (PROJECT / "airflow_ft/sinks/mysql").glob("*.py"))
     read = set(re.findall(r'extra(?:\.get\(|\[)"(\w+)"', code)) | set(re.findall(r'"(ssl_(?!ver")\w+)"', code))
     section = TEXT["docs/mysql.md"].partition("\n## The connection\n")[2].partition("\n## ")[0]
@@ -287,7 +288,7 @@ def test_what_is_read_of_a_connections_extra_is_said_and_nothing_else() -> None:
     assert set(named(s3)) == set(_KEYS)
 
 
-def test_the_connection_types_that_come_with_the_package_are_named() -> None:
+def test_the_pages_name_the_connection_types_of_the_package() -> None:
     known = [each["connection-type"] for _, each in CONNECTION_TYPES]
     for page, words in (
         ("README.md", "The connection types (.*?) come"),

@@ -49,7 +49,7 @@ PROVOKED_BY: dict[AbortReason | WaitReason, tuple[str, ...]] = {
     ),
     AbortReason.STAGE_FAILED: ("tests/spark/test_publisher.py::test_a_batch_that_spark_failed_on_is_aborted_at_once",),
     AbortReason.DATA_LOSS: (
-        "tests/spark/test_publisher.py::test_what_a_source_has_lost_meanwhile_keeps_it_from_being_published",
+        "tests/spark/test_publisher.py::test_a_batch_is_not_published_if_a_source_has_lost_records",
     ),
     AbortReason.SEAL_FAILED: ("tests/spark/test_publisher.py::test_what_the_disk_does_not_take_is_not_sealed",),
     AbortReason.PUBLISH_FAILED: (
@@ -57,16 +57,14 @@ PROVOKED_BY: dict[AbortReason | WaitReason, tuple[str, ...]] = {
     ),
     AbortReason.HALTED: ("tests/spark/test_publisher.py::test_a_pipeline_that_is_halted_meanwhile_gets_nothing_more",),
     AbortReason.STOPPED: ("tests/spark/test_stage_step.py::test_what_a_driver_leaves_that_was_ended_is_stopped",),
-    AbortReason.FENCED: (
-        "tests/store/test_epochs.py::test_a_take_over_drops_all_leases_and_ends_what_was_not_published",
-    ),
+    AbortReason.FENCED: ("tests/store/test_epochs.py::test_a_take_over_drops_leases_and_aborts_unpublished_numbers",),
     AbortReason.ATTEMPT_ENDED: ("tests/store/test_epochs.py::test_what_nobody_is_at_work_on_ended_by_itself",),
     AbortReason.EXPIRED: (
         "tests/spark/test_publisher.py::test_what_is_not_staged_in_time_expires",
-        "tests/protocol/test_coordinator.py::test_what_is_not_decided_in_time_expires_and_its_rows_travel_on",
+        "tests/protocol/test_coordinator.py::test_rows_of_an_expired_checkpoint_are_carried_over",
     ),
     AbortReason.DECLINED: (
-        "tests/protocol/test_coordinator.py::test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered",
+        "tests/protocol/test_coordinator.py::test_a_refusal_in_prepare_rewinds_to_the_last_delivery",
     ),
     AbortReason.SUPERSEDED: (
         "tests/protocol/test_coordinator.py::test_changed_sinks_supersede_a_plan_that_is_not_prepared",
@@ -130,9 +128,7 @@ def test_every_text_is_a_sentence() -> None:
             assert re.fullmatch(r"[A-Z`].*\.", text) and "|" not in text, text
 
 
-def test_each_write_counts_what_it_did_once_and_tells_each_failure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_write_counts_its_outcome_once_and_logs_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with SqliteStore(tmp_path / "ft.db") as store:
         scene, meter = Scene(store), Metered()
         store.meter = meter

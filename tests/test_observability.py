@@ -64,7 +64,7 @@ def send_all() -> None:
         meter.lag("shop", "topic", unit, 1)
 
 
-def test_all_that_is_listed_is_sent_with_tags_and_with_a_plain_name(sent: list[tuple[str, str, Any]]) -> None:
+def test_every_metric_is_sent_with_tags_and_under_a_plain_name(sent: list[tuple[str, str, Any]]) -> None:
     send_all()
     tagged = {name.removeprefix(f"{PREFIX}."): (kind, tags) for kind, name, tags in sent if tags}
     assert {name: (kind, tuple(tags)) for name, (kind, tags) in tagged.items()} == {
@@ -74,7 +74,7 @@ def test_all_that_is_listed_is_sent_with_tags_and_with_a_plain_name(sent: list[t
     assert plain == {".".join((PREFIX, name, *tags.values())) for name, (_, tags) in tagged.items()}
 
 
-def test_what_is_written_is_written_also_when_metrics_cannot_be_sent(
+def test_a_write_succeeds_when_metrics_cannot_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client of one's own (`[metrics] statsd_custom_client_path`) may raise when its server is away, and so does

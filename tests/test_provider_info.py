@@ -209,7 +209,7 @@ def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch)
     assert caught.error and 'checkpointing: {"quarantine_after": "never"}' in caught.error.remedy
 
 
-def test_airflow_shows_no_example_that_acts_under_the_id_of_a_users_dag() -> None:
+def test_airflow_loads_no_example_under_the_id_of_a_users_dag() -> None:
     """`[core] load_examples`, Airflow's default, makes a bundle of the folder. The files can still be copied."""
     from airflow.utils.file import list_py_file_paths
 

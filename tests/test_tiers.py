@@ -60,7 +60,7 @@ def matrix(kind: str, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 25])
 @pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
-def test_the_fixed_set_has_a_sample_of_a_matrix_and_always_the_same(count: int, kind: str) -> None:
+def test_the_fixed_set_has_the_same_sample_of_a_matrix_each_time(count: int, kind: str) -> None:
     chosen = tried(matrix(kind, count))
     assert len(chosen) == -(-count // SAMPLE)
     assert sorted(tried(matrix(kind, count)[::-1])) == sorted(chosen), "whatever the order"
@@ -87,7 +87,7 @@ def test_the_parts_are_together_what_the_fixed_set_leaves_out() -> None:
     assert {len(part) for part in parts} == {2, 3}
 
 
-def test_cases_that_open_no_window_stay_with_the_browser_whose_airflow_they_ask() -> None:
+def test_cases_without_a_window_stay_with_their_shared_browser() -> None:
     """Else each worker that gets one of them starts an Airflow and a browser of its own."""
     cases = [Case(f"tests/browser/test_roles.py::test_a[{n}]") for n in range(3)]
     for case in cases:

@@ -120,7 +120,7 @@ DEFECTS = {
         "test_an_aborted_number_never_comes", [(LEDGER, LEDGER + WRITE_MARKER.format("=="))]
     ),
     "rows and marker are committed one after the other": Defect(
-        "test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next",
+        "test_a_killed_delivery_is_finished_by_the_next_process",
         [
             ('            db.execute("BEGIN IMMEDIATE")', "            pass"),
             ('            db.execute("COMMIT" if keep else "ROLLBACK")\n', ""),
@@ -174,7 +174,7 @@ DEFECTS = {
         [("self.tables, readers, lambda", "self.tables, readers[-1:], lambda")],
     ),
     "columns are not judged": Defect(
-        "test_a_column_that_does_not_fit_is_named_before_anything_is_visible",
+        "test_an_unknown_column_is_named_before_any_row_is_visible",
         [("yield from problems", "yield from ()")],
     ),
     "all pipelines are one": Defect(
@@ -182,7 +182,7 @@ DEFECTS = {
         [("Ledger(db, fence.pipeline,", 'Ledger(db, "all",'), ("Ledger(db, pipeline,", 'Ledger(db, "all",')],
     ),
     "NaN becomes NULL": Defect(
-        "test_values_that_it_does_not_hold_are_refused_before_the_decision",
+        "test_unsupported_values_are_refused_before_the_decision",
         [("    def unfit(self, rows):", "    def looked_at(self, rows):")],
         {"carries": True},
     ),

@@ -1,6 +1,6 @@
 """Check the English of docs, help, errors, page and docstrings: `python -m tools.prose`.
 
-Counts three kinds of faults by area and compares them with `tools/prose.json`, which allows what is left over from
+Counts four kinds of faults by area and compares them with `tools/prose.json`, which allows what is left over from
 earlier. A count above its limit fails; `--lower` writes lower limits after an improvement, and never higher ones.
 
 | fault | what it is |
@@ -8,6 +8,7 @@ earlier. A count above its limit fails; `--lower` writes lower limits after an i
 | dialect | words that readers had to decode: *anew, whoever, goes on, so many* |
 | long | a sentence with more than 30 words |
 | riddle | a docstring that begins with What, Whether, How, Where, Who, Of or That |
+| name | a test whose name has more than 60 characters |
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 MOST_WORDS = 30
+MOST_LETTERS = 60
 RIDDLE = re.compile(r"(?:What|Whether|How|Where|Who|Whom|Whose|Of|That)\b")
 
 
@@ -68,6 +70,7 @@ def areas() -> dict[str, Iterator[tuple[str, str]]]:
         "help": _strings_of_the_help(),
         "errors": _messages(),
         "docstrings": _docstrings(),
+        "tests": _names_of_tests(),
     }
 
 
@@ -86,8 +89,10 @@ def sentences(text: str) -> list[str]:
 
 
 def _faults(texts: list[tuple[str, str]]) -> dict[str, list[str]]:
-    faults: dict[str, list[str]] = {"dialect": [], "long": [], "riddle": []}
+    faults: dict[str, list[str]] = {"dialect": [], "long": [], "riddle": [], "name": []}
     for place, text in texts:
+        if place.startswith("test ") and len(text) > MOST_LETTERS:
+            faults["name"].append(f"{place}: {text}")
         for sentence in sentences(text):
             faults["dialect"] += [f"{place}: {word}: {sentence}" for word in DIALECT.findall(sentence)]
             if len(sentence.split()) > MOST_WORDS:
@@ -115,8 +120,8 @@ def _strings_of_the_help() -> Iterator[tuple[str, str]]:
                 yield f"{name}:{node.lineno}", node.value
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for folder in ("airflow_ft", "plugins"):
+def _modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders or ("airflow_ft", "plugins"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
 
@@ -150,6 +155,13 @@ def _docstrings() -> Iterator[tuple[str, str]]:
                 if text:
                     line = getattr(node, "lineno", 1)
                     yield f"{'' if isinstance(node, ast.Module) else 'def '}{name}:{line}", text
+
+
+def _names_of_tests() -> Iterator[tuple[str, str]]:
+    for name, module in _modules("tests", "airflow_ft/testing"):
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield f"test {name}:{node.lineno}", node.name
 
 
 if __name__ == "__main__":

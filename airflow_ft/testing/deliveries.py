@@ -107,9 +107,7 @@ class DeliveriesConformance:
     @pytest.mark.parametrize(
         "at", [0, ROWS // 2, ROWS], ids=["before the first row", "in the middle", "after the last"]
     )
-    def test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next(
-        self, world: World, at: int
-    ) -> None:
+    def test_a_killed_delivery_is_finished_by_the_next_process(self, world: World, at: int) -> None:
         self._needs_rows(world)
         world.deliver(world.plan())
         plan = world.plan()
@@ -152,7 +150,7 @@ class DeliveriesConformance:
     @pytest.mark.parametrize(
         "at", [0, PER_BATCH, ROWS], ids=["before the first row", "in the middle", "after the last"]
     )
-    def test_a_process_that_wakes_up_beside_its_successor_adds_nothing(self, world: World, at: int) -> None:
+    def test_a_zombie_that_wakes_beside_its_successor_adds_no_rows(self, world: World, at: int) -> None:
         """The successor may have to wait until it has woken up, and then says so."""
         self._needs_rows(world)
         plan = world.plan()

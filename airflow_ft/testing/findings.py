@@ -35,7 +35,7 @@ class FindingsConformance:
 
     # --- rows that cannot be taken ---------------------------------------------------------------------------------
 
-    def test_a_column_that_does_not_fit_is_named_before_anything_is_visible(self, world: World) -> None:
+    def test_an_unknown_column_is_named_before_any_row_is_visible(self, world: World) -> None:
         world.deliver(world.plan())
         strange = pa.table({"id": [1], "text": ["a"], "no_such_column": [1]})
         plan = world.plan(strange)
@@ -96,7 +96,7 @@ class FindingsConformance:
         checks = self._examined(world, world.target.sink, world.target.connection, world.table(0))
         assert checks and [check for check in checks if check.verdict is Verdict.PROBLEM] == []
 
-    def test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible(self, world: World) -> None:
+    def test_doctor_and_prepare_both_report_a_misconfigured_sink(self, world: World) -> None:
         mistakes = world.target.mistaken()
         if not mistakes:
             pytest.skip("the target names no mistakes")

@@ -48,9 +48,7 @@ class KillsConformance:
     """Which calls are tried: the first, and how many further the next one is. (0, 1): all."""
 
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
-    def test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles(
-        self, world: World, step: str
-    ) -> None:
+    def test_a_step_killed_at_any_call_is_settled_by_another_process(self, world: World, step: str) -> None:
         first = world.plan()
         world.deliver(first)
         there = world.ids_of(first.number)

@@ -115,7 +115,7 @@ class UpsertsConformance:
                 assert place < len(texts), f"id {key} went back to {state.get(key)!r}"
 
     @pytest.mark.parametrize("at", [0, _MANY // 2 + 3, _MANY], ids=["before the first", "in the middle", "after all"])
-    def test_a_process_that_wakes_up_after_later_numbers_changes_nothing(self, world: World, at: int) -> None:
+    def test_a_zombie_overwrites_no_row_of_a_later_checkpoint(self, world: World, at: int) -> None:
         upserts = _upserts(world)
         changes, now, _ = _random(1, {})
         plan = _plan(world, upserts, 1, world.segment_of(1, changes))

@@ -34,7 +34,7 @@ class ValuesConformance:
         assert len(found) == given.table().num_rows
 
     @pytest.mark.parametrize("carries", [True, False], ids=["it decides", "it follows"])
-    def test_values_that_it_does_not_hold_are_refused_before_the_decision(self, world: World, carries: bool) -> None:
+    def test_unsupported_values_are_refused_before_the_decision(self, world: World, carries: bool) -> None:
         """In prepare; where it decides itself, at the latest by the commit that would have been the decision."""
         given = _given(world)
         if not given.refused:

@@ -206,7 +206,7 @@ def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
     ]
 
 
-def test_a_checkpoint_shows_its_application_and_how_large_its_state_was(world: World, ft: Any) -> None:
+def test_show_prints_the_spark_application_and_the_state_size(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
         world.store.trigger(PIPELINE, epoch, RUN, "application_17_0004")
@@ -256,7 +256,7 @@ def test_a_lag_has_its_age(minutes: int, age: str) -> None:
     assert looking._age(Lag("orders", Unit.FILES, 1, at=now - timedelta(minutes=minutes)), now) == age
 
 
-def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:
+def test_the_command_line_shows_a_pipelines_lag_and_lateness(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
         world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 3600.0})
@@ -272,7 +272,7 @@ def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: Worl
     assert "  lag       orders 1,200, returns 1 not read yet" in ft("show", PIPELINE, str(number))
 
 
-def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
+def test_a_failed_checkpoint_is_shown_with_its_reason_and_remedy(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
         world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
@@ -351,7 +351,7 @@ def test_spec_shows_the_source_of_a_job_of_the_dag_file_as_it_is(world: World, f
     assert {"field": "job_source", "value": source} in json.loads(ft("spec", PIPELINE, "-o", "json"))
 
 
-def test_values_are_of_their_own_type_for_programs_and_text_for_people(world: World, ft: Any) -> None:
+def test_json_and_yaml_output_keeps_the_types_of_values(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())
     found = world.store.checkpoint(PIPELINE, 1)
@@ -458,7 +458,7 @@ def test_abort_asks_first_and_leaves_a_tombstone(
     assert world.systems["db"].markers[1].outcome == "aborted"
 
 
-def test_what_is_delivered_cannot_be_aborted_and_nothing_later_is_touched(world: World, ft: Any) -> None:
+def test_abort_refuses_a_delivered_checkpoint(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())
     prepared(world)
@@ -479,7 +479,7 @@ def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
     assert world.systems["db"].rows == [1]
 
 
-def test_rewind_says_that_rows_are_lost_where_nothing_is_computed_again(
+def test_rewind_warns_that_rows_are_lost_with_at_most_once(
     world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -522,7 +522,7 @@ def test_a_resumption_says_why(world: World, ft: Any) -> None:
     assert event.kind == "RESUMED" and "it is back" in event.message
 
 
-def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
+def test_retire_refuses_a_pipeline_until_its_run_has_ended(
     world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunKey("dag", "run")
@@ -583,7 +583,7 @@ def test_a_misspelled_folder_of_savepoints_is_told(tmp_path: Path, parser: Argum
         args.func(args)
 
 
-def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
+def test_adopt_lists_orphans_and_requires_a_choice_for_them(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
     prepared, visible = OrphanKind.PREPARED, OrphanKind.COMMITTED
@@ -781,7 +781,7 @@ def test_what_no_command_takes_ends_with_status_2(ft: Any, given: list[str]) -> 
     assert refused.value.code == 2
 
 
-def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_output_pipe_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "w") as stdout:
@@ -861,7 +861,7 @@ def test_doctor_reads_a_dag_that_never_ran(
         ft("doctor", "other", "--dag", str(dag))
 
 
-def test_doctor_examines_the_sinks_of_a_pipeline_whose_rows_another_task_computes(
+def test_doctor_examines_sinks_whose_rows_another_task_computes(
     world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dag = tmp_path / "a_dag.py"
@@ -981,7 +981,7 @@ def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.C
     assert "/data/orders" in text and "connection mysql_default" in text and "not examined" not in text
 
 
-def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
+def test_doctor_and_setup_handle_a_sink_without_a_connection(
     world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = lambda plan: open_participant(plan, pytest.fail, open_wal())  # noqa: E731
@@ -1044,7 +1044,7 @@ def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
     assert ended.value.code == 1, "sinks of tests cannot be compared"
 
 
-def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
+def test_reset_state_asks_first_and_refuses_undelivered_rows(
     world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it does is tried with Spark: `test_dropped_state_begins_anew_where_the_last_run_ended`."""

@@ -31,7 +31,7 @@ def _comparison(wanted: float | None = 1.5) -> Comparison:
     return comparison
 
 
-def test_a_claim_is_judged_round_by_round_against_the_best_of_the_others() -> None:
+def test_a_claim_is_judged_per_round_against_the_best_competitor() -> None:
     (verdict,) = _comparison().verdicts()
     assert verdict.best == "good"
     assert (verdict.ratio.low, verdict.ratio.median, verdict.ratio.high) == (1.5, 2.0, 3.0)
@@ -58,7 +58,7 @@ def test_what_is_not_exact_has_no_figure() -> None:
             check("somebody", found, Content(2, 7))
 
 
-def test_the_rows_are_the_same_every_time_and_differ_from_each_other() -> None:
+def test_generated_rows_are_reproducible_and_varied() -> None:
     assert orders(1000).equals(orders(1000))
     assert len(set(orders(1000).column("score").to_pylist())) > 990
     assert orders(10, first=5).column("id").to_pylist() == list(range(5, 15))

@@ -153,7 +153,7 @@ def test_a_search_from_a_later_page_begins_with_the_first(visit: Visit) -> None:
     expect(pipelines.shown).to_have_text(f"1 to 25 of {MANY:,}")
 
 
-def test_a_pipeline_is_opened_and_the_browser_leads_back_to_what_was_searched(visit: Visit) -> None:
+def test_browser_back_from_a_pipeline_restores_the_search(visit: Visit) -> None:
     pipelines = visit.pipelines()
     pipelines.search.fill("order")
     expect(pipelines.names).to_have_text([PIPELINE])
@@ -167,7 +167,7 @@ def test_a_pipeline_is_opened_and_the_browser_leads_back_to_what_was_searched(vi
     expect(pipeline.heading).to_be_visible()
 
 
-def test_the_field_shows_what_is_searched_when_the_browser_leads_back(visit: Visit) -> None:
+def test_browser_back_restores_the_text_of_the_search_field(visit: Visit) -> None:
     visit.load(PAGE)
     pipelines = PipelineList(visit)
     for _ in range(3):

@@ -85,7 +85,7 @@ def test_the_keyboard_alone_opens_a_pipeline_and_a_checkpoint(visit: Visit) -> N
 
 
 @pytest.mark.parametrize("part", ["the list", QUARANTINED, "Savepoints"])
-def test_the_keyboard_reaches_all_that_can_be_done_and_shows_where_it_is(visit: Visit, part: str) -> None:
+def test_the_keyboard_reaches_every_control_and_marks_the_focus(visit: Visit, part: str) -> None:
     if part == "the list":
         expect(visit.pipelines().names).to_have_count(25)
     elif part == QUARANTINED:
@@ -118,7 +118,7 @@ def test_a_question_keeps_the_focus(visit: Visit) -> None:
     assert {("INPUT", True), ("BUTTON", True)} <= reached <= {("INPUT", True), ("BUTTON", True), ("BODY", False)}
 
 
-def test_the_list_is_opened_by_its_address_and_kept_by_the_keyboard(visit: Visit) -> None:
+def test_the_address_sets_a_filter_that_the_keyboard_can_change(visit: Visit) -> None:
     pipelines = PipelineList(visit)
     visit.load(PAGE, condition="HALTED")
     expect(pipelines.names).to_have_text([HALTED])

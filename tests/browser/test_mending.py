@@ -389,9 +389,7 @@ def test_an_act_does_to_a_real_pipeline_what_it_says(
     case.came_of(done.world, place)
 
 
-def test_a_comparison_that_finds_something_says_so_beside_its_button(
-    place: Place, airflow: ApiServer, visit: Visit
-) -> None:
+def test_verify_reports_missing_rows_beside_its_button(place: Place, airflow: ApiServer, visit: Visit) -> None:
     world = broken.delivered(place.store, place.folder, "lacking")
     world.sql(ARCHIVE, f'DELETE FROM "{world.pipeline}" WHERE id = {REFUSED}')
     action_button = BUTTONS["verify"].of(visit.pipeline(world.pipeline))

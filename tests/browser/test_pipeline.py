@@ -60,7 +60,7 @@ def test_settings_and_job_are_as_they_counted(visit: Visit) -> None:
         expect(job).to_contain_text(words)
 
 
-def test_how_far_it_is_behind_its_sources_is_on_the_overview_the_charts_and_the_job(visit: Visit) -> None:
+def test_the_overview_charts_and_job_tabs_show_the_lag(visit: Visit) -> None:
     running = visit.pipeline(RUNNING).tab("Overview")
     expect(running).to_contain_text("clicks: 8,000 records behind, 2,000 of 10,000 read, 100 a second, 80 s left")
     expect(running).to_contain_text("pages: 1 file behind (2 h ago)")
@@ -145,7 +145,7 @@ def test_failed_checkpoints_alone_are_shown(visit: Visit) -> None:
     expect(visit.page.get_by_text("No checkpoint matches.")).to_be_visible()
 
 
-def test_a_checkpoint_tells_what_it_delivered_and_with_what_it_was_made(visit: Visit) -> None:
+def test_a_checkpoint_shows_its_deliveries_and_its_configuration(visit: Visit) -> None:
     pipeline = visit.pipeline(PIPELINE).history()
     details = pipeline.details(CHECKPOINTS - 2)
     details.click()
@@ -171,7 +171,7 @@ def test_a_checkpoint_leads_to_its_run(visit: Visit) -> None:
     expect(visit.page).to_have_url(f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}")
 
 
-def test_a_checkpoint_leads_to_the_log_of_the_task_that_has_staged_it(visit: Visit) -> None:
+def test_a_checkpoint_links_to_the_task_that_staged_it(visit: Visit) -> None:
     visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
     visit.page.get_by_role("link", name=STAGE, exact=True).click()
     expect(visit.page).to_have_url(f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}/tasks/{STAGE}")

@@ -19,7 +19,7 @@ from tests.store.scene import PIPELINE
 pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
-def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Callable[[str], Visit]) -> None:
+def test_a_viewer_of_the_team_sees_its_pipelines_but_no_actions(visit_as: Callable[[str], Visit]) -> None:
     visit = visit_as(VIEWER)
     pipelines = visit.pipelines()
     expect(pipelines.names.first).to_have_text(next(iter(URGENT)))
@@ -74,7 +74,7 @@ def test_a_user_of_the_team_acts_as_the_administrator_does(visit_as: Callable[[s
     assert offered[0] == offered[1] and {"Recover", "Verify", "Deliver", "Quarantine"} <= set(offered[0])
 
 
-def test_a_dag_that_is_paused_offers_no_acts_until_it_is_unpaused(visit: Visit, airflow: ApiServer) -> None:
+def test_actions_are_hidden_while_the_maintenance_dag_is_paused(visit: Visit, airflow: ApiServer) -> None:
     airflow.pause(MAINTENANCE)
     try:
         pipeline = visit.pipeline(IN_DOUBT)

@@ -36,7 +36,7 @@ def zoned(visit: Visit) -> Iterator[Visit]:
     choose(visit, None)
 
 
-def test_the_zone_of_the_browser_counts_until_another_one_is_chosen(zoned: Visit) -> None:
+def test_times_use_the_browsers_zone_until_another_is_chosen(zoned: Visit) -> None:
     history = zoned.pipeline(PIPELINE).history()
     row = history.checkpoints.rows.first
     expect(row).to_have_text(re.compile(f"{TIME}UTC"))

@@ -49,7 +49,7 @@ def test_a_longer_run_begins_like_a_shorter_one() -> None:
     assert deck(7, 80)[:30] == deck(7, 30)
 
 
-def test_every_fault_comes_before_any_comes_again_and_fits_its_pipeline() -> None:
+def test_every_fitting_fault_is_drawn_before_any_is_repeated() -> None:
     cards = deck(3, 400)
     fitting = {name for name, each in FAULTS.items() if any(each.fits(t, s) for t in BY_DEFAULT for s in STORES)}
     assert {draw.fault.name for draw in cards[: len(fitting)]} == fitting
@@ -194,7 +194,7 @@ def test_the_same_rows_in_every_sink_are_exact() -> None:
         (lambda rows: rows[:2], 1, 0, "I3: chunks [1] are in some sinks only"),
     ],
 )
-def test_a_loss_a_double_a_foreign_row_another_draw_and_half_a_delivery_are_found(
+def test_the_judge_finds_each_kind_of_deviation_in_a_sink(
     change: Callable[[list[tuple[int, int]]], list[tuple[int, int]]], lost: int, doubled: int, what: str
 ) -> None:
     verdict = compare(IDS, {"a": ROWS, "b": change(ROWS)})
@@ -250,7 +250,7 @@ def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
         assert "NOT EXACT" in str(spoiled)
 
 
-def test_points_within_calls_and_between_them_come_about_equally_often() -> None:
+def test_points_inside_calls_are_as_likely_as_points_between() -> None:
     draw = Draw(1, FAULTS["kill -9 at a point"], TARGETS["xa + held"], "sqlite")
     many = [*TRACE, *(Point("before", "mariadb-xa: SELECT", nth) for nth in range(1, 200))]
     inside = sum(bool((p := choose(draw, 7, repeat, many).point) and p.is_inside) for repeat in range(200))

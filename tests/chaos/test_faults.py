@@ -31,7 +31,7 @@ def test_every_fault_comes_before_any_comes_again() -> None:
     assert [fault.name for fault in deck(3, 4, ["Kafka"])] == ["Kafka"] * 4
 
 
-def test_an_attempt_belongs_to_the_phase_that_its_checkpoint_is_in() -> None:
+def test_an_attempt_belongs_to_the_phase_of_its_checkpoint() -> None:
     prepare, commit = Moment("ATTEMPT", 1, "m", "prepare"), Moment("ATTEMPT", 1, "m", "commit")
     events = [attempt(1, "m")]
     assert prepare.reached(events)
@@ -78,7 +78,7 @@ def test_the_servers_of_the_logs_are_killed_only_where_they_are(
         assert "needs --store postgres" in capsys.readouterr().err
 
 
-def test_faults_of_yarn_need_yarn_and_a_log_that_its_machines_reach(capsys: pytest.CaptureFixture[str]) -> None:
+def test_yarn_faults_require_yarn_and_a_shared_write_ahead_log(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--only", "streams", "--stream-fault", "kill -9 of an executor of YARN"]
     for wal in ("hdfs", "s3"):
         assert _arguments([*chosen, "--master=yarn", f"--wal={wal}"]).master == "yarn"

@@ -22,7 +22,7 @@ def piece(to: int) -> list[Row]:
     return rows
 
 
-def test_a_piece_that_goes_on_where_its_savepoint_stands_is_right() -> None:
+def test_the_judge_accepts_rows_that_continue_from_a_savepoint() -> None:
     assert START.offsets == (10, 8) and PARTITIONS == 2
     assert judge_piece(START, piece(60), "a piece") == []
     assert judge_piece(START, [], "nothing came since") == []

@@ -28,7 +28,7 @@ def test_what_has_grown_is_named() -> None:
     assert grown(samples) == ["task handles: 33 in the second quarter, 63 in the last one"]
 
 
-def test_what_goes_up_and_down_by_itself_has_not_grown_and_what_goes_up_beside_has() -> None:
+def test_a_fluctuation_is_no_growth_but_a_trend_beside_it_is() -> None:
     noise = random.Random(4)
     pruned = [{"log and state files": 500 + noise.uniform(0, 1500)} for _ in NUMBERS]
     for low, high in ((0, 400), (400, 0)):  # whenever it is looked at

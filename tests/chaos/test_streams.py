@@ -23,7 +23,7 @@ def exact() -> list[Row]:
     return rows
 
 
-def test_each_row_once_in_both_by_one_writer_after_another_is_right() -> None:
+def test_the_judge_accepts_each_row_once_in_both_sinks() -> None:
     assert judge_rows(exact(), list(reversed(exact())), EPOCHS, SENT) == []
 
 
@@ -70,7 +70,7 @@ def lossy(*lost: int) -> list[Row]:
 WINDOW = Window((5, 6), 20)  # from 10 and 13 on
 
 
-def test_what_is_lost_before_the_first_attempt_and_where_a_fault_was_is_right() -> None:
+def test_the_judge_accepts_losses_before_the_start_and_at_faults() -> None:
     rows = lossy(10, 12, 13, 15, 19)
     assert judge_losses(rows, list(reversed(rows)), EPOCHS, SENT, [WINDOW]) == []
 

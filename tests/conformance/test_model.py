@@ -43,19 +43,19 @@ class TestModel(ParticipantConformance):
 
 
 NOT_OF_A_MODEL = (
-    "test_a_process_that_is_killed_leaves_nothing_that_is_not_finished_by_the_next",
-    "test_a_process_that_wakes_up_beside_its_successor_adds_nothing",
-    "test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles",
+    "test_a_killed_delivery_is_finished_by_the_next_process",
+    "test_a_zombie_that_wakes_beside_its_successor_adds_no_rows",
+    "test_a_step_killed_at_any_call_is_settled_by_another_process",
     "test_several_that_commit_at_once_deliver_once",
     "test_of_several_that_begin_at_once_the_newest_delivers",
     "test_one_that_looks_before_others_begin_lowers_none_of_them",
     "test_whatever_is_lost_on_the_way_the_next_one_finishes",
     "test_values_to_the_ends_of_their_ranges_arrive_as_they_are",  # it keeps Python's
-    "test_values_that_it_does_not_hold_are_refused_before_the_decision",
-    "test_a_column_that_does_not_fit_is_named_before_anything_is_visible",  # it has none
+    "test_unsupported_values_are_refused_before_the_decision",
+    "test_an_unknown_column_is_named_before_any_row_is_visible",  # it has none
     "test_verify_finds_what_somebody_else_has_done",
     "test_the_doctor_finds_nothing_wrong_where_nothing_is",
-    "test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible",
+    "test_doctor_and_prepare_both_report_a_misconfigured_sink",
     "test_many_rows_come_all_or_none",
     "test_memory_does_not_grow_with_rows",
 )

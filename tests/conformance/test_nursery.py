@@ -44,7 +44,7 @@ def said(output: Path, what: str, module: str = __name__) -> str:
     return output.read_text().strip()
 
 
-def test_a_process_has_the_environment_and_the_folder_of_whoever_asks(
+def test_a_forked_process_has_the_callers_environment_and_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert said(tmp_path / "first", "say") == f"None {Path.cwd()}"
@@ -66,7 +66,7 @@ def test_its_end_is_told_as_that_of_any_process(tmp_path: Path) -> None:
     assert asleep.wait(60) == -signal.SIGKILL
 
 
-def test_what_was_imported_is_imported_anew_on_another_path_and_when_that_is_asked_for(
+def test_modules_are_imported_again_for_a_new_path_or_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert said(tmp_path / "before", "say"), "one is there"
@@ -78,9 +78,7 @@ def test_what_was_imported_is_imported_anew_on_another_path_and_when_that_is_ask
         nursery.forget()
 
 
-def test_what_cannot_be_imported_is_told_by_the_process_that_needs_it_and_the_next_one_is_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_import_ends_only_the_process_that_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_part.py").write_text("raise ImportError('its client is lacking')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     broken = forked(tmp_path / "broken", "say", "broken_part")

@@ -203,7 +203,7 @@ def refused_rows_vanish(change: Change) -> None:
     change(module, "set_aside_detail", lambda _: {})
 
 
-@noticed_by("test_a_column_that_does_not_fit_is_named_before_anything_is_visible")
+@noticed_by("test_an_unknown_column_is_named_before_any_row_is_visible")
 def columns_are_not_judged(change: Change) -> None:
     change(SqliteParticipant, "_schema_problems", lambda *_, **__: iter(()))
 
@@ -216,12 +216,12 @@ def blanks_at_the_end_are_dropped(change: Change) -> None:
     ])  # fmt: skip
 
 
-@noticed_by("test_values_that_it_does_not_hold_are_refused_before_the_decision", carries=True)
+@noticed_by("test_unsupported_values_are_refused_before_the_decision", carries=True)
 def nan_is_stored_as_null(change: Change) -> None:
     change(of_sqlite, "refused", lambda *_: {})
 
 
-@noticed_by("test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles", step="commit")
+@noticed_by("test_a_step_killed_at_any_call_is_settled_by_another_process", step="commit")
 def rows_come_in_a_transaction_of_their_own(change: Change) -> None:
     change(File, "calls", f"{__name__}:commit_rows_before_the_marker")
 

@@ -83,7 +83,7 @@ class Late(ParticipantConformance):
 CASES: list[Case] = [
     (a_stamp_for_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (one_time_for_all_rows, "test_a_delete_deletes", {}),
-    (the_time_of_the_write, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 103}),
+    (the_time_of_the_write, "test_a_zombie_overwrites_no_row_of_a_later_checkpoint", {"at": 103}),
     (a_document_without_a_condition, "test_it_meets_later_numbers_when_it_wakes_up", {"step": "commit"}),
     (no_deletes, "test_a_delete_deletes", {}),
     (marker_before_rows, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),

@@ -129,7 +129,7 @@ def marker_before_rows() -> None:
 
 
 CASES: list[Case] = [
-    (no_stamps, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
+    (no_stamps, "test_a_zombie_overwrites_no_row_of_a_later_checkpoint", {"at": 0}),
     (stamps_of_each_attempt, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (one_stamp, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (every_change, "test_a_delete_deletes", {}),

@@ -257,7 +257,7 @@ def commit_the_trial() -> None:
     OneTransactionParticipant._vote = trying  # type: ignore[method-assign]
 
 
-@noticed_by("test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles", step="prepare")
+@noticed_by("test_a_step_killed_at_any_call_is_settled_by_another_process", step="prepare")
 def a_trial_is_committed_and_taken_back(change: Change) -> None:
     change(File, "flaw", f"{__name__}:{commit_the_trial.__name__}")
 
@@ -279,7 +279,7 @@ def commit_between_sinks() -> None:
     SqliteParticipant._insert = committing  # type: ignore[method-assign]
 
 
-@noticed_by("test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles", step="commit")
+@noticed_by("test_a_step_killed_at_any_call_is_settled_by_another_process", step="commit")
 def each_segment_is_committed(change: Change) -> None:
     apart(change, "segments")
 

@@ -54,7 +54,7 @@ def _seed(*names: str) -> None:
 
 
 CASES: list[Case] = [
-    (no_fence, "test_a_process_that_wakes_up_after_later_numbers_changes_nothing", {"at": 0}),
+    (no_fence, "test_a_zombie_overwrites_no_row_of_a_later_checkpoint", {"at": 0}),
     (no_progress, "test_no_key_goes_back_when_a_successor_continues", {"at": 103}),
     (first_row_counts, "test_the_last_change_of_a_key_counts", {}),
     (no_deletes, "test_a_delete_deletes", {}),

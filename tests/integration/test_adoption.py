@@ -105,7 +105,7 @@ def deliver_one_branch_of(world: LosingWorld, number: int, monkeypatch: pytest.M
     assert world.store.checkpoint(world.pipeline, number).state is S.COMMITTING
 
 
-def test_a_checkpoint_that_is_there_in_parts_is_told_and_gone_past(
+def test_a_partly_visible_checkpoint_is_adopted_only_on_request(
     world: LosingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.strategy = "xa"
@@ -164,9 +164,7 @@ def prepare_and_lose(world: LosingWorld) -> list[str]:
 
 
 @pytest.mark.parametrize("ending", [COMMIT, ROLLBACK])
-def test_prepared_branches_of_a_lost_log_are_listed_and_ended_as_a_person_says(
-    world: LosingWorld, ending: PreparedEnding
-) -> None:
+def test_prepared_branches_of_a_lost_log_end_as_a_person_says(world: LosingWorld, ending: PreparedEnding) -> None:
     left = prepare_and_lose(world)
     found = look(world.store, world.pipeline, world.participants)["shop"].orphans
     assert [(r.number, r.branch, r.kind) for r in found] == [(2, f"000{i}", OrphanKind.PREPARED) for i in (1, 2, 3)]
@@ -261,7 +259,7 @@ def as_adopted_before(world: LosingWorld) -> None:
     world.store.resume(world.pipeline, "an older version")
 
 
-def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_again(world: LosingWorld) -> None:
+def test_blocking_branches_are_named_at_once_and_ended_by_adopt(world: LosingWorld) -> None:
     """Not a lock time-out, try after try."""
     prepare_and_lose(world)
     as_adopted_before(world)

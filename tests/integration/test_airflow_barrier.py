@@ -126,7 +126,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
                 one.end()
 
 
-def test_a_scheduled_step_reads_what_came_before_its_interval_s_end_of_both(shop: Shop) -> None:
+def test_a_scheduled_step_reads_both_pipelines_at_interval_end(shop: Shop) -> None:
     airflow = shop.airflow
     for name, amount in (("orders", 100), ("payments", 7)):
         shop.put(name, amount, age=3600)
@@ -157,7 +157,7 @@ def test_a_scheduled_step_reads_what_came_before_its_interval_s_end_of_both(shop
     assert airflow.xcom("shop_revenue", run_id, "read_tables") == before
 
 
-def test_a_lost_a_late_and_a_repeated_barrier_change_nothing_of_the_cut(shop: Shop) -> None:
+def test_a_lost_late_or_repeated_barrier_does_not_change_the_cut(shop: Shop) -> None:
     airflow = shop.airflow
     airflow.pause("shop_closing")
     run_id = f"lost__{time.time_ns()}"

@@ -73,7 +73,7 @@ def asked(airflow: AirflowWorld, dag_id: str, user: str = "admin", **conf: Any) 
         return client.post(f"/api/v2/dags/{dag_id}/dagRuns", json=body, headers=headers)
 
 
-def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_triggered_the_run(airflow: AirflowWorld) -> None:
+def test_resuming_a_halted_pipeline_logs_who_triggered_the_run(airflow: AirflowWorld) -> None:
     airflow.pause(ALL, False)
     run_id = asked(airflow, ALL, action="resume", reason="the token is back").raise_for_status().json()["dag_run_id"]
     assert airflow.finish(ALL, run_id) == {"action": "success"}, airflow.log_text(ALL, run_id, "action")

@@ -41,9 +41,7 @@ def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("lost", [("scheduler",), ("scheduler", "api-server")], ids=" and ".join)
-def test_a_stream_goes_on_without_a_scheduler_and_a_new_one_replaces_its_task(
-    streams: Streams, lost: tuple[str, ...]
-) -> None:
+def test_a_stream_runs_on_until_a_new_scheduler_retries_its_task(streams: Streams, lost: tuple[str, ...]) -> None:
     airflow = streams.airflow
     run_id = streams.start()
     first, epoch, tries = streams.task(), streams.epoch(), streams.tries(run_id)

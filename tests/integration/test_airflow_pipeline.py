@@ -201,7 +201,7 @@ def shop(mariadb: MariaDb, kafka: Kafka, s3: S3, tmp_path_factory: pytest.TempPa
             kafka.delete_topic(topic)
 
 
-def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) -> None:
+def test_a_run_reports_the_checkpoints_it_delivers_to_all_sinks(shop: Shop) -> None:
     airflow = shop.airflow
     for rows in (20, 10, 5):
         shop.put("orders", rows)
@@ -271,7 +271,7 @@ def kept_of(airflow: AirflowWorld, asset: str) -> dict[str, Any]:
 
 
 @pytest.mark.sampled("one run beside another")
-def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) -> None:
+def test_a_run_without_new_rows_confirms_and_updates_nothing(shop: Shop) -> None:
     airflow = shop.airflow
     before = len(airflow.asset_events("airflow-ft://orders/"))
     run_id, states = airflow.run("orders")
@@ -365,7 +365,7 @@ def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
 
 
 @pytest.mark.sampled("a DAG of its own")
-def test_a_table_that_does_not_fit_is_told_before_anything_is_computed(shop: Shop) -> None:
+def test_a_missing_column_is_reported_before_rows_are_computed(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, states = airflow.run("templated", {"table": "too_narrow"})
     assert states["templated.stage"] == "failed", states
@@ -382,7 +382,7 @@ def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tupl
 
 
 @pytest.mark.sampled("a DAG of its own")
-def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Shop) -> None:
+def test_each_map_index_delivers_through_a_pipeline_of_its_own(shop: Shop) -> None:
     airflow = shop.airflow
     airflow.trigger("on_half")  # unpauses it; nothing is confirmed yet, so this run waits for the first confirmation
     run_id, _ = airflow.run("mapped")
@@ -408,7 +408,7 @@ def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Sh
 
 
 @pytest.mark.sampled("a DAG of its own")
-def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(shop: Shop) -> None:
+def test_a_gate_derives_its_default_condition_from_its_run(shop: Shop) -> None:
     airflow = shop.airflow
     with airflow.store() as store:
         is_there = store.register("half-1").last_published
@@ -521,7 +521,7 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
 
 
 @pytest.mark.sampled("a DAG of its own")
-def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop, s3: S3) -> None:
+def test_example_dags_load_files_and_separate_unreadable_lines(shop: Shop, s3: S3) -> None:
     airflow = shop.airflow
     folder = airflow.home / "csv"
     folder.mkdir()
@@ -581,9 +581,10 @@ def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> No
 
 
 @pytest.mark.sampled("a DAG of its own")
-def test_what_is_wrong_around_the_job_is_told_before_spark_is_started_and_what_is_away_keeps_no_rows_from_it(
+def test_a_wrong_connection_fails_the_run_before_spark_starts(
     shop: Shop,
 ) -> None:
+    """A server that is down fails only prepare, and the rows stay staged."""
     failures = (
         ("wrong_password", "stage", 2, ["shop_wrong_password", "Access denied", "Nothing was computed yet"]),
         ("no_connection", "stage", 2, ["shop_undefined", "airflow connections add"]),
@@ -617,7 +618,7 @@ def _check_failures(shop: Shop, *failures: tuple[str, str, int, list[str]]) -> d
 
 
 @pytest.mark.release
-def test_the_next_run_goes_on_in_the_spark_session_of_the_one_before(shop: Shop) -> None:
+def test_the_next_run_reuses_the_spark_session_of_the_last_one(shop: Shop) -> None:
     def of_ours() -> list[Kept]:
         return [one for one in kept() if one.pipeline == "kept"]
 

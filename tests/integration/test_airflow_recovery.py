@@ -177,7 +177,7 @@ def left(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactor
                 kafka.delete_topic(topic)
 
 
-def test_before_its_safety_interval_everything_is_left_alone_and_told(left: Left) -> None:
+def test_recovery_only_reports_before_its_safety_interval_ends(left: Left) -> None:
     assert (left.state("decided"), left.state("undecided")) == (CheckpointState.COMMITTING, CheckpointState.PREPARED)
     assert (left.ids("decided"), left.records("decided")) == (list(range(ROWS)), [])
     assert (left.ids("undecided"), left.records("undecided")) == ([], [])

@@ -47,7 +47,7 @@ def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFac
 # --- a stream and Airflow ---------------------------------------------------------------------------------------------
 
 
-def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(streams: Streams) -> None:
+def test_a_stream_delivers_opens_gates_and_stops_when_asked(streams: Streams) -> None:
     airflow = streams.airflow
     first = streams.start()
     second = airflow.trigger("copy")
@@ -102,7 +102,7 @@ def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams
     streams.check_both_sinks()
 
 
-def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(streams: Streams) -> None:
+def test_a_marked_or_cleared_stream_ends_and_can_continue(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = streams.start()
     spark = [streams.task().pid, streams.driver().pid]
@@ -140,7 +140,7 @@ def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str)
 
 
 @pytest.mark.release
-def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Streams) -> None:
+def test_a_continuous_dag_restarts_its_stream_until_it_is_paused(streams: Streams) -> None:
     airflow = streams.airflow
 
     def numbers() -> list[int]:
@@ -174,7 +174,7 @@ def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Str
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_a_failing_checkpoint_is_visible_and_then_each_value_is_there_once(streams: Streams) -> None:
+def test_a_failing_checkpoint_shows_nothing_and_loses_nothing(streams: Streams) -> None:
     airflow = streams.airflow
 
     def values() -> list[int]:
@@ -272,7 +272,7 @@ def _attempts(streams: Streams, pipeline: str) -> int:
     return 0
 
 
-def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_killed(streams: Streams) -> None:
+def test_word_counts_stay_exact_though_the_job_fails_and_dies(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = airflow.trigger("word_count", {"failing": 0.05})
     with Talker(streams, "lines"):
@@ -291,7 +291,7 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
 
 
 @pytest.mark.parametrize("victim", ["worker", "jvm", "task"])
-def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams, victim: str) -> None:
+def test_counts_are_exact_though_stateful_code_is_killed_at_work(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
     deaths = airflow.home / "deaths"
     before = len(_confirmed(streams, "counting"))
@@ -312,7 +312,7 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
     return []
 
 
-def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
+def test_the_command_drains_a_stream_and_a_later_run_is_refused(streams: Streams) -> None:
     airflow = streams.airflow
     no_deaths = {"deaths": str(airflow.home / "nobody-dies")}
     before = len(_confirmed(streams, "counting"))  # of the test before

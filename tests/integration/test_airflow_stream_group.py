@@ -65,7 +65,7 @@ class _Small:
         wait_for(lambda: self.rows(name) == expected, START_SECONDS, f"{expected.total()} rows of {name}", 0.5)
 
 
-def test_streams_of_a_group_stop_alone_survive_a_kill_and_are_taken_over_by_another_run(streams: Streams) -> None:
+def test_streams_of_a_group_stop_and_continue_independently(streams: Streams) -> None:
     airflow, small = streams.airflow, _Small(streams, *NAMES)
     first = airflow.trigger("small")
     small.deliver(*NAMES)
@@ -103,7 +103,7 @@ def test_streams_of_a_group_stop_alone_survive_a_kill_and_are_taken_over_by_anot
 
 
 @pytest.mark.release
-def test_one_stream_is_drained_and_starts_from_its_savepoint_while_the_other_goes_on(streams: Streams) -> None:
+def test_one_stream_drains_and_restarts_while_the_other_runs(streams: Streams) -> None:
     """Its windows are counted by the state of the savepoint, also when the task is killed after the start."""
     airflow, small = streams.airflow, _Small(streams, "beside", "windows")
 

@@ -126,7 +126,7 @@ def test_what_a_job_raised_on_is_lost_and_the_stream_goes_on(world: World, lines
     check_at_most_once(world)
 
 
-def test_what_a_sink_refuses_ends_the_stream_and_the_next_run_goes_on_without_it(world: World, lines: Lines) -> None:
+def test_a_refused_row_ends_the_stream_and_the_next_run_skips_it(world: World, lines: Lines) -> None:
     world.database.sql("ALTER TABLE numbers ADD CONSTRAINT CHECK (n <> 150)")
     with world.task(reading(world, lines)) as process:
         assert process.wait(240) != 0
@@ -139,7 +139,7 @@ def test_what_a_sink_refuses_ends_the_stream_and_the_next_run_goes_on_without_it
     check_at_most_once(world)
 
 
-def test_a_socket_that_its_server_closes_is_read_to_its_end_and_connected_to_again(world: World, lines: Lines) -> None:
+def test_a_closed_socket_is_read_to_its_end_and_reconnected(world: World, lines: Lines) -> None:
     with world.task(reading(world, lines)):
         world.until_confirmed(2)
         at, received = world.store.now(), max(world.rows())
@@ -153,7 +153,7 @@ def test_a_socket_that_its_server_closes_is_read_to_its_end_and_connected_to_aga
     check_at_most_once(world)
 
 
-def test_a_socket_that_a_job_opens_is_refused_before_anything_is_read(world: World, lines: Lines) -> None:
+def test_a_job_that_opens_a_socket_is_refused_before_reading(world: World, lines: Lines) -> None:
     with world.task(world.stream("OwnSocket", job_args={"port": lines.port})) as process:
         assert process.wait(240) != 0
     assert "source 'source-0' is a socket, which cannot be replayed" in world.log()
@@ -161,7 +161,8 @@ def test_a_socket_that_a_job_opens_is_refused_before_anything_is_read(world: Wor
     assert not lines.accepted and not world.store.checkpoints(world.pipeline)
 
 
-def test_topics_are_read_from_their_end_by_each_attempt_and_exactly_once_goes_on_behind_the_last(world: World) -> None:
+def test_each_attempt_reads_topics_from_their_end(world: World) -> None:
+    """A later run with EXACTLY_ONCE continues after the last row that the stream delivered."""
     source = KafkaSource(topics=[world.input], conn_id="kafka", starting_offsets="latest")
     world.send(10)
     with world.task(world.stream()):

@@ -99,7 +99,7 @@ def test_everything_is_read_anew_without_state_and_numbers_go_on(pipeline: Stage
     assert _delivered(pipeline, **other) == {6}, "only the third one"
 
 
-def test_what_is_refused_afterwards_goes_back_to_the_beginning_too(pipeline: StageWorld) -> None:
+def test_a_rewind_after_a_full_refresh_goes_to_the_beginning(pipeline: StageWorld) -> None:
     """The number before still says where a rewind ends."""
     _add(pipeline, 0)
     assert _delivered(pipeline) == {2}
@@ -249,9 +249,7 @@ ft.run(
 
 
 @pytest.mark.airflow
-def test_rows_that_replace_those_of_their_key_are_refreshed_and_others_refused(
-    tmp_path: Path, postgres_database: Database
-) -> None:
+def test_a_full_refresh_updates_upserted_rows_once_per_run(tmp_path: Path, postgres_database: Database) -> None:
     """A price that was mended in the files is mended in the table; the same run once more does nothing."""
     (tmp_path / "run.py").write_text(_RUN)
     (tmp_path / "in").mkdir()

@@ -116,7 +116,7 @@ def test_operators_come_and_go_and_the_count_goes_on(pipeline: StageWorld, tmp_p
     assert run([("a", 1), ("a", 1)]) == {"a": 7}
 
 
-def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_job_that_changes_state_keys_or_functions_is_refused(pipeline: StageWorld, tmp_path: Path) -> None:
     sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, l string, n bigint, m bigint")}
 
     def stage(n: int, **arguments: Any) -> list[Any]:
@@ -148,7 +148,7 @@ def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: S
     assert changed.error is not None and "max(numbers.n)" in changed.error.headline
 
 
-def test_operators_with_state_of_their_own_are_moved_and_the_number_of_each_goes_on(pipeline: StageWorld) -> None:
+def test_custom_stateful_operators_keep_their_state_when_moved(pipeline: StageWorld) -> None:
     old = [("rows", "by-rows"), ("pandas", "by-pandas"), ("firsts", "firsts"), ("", "")]
     for counts in ({1}, {2}):
         found = _by(_run(pipeline, COMPOSED, [("a", 1), ("b", 1)], branches=old))
@@ -209,9 +209,7 @@ def test_all_at_once(pipeline: StageWorld, tmp_path: Path, backend: str, branche
         assert found == {"rows": {3, 1}, "pandas": {3, 1}}
 
 
-def test_an_operator_that_is_added_behind_a_savepoint_sees_what_was_delivered_since(
-    pipeline: StageWorld, tmp_path: Path
-) -> None:
+def test_an_added_operator_sees_rows_delivered_since_a_savepoint(pipeline: StageWorld, tmp_path: Path) -> None:
     assert _counts(_run(pipeline, COUNTED, [("a", 1), ("a", 1)], distinct=[], count="counts")) == {"a": 2}
     uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert _counts(_run(pipeline, COUNTED, [("a", 2), ("a", 2)], distinct=[], count="counts")) == {"a": 4}

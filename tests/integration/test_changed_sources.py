@@ -131,7 +131,7 @@ def test_latest_is_one_moment_for_an_added_source_too(job: Job) -> None:
     assert job.run("numbers", "events") == {"b": 1, "late": 1}
 
 
-def test_latest_stays_one_moment_when_sources_change_before_anything_is_published(job: Job) -> None:
+def test_latest_stays_one_moment_for_a_retry_with_other_sources(job: Job) -> None:
     """It was another one for every source then: what had come since the first attempt was never read."""
     job.add("numbers", "a")
     job.add("events", "early")
@@ -141,7 +141,7 @@ def test_latest_stays_one_moment_when_sources_change_before_anything_is_publishe
     assert job.run("events", "more", "numbers") == {"a": 1, "late": 1}, "one more, and in another order"
 
 
-def test_a_source_that_is_left_out_stays_left_out_in_savepoints_and_without_state(job: Job, tmp_path: Path) -> None:
+def test_a_removed_source_keeps_its_position_through_a_restore(job: Job, tmp_path: Path) -> None:
     for name in ("numbers", "more", "events"):
         job.add(name, "a")
     assert job.run("numbers", "more", "events", start="earliest") == {"a": 3}

@@ -85,7 +85,7 @@ def _delivered(pipeline: StageWorld, by: str, n: int, **more: Any) -> set[int]:
     return {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()}
 
 
-def test_a_pipeline_goes_on_from_what_was_converted_when_all_else_is_gone(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_converted_savepoint_is_enough_to_continue_a_pipeline(pipeline: StageWorld, tmp_path: Path) -> None:
     """What is converted stays as it is, and a pipeline that names the old state store is refused then."""
     folder = str(tmp_path / "savepoints")
     conf = {PROVIDER: Backend.HDFS.provider}
@@ -112,7 +112,7 @@ def test_a_pipeline_goes_on_from_what_was_converted_when_all_else_is_gone(pipeli
         assert _delivered(pipeline, "count of distinct", 2 * n + 1, **again) == {count}
 
 
-def test_what_cannot_be_converted_is_refused_by_name_and_costs_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_an_unsupported_conversion_is_refused_and_leaves_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
     folder = tmp_path / "savepoints"
     _delivered(pipeline, "rows", 0)
     uri, taken = take(pipeline.store, PIPELINE, str(folder), "a test")

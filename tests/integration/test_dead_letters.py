@@ -266,7 +266,7 @@ def test_out_of_quarantine_and_back_when_it_fails(make: Callable[..., Refusing],
     world.check()
 
 
-def test_rows_that_are_refused_because_of_each_other_follow_their_order(make: Callable[..., Refusing]) -> None:
+def test_a_row_whose_key_is_already_taken_is_set_aside(make: Callable[..., Refusing]) -> None:
     """The first of two rows with one key enters, as it would have without the act; the stranger's row stays."""
     world = make("local")
     world.decide()
@@ -293,7 +293,7 @@ def finish(world: Refusing) -> None:
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_death_after_any_statement_sets_the_same_rows_aside_once(
+def test_a_death_at_any_statement_sets_the_same_rows_aside_once(
     make: Callable[..., Refusing], strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = 1 + STRATEGIES.index(strategy)

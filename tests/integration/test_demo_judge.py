@@ -89,7 +89,7 @@ def late(delivered: list[data.Row]) -> data.Row:
     return next(row for row in delivered if data.is_late(row))
 
 
-def test_exact_data_pass_in_a_process_that_knows_nothing_of_the_package(world: World) -> None:
+def test_the_judge_passes_exact_data_without_the_package(world: World) -> None:
     finished = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "tools.demo.judge"],
         cwd=PROJECT,

@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.release
 @pytest.mark.timeout(900)
-def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path: Path) -> None:
+def test_every_flight_arrives_once_though_processes_are_killed(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     report = tmp_path / "report.json"
     finished = subprocess.run(
@@ -52,7 +52,7 @@ def test_every_flight_arrives_once_though_driver_and_commit_are_killed(tmp_path:
 
 @pytest.mark.release
 @pytest.mark.timeout(1200)
-def test_all_systems_are_exact_though_driver_and_commits_are_killed(tmp_path: Path) -> None:
+def test_every_system_is_exact_though_processes_are_killed(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     report = tmp_path / "report.json"
     copies = ["iceberg", "paimon", "hive", "redis", "hbase", "cassandra"]

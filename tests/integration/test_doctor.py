@@ -109,7 +109,7 @@ def test_what_is_wrong_is_told_each_for_itself(world: RealWorld, tmp_path: Path)
     assert any(c.name == "in doubt" and c.verdict is Verdict.WARNING and "1 (PREPARED)" in c.text for c in checks)
 
 
-def test_unreachable_systems_do_not_keep_the_others_from_being_examined(world: RealWorld) -> None:
+def test_doctor_examines_the_rest_when_a_system_is_unreachable(world: RealWorld) -> None:
     world.overrides = {"shop": {"port": free_port()}, "cluster": {"password": "unused"}}
     found = bad(checks_of(world))
     assert list(found) == ["connection shop: connect"]
@@ -151,7 +151,7 @@ def test_a_log_that_is_behind_and_a_halted_pipeline(world: RealWorld, tmp_path: 
     assert "belongs to installation" in found["connection cluster: memory"]
 
 
-def test_a_commit_that_the_log_has_no_proof_of_yet_is_no_older_log(world: RealWorld, tmp_path: Path) -> None:
+def test_an_unrecorded_commit_is_not_taken_for_an_older_log(world: RealWorld, tmp_path: Path) -> None:
     world.stage(1)
     with closing(sqlite3.connect(tmp_path / "ft.db")) as log, closing(sqlite3.connect(tmp_path / "older.db")) as backup:
         log.backup(backup)

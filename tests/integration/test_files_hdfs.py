@@ -114,7 +114,7 @@ def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(
             return
 
 
-def test_a_folder_on_hdfs_passes_to_what_its_pipeline_is_renamed_to(hdfs: Hdfs, tmp_path: Path) -> None:
+def test_a_folder_on_hdfs_follows_the_rename_of_its_pipeline(hdfs: Hdfs, tmp_path: Path) -> None:
     old = World(Folder(hdfs.url), tmp_path, pipeline="old", attempts=20)
     old.deliver(old.plan(rows(0)))
     late = old.plan(rows(4))
@@ -137,7 +137,7 @@ def passed(old: World, former: Former, at: int = -1) -> str:
 
 
 @pytest.mark.release
-def test_whoever_dies_while_a_folder_on_hdfs_passes_leaves_either_owner(hdfs: Hdfs, tmp_path: Path) -> None:
+def test_a_rename_killed_at_any_change_on_hdfs_can_be_repeated(hdfs: Hdfs, tmp_path: Path) -> None:
     for at in count():
         (tmp_path / str(at)).mkdir()
         old = World(Folder(hdfs.url), tmp_path / str(at), pipeline="old", attempts=20)

@@ -53,7 +53,7 @@ def test_the_group_stands_where_the_confirmed_checkpoint_ends(kafka: Kafka, topi
     assert committed(kafka, group, topic, 3) == [12, 5, 3]
 
 
-def test_a_topic_that_was_deleted_or_recreated_since_gets_no_offsets(kafka: Kafka, topic_factory: TopicFactory) -> None:
+def test_a_deleted_or_recreated_topic_gets_no_offsets(kafka: Kafka, topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1)
     group = f"monitor-{topic}"
     progress = group_offsets(kafka.bootstrap, KafkaSource(topics=[topic], group_id=group))

@@ -95,9 +95,7 @@ def _restore(pipeline: StageWorld, uri: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.chaos
-def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
-    pipeline: StageWorld, root: str, tmp_path: Path
-) -> None:
+def test_state_continues_after_a_kill_and_from_savepoints(pipeline: StageWorld, root: str, tmp_path: Path) -> None:
     """Killed when Spark has committed a batch that was not published: the copy is cut back to the one before."""
     for n in range(2):
         _add(pipeline, n)
@@ -132,7 +130,7 @@ def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
 
 
 @pytest.mark.spark
-def test_savepoints_on_hdfs_are_rescaled_converted_and_looked_into(pipeline: StageWorld, root: str) -> None:
+def test_savepoints_on_hdfs_can_be_rescaled_converted_and_read(pipeline: StageWorld, root: str) -> None:
     def run(n: int, **conf: str) -> dict[str, int]:
         _add(pipeline, n)
         arguments = {"distinct": [], "count": "counts"}
@@ -169,7 +167,7 @@ def test_savepoints_on_hdfs_are_rescaled_converted_and_looked_into(pipeline: Sta
 @pytest.mark.spark
 @pytest.mark.chaos
 @pytest.mark.release
-def test_a_full_disk_and_a_name_node_that_dies_fail_the_stage_and_it_goes_on(
+def test_a_stage_recovers_from_a_full_disk_and_a_dead_name_node(
     tmp_path: Path, servers_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:
@@ -201,7 +199,7 @@ def test_a_full_disk_and_a_name_node_that_dies_fail_the_stage_and_it_goes_on(
 @pytest.mark.spark
 @pytest.mark.chaos
 @pytest.mark.release
-def test_rows_arrive_in_a_table_while_the_process_that_stages_and_delivers_is_killed(
+def test_a_table_gets_each_row_once_though_the_task_is_killed(
     tmp_path: Path, mariadb_database: Database, root: str
 ) -> None:
     shop = Shop(tmp_path, mariadb_database, root, CONF)
@@ -220,7 +218,7 @@ def test_rows_arrive_in_a_table_while_the_process_that_stages_and_delivers_is_ki
 @pytest.mark.spark
 @pytest.mark.chaos
 @pytest.mark.release
-def test_a_stream_whose_driver_and_task_are_killed_delivers_each_row_once(
+def test_a_stream_delivers_each_row_once_though_it_is_killed(
     tmp_path: Path, kafka: Kafka, mariadb_database: Database, topic_factory: TopicFactory, root: str
 ) -> None:
     world = Streaming(tmp_path, kafka, mariadb_database, topic_factory)
@@ -241,7 +239,7 @@ def test_a_stream_whose_driver_and_task_are_killed_delivers_each_row_once(
         assert base is not None and base.location.startswith(root)
 
 
-def test_a_delivery_into_a_table_and_a_topic_waits_for_the_name_node(
+def test_a_delivery_is_finished_when_the_name_node_is_back(
     store: DecisionLog, mariadb_database: Database, kafka: Kafka, topic: str, servers_folder: Path, monkeypatch: Any
 ) -> None:
     with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:

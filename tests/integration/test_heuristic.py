@@ -117,7 +117,7 @@ def world(tmp_path: Path, any_mysql_database: Database) -> Iterator[XaWorld]:
 
 
 @pytest.mark.parametrize(("which", "name"), [(1, "XA_HEURMIX"), (3, "XA_HEURCOM")])
-def test_a_commit_by_hand_is_not_aborted_over_and_can_be_delivered(world: XaWorld, which: int, name: str) -> None:
+def test_a_commit_by_hand_blocks_an_abort_and_can_be_delivered(world: XaWorld, which: int, name: str) -> None:
     world.commit_by_hand(which)
     assert len(world.ids()) == (20 if which == 3 else 6)
     finding, text = world.finding(1)
@@ -139,7 +139,7 @@ def test_a_commit_by_hand_is_not_aborted_over_and_can_be_delivered(world: XaWorl
     assert world.ids() == expected([1, 2])
 
 
-def test_a_commit_by_hand_is_given_up_by_deleting_what_is_visible(world: XaWorld) -> None:
+def test_a_commit_by_hand_can_be_aborted_after_deleting_its_rows(world: XaWorld) -> None:
     world.commit_by_hand(1)
     with pytest.raises(HeuristicCommitError):
         world.resolver().abort(1, AfterAbort.CARRIED)
@@ -153,7 +153,7 @@ def test_a_commit_by_hand_is_given_up_by_deleting_what_is_visible(world: XaWorld
     assert world.ids() == expected([1]), "its rows were carried"
 
 
-def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: XaWorld) -> None:
+def test_a_commit_by_hand_after_an_abort_halts_the_pipeline(world: XaWorld) -> None:
     """The sink was away when it was aborted, or the hand was faster than the rollback: ABORTED, with rows visible."""
     world.overrides = {"shop": {"port": 1}}
     assert world.resolver().abort(1, AfterAbort.CARRIED).rollback_pending
@@ -176,7 +176,7 @@ def test_a_commit_by_hand_beside_an_abort_halts_when_it_is_rolled_back(world: Xa
     assert world.ids() == expected([1])
 
 
-def test_a_prepare_again_keeps_what_was_committed_by_hand_and_delivers_the_rest(world: XaWorld) -> None:
+def test_preparing_again_keeps_what_was_committed_by_hand(world: XaWorld) -> None:
     """A vote that was taken back: the others are prepared anew, and nothing is doubled."""
     world.commit_by_hand(1)
     given = world.store, world.pipeline, world.participants, Worker(), "a test", 0.1
@@ -210,7 +210,7 @@ def test_a_staged_one_is_delivered_when_a_person_says_so(world: XaWorld) -> None
     assert sorted(r[0] for r in world.server.sql("SELECT id FROM copies", world.database.name)) == expected([2])
 
 
-def test_where_the_deciding_sink_has_aborted_only_deleting_is_offered(world: XaWorld) -> None:
+def test_only_deleting_is_offered_if_the_deciding_sink_aborted(world: XaWorld) -> None:
     """The process that aborted died after it wrote the abort marker, before it told the decision log."""
     world.deliver()
     world.second = "local"
@@ -280,7 +280,7 @@ def held(tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str) -
         world.server.end_prepared()
 
 
-def test_a_held_transaction_that_somebody_else_commits_is_the_same(held: HeldWorld) -> None:
+def test_a_foreign_commit_of_a_held_transaction_is_heuristic(held: HeldWorld) -> None:
     [(group, note)] = held.store.checkpoint(held.pipeline, 1).votes["cluster"].notes["held"].items()
     clients = KafkaClients(KafkaSettings.from_connection(held.connections("cluster")))
     with closing(clients), closing(TransactionCoordinator(clients)) as coordinator:

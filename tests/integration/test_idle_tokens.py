@@ -139,7 +139,7 @@ def wait_prepared(world: Slotted, gone: tuple[int, ...] = (0, 1)) -> list[int]:
 
 
 @pytest.mark.parametrize("gone", [(0,), (1,), (0, 1)], ids=["first", "second", "both"])
-def test_votes_that_waited_until_the_tokens_vanished_are_asked_for_again(
+def test_votes_that_outlived_their_tokens_are_asked_for_again(
     world: Slotted, monkeypatch: pytest.MonkeyPatch, gone: tuple[int, ...]
 ) -> None:
     wait_prepared(world, gone)
@@ -163,9 +163,7 @@ def test_an_old_vote_does_not_wait_for_what_is_held_open(world: Slotted, monkeyp
     assert {name: vote.prepared for name, vote in votes.items()} == before, "nobody was asked again"
 
 
-def test_without_that_rule_one_sink_shows_rows_and_the_other_stops(
-    world: Slotted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_new_vote_only_one_sink_shows_the_rows(world: Slotted, monkeypatch: pytest.MonkeyPatch) -> None:
     wait_prepared(world)
     monkeypatch.setattr(coordinator, "VOTES_LAST", timedelta(days=999))
     with pytest.raises(TokenLostError):

@@ -67,7 +67,7 @@ def test_each_sink_is_told_by_its_own_memory(world: RealWorld) -> None:
     assert world.ids() == expected([1, 2, 3])
 
 
-def test_a_commit_whose_answer_was_lost_is_read_from_marker_and_token(world: RealWorld) -> None:
+def test_an_unrecorded_commit_is_read_from_marker_and_token(world: RealWorld) -> None:
     """The sinks have committed, and the process died before it told the decision log."""
     world.stage(1)
     world.prepare()
@@ -119,7 +119,7 @@ def test_rows_wait_for_a_table_that_was_altered_after_the_vote(world: RealWorld)
     assert world.ids() == records(world) == expected([1, 2])
 
 
-def test_quarantine_keeps_the_pipeline_still_until_it_is_taken_back(world: RealWorld) -> None:
+def test_quarantine_stops_the_pipeline_until_a_person_decides(world: RealWorld) -> None:
     world.stage(2)
     world.prepare()
     world.commit("shop")
@@ -133,7 +133,7 @@ def test_quarantine_keeps_the_pipeline_still_until_it_is_taken_back(world: RealW
     assert world.ids() == records(world) == expected([1, 2])
 
 
-def test_a_lost_token_of_a_decided_checkpoint_is_given_back_by_a_person(world: RealWorld) -> None:
+def test_a_person_redelivers_a_checkpoint_whose_token_is_lost(world: RealWorld) -> None:
     """Group offsets can expire, or be deleted; then only a person can say whether the records are there."""
     world.stage(1)
     world.deliver()

@@ -97,7 +97,7 @@ def _by_partition(messages: list[Message]) -> dict[int | None, list[bytes | None
     return found
 
 
-def test_every_key_and_value_arrives_and_goes_where_one_by_one_it_went(
+def test_records_sent_in_batches_land_where_single_ones_do(
     kafka: Kafka, topic: str, topic_factory: TopicFactory
 ) -> None:
     rng = random.Random(4)
@@ -128,7 +128,7 @@ def test_every_key_and_value_arrives_and_goes_where_one_by_one_it_went(
         assert _plain(read(kafka.bootstrap, topic)) == _plain(read(kafka.bootstrap, other))
 
 
-def test_a_buffer_that_is_full_mid_batch_loses_and_repeats_nothing(kafka: Kafka, topic: str) -> None:
+def test_a_full_buffer_in_a_batch_loses_and_repeats_nothing(kafka: Kafka, topic: str) -> None:
     values = _texts(20_000)
     with _opened(kafka, topic, **{"queue.buffering.max.messages": 700}) as opened:
         for begin in range(0, len(values), 5_000):
@@ -140,7 +140,7 @@ def test_a_buffer_that_is_full_mid_batch_loses_and_repeats_nothing(kafka: Kafka,
     assert all(part == sorted(part, key=lambda value: value or b"") for part in found.values()), "order stays"
 
 
-def test_a_record_that_the_client_finds_too_large_ends_the_transaction(kafka: Kafka, topic: str) -> None:
+def test_a_record_too_large_for_the_client_ends_the_transaction(kafka: Kafka, topic: str) -> None:
     values = _texts(1_000)
     values[500] = b"x" * 20_000
     with (
@@ -152,9 +152,7 @@ def test_a_record_that_the_client_finds_too_large_ends_the_transaction(kafka: Ka
     assert read(kafka.bootstrap, topic) == []
 
 
-def test_a_record_that_the_broker_refuses_amid_others_is_told_before_the_commit(
-    kafka: Kafka, topic_factory: TopicFactory
-) -> None:
+def test_a_record_refused_by_the_broker_prevents_the_commit(kafka: Kafka, topic_factory: TopicFactory) -> None:
     topic = topic_factory(PARTITIONS, {"max.message.bytes": "5000"})
     values = _texts(2_000)
     values[500] = random.Random(0).randbytes(20_000)
@@ -168,7 +166,7 @@ def test_a_record_that_the_broker_refuses_amid_others_is_told_before_the_commit(
     assert read(kafka.bootstrap, topic) == []
 
 
-def test_librdkafka_itself_refuses_to_commit_what_was_not_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:
+def test_librdkafka_refuses_to_commit_undelivered_records(kafka: Kafka, topic_factory: TopicFactory) -> None:
     topic = topic_factory(PARTITIONS, {"max.message.bytes": "5000"})
     with _opened(kafka, topic, patience=8, **{"message.max.bytes": 1_000_000}) as opened:
         opened.producer.produce(topic, random.Random(0).randbytes(20_000), partition=0)
@@ -189,7 +187,7 @@ def test_a_partition_that_is_not_there_ends_the_transaction(kafka: Kafka, topic:
 
 
 @pytest.mark.parametrize("limit", [200_000, 500])
-def test_a_producer_that_is_fenced_amid_its_batches_commits_nothing(kafka: Kafka, topic: str, limit: int) -> None:
+def test_a_producer_fenced_amid_its_batches_commits_nothing(kafka: Kafka, topic: str, limit: int) -> None:
     with _opened(kafka, topic, **{"queue.buffering.max.messages": limit}) as opened:
         opened.send(_records(None, _texts(400)))
         opened.transaction.flush([opened.counter])

@@ -35,7 +35,7 @@ def start() -> Iterator[Children]:
         yield started
 
 
-def test_a_zombie_that_wakes_up_in_its_transaction_changes_nothing(
+def test_a_zombie_that_wakes_in_its_transaction_changes_nothing(
     world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, 50_000)
@@ -75,9 +75,7 @@ def test_a_take_over_alone_shuts_out_a_stopped_transaction(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50_000))
 
 
-def test_a_twin_of_the_same_epoch_that_comes_late_finds_the_delivery(
-    world: World, kafka: Kafka, topic: str, start: Children
-) -> None:
+def test_a_late_twin_of_the_same_epoch_is_fenced(world: World, kafka: Kafka, topic: str, start: Children) -> None:
     """An older attempt of the same epoch is treated like an older epoch."""
     plan = world.checkpoint(1, 20_000)
     world.prepare(plan)
@@ -104,7 +102,7 @@ def test_two_processes_that_deliver_at_once_deliver_once(
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
+def test_a_delivery_killed_at_any_moment_arrives_exactly_once(
     seed: int, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     chance = random.Random(seed)
@@ -126,9 +124,7 @@ def test_killed_at_any_moment_and_delivered_again_is_exactly_once(
 @pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_a_broker_that_is_killed_during_delivery_loses_and_doubles_nothing(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_broker_killed_mid_delivery_loses_and_doubles_nothing(own_server: Callable[..., Any], tmp_path: Path) -> None:
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 4)
     world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
@@ -171,9 +167,7 @@ def test_a_server_that_is_down_is_reported_within_the_time_out(own_server: Calla
     assert read_ids(server.bootstrap, "alerts") == expected_ids((1, 10))
 
 
-def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_frozen_broker_is_given_up_and_delivered_to_later(own_server: Callable[..., Any], tmp_path: Path) -> None:
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 2)
     world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")})
@@ -197,7 +191,7 @@ def test_a_broker_that_freezes_in_the_middle_is_given_up_and_delivered_later(
     assert len(read_ids(server.bootstrap, "alerts")) == 60_000 * plan.number
 
 
-def test_an_older_owner_does_not_even_disturb_the_newer_ones_transaction(
+def test_an_older_owner_does_not_disturb_a_newer_transaction(
     world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, 50_000)

@@ -91,7 +91,7 @@ def test_a_checkpoint_without_rows_still_moves_the_token(world: World, kafka: Ka
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 3), (4, 2))
 
 
-def test_several_numbers_may_be_prepared_before_the_first_is_committed(world: World, kafka: Kafka, topic: str) -> None:
+def test_several_checkpoints_may_be_prepared_before_any_commit(world: World, kafka: Kafka, topic: str) -> None:
     plans = [world.checkpoint(number, 4) for number in (1, 2, 3)]
     for plan in plans:
         world.prepare(plan)
@@ -201,7 +201,7 @@ def test_every_value_arrives_exactly(kafka: Kafka, topic_factory: TopicFactory, 
     assert [v["raw"] for v in values] == ["AAH/", "", None, "YWJj"]
 
 
-def test_raw_values_are_sent_byte_by_byte_and_null_is_a_tombstone(
+def test_raw_values_are_sent_unchanged_and_null_is_a_tombstone(
     kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:
     topic = topic_factory(partitions=1)
@@ -245,7 +245,7 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def test_a_consumer_that_waits_for_the_proof_sees_every_record_at_once(world: World, kafka: Kafka, topic: str) -> None:
+def test_every_record_is_visible_when_the_commit_returns(world: World, kafka: Kafka, topic: str) -> None:
     for number in range(1, 11):
         world.deliver(number, 50)
         assert len(read(kafka.bootstrap, topic)) == 50 * number, "visible when commit returns"

@@ -55,7 +55,7 @@ def is_open(world: World, slot: int = 0) -> bool:
     return found is not None and found.is_open
 
 
-def test_rows_are_in_the_topic_before_the_decision_and_visible_after_it(make: Make, kafka: Kafka, topic: str) -> None:
+def test_held_rows_are_sent_before_the_decision_and_seen_after(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     plan = world.checkpoint(1, 1000)
     notes = world.prepare(plan)
@@ -139,7 +139,7 @@ def test_what_was_prepared_can_be_aborted(make: Make, kafka: Kafka, topic: str) 
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10), (3, 20))
 
 
-def test_an_abort_where_nothing_was_prepared_yet_needs_no_token_topic(make: Make, topic: str) -> None:
+def test_an_abort_with_nothing_prepared_needs_no_token_topic(make: Make, topic: str) -> None:
     """Its attempt had begun and got no further, while another sink refused the rows (found by the simulator)."""
     world = make()
     world.extra["airflow_ft_token_topic"] = f"{topic}.tokens"
@@ -153,7 +153,7 @@ def test_a_delivered_number_that_the_store_calls_aborted_halts(make: Make) -> No
         world.abort(plan)
 
 
-def test_preparing_again_sends_anew_and_ends_what_the_older_attempt_held(make: Make, kafka: Kafka, topic: str) -> None:
+def test_preparing_again_ends_what_the_older_attempt_held(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     plan = world.checkpoint(1, 1000)
     first = world.prepare(plan)["held"]
@@ -164,9 +164,7 @@ def test_preparing_again_sends_anew_and_ends_what_the_older_attempt_held(make: M
     assert len(read(kafka.bootstrap, topic, "read_uncommitted")) == 2000
 
 
-def test_a_number_behind_one_that_is_held_is_checked_and_sent_after_the_decision(
-    make: Make, kafka: Kafka, topic: str
-) -> None:
+def test_a_checkpoint_behind_a_held_one_is_sent_at_its_commit(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     first, second = world.checkpoint(1, 100), world.checkpoint(2, 200)
     world.prepare(first)
@@ -179,7 +177,7 @@ def test_a_number_behind_one_that_is_held_is_checked_and_sent_after_the_decision
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 200))
 
 
-def test_aborting_a_number_that_waits_leaves_alone_what_is_held_before_it(make: Make, kafka: Kafka, topic: str) -> None:
+def test_aborting_a_waiting_checkpoint_keeps_the_held_one(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     first, second = world.checkpoint(1, 100), world.checkpoint(2, 200)
     world.prepare(first)
@@ -190,7 +188,7 @@ def test_aborting_a_number_that_waits_leaves_alone_what_is_held_before_it(make: 
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
 
 
-def test_a_transaction_that_somebody_ended_is_delivered_from_the_log(make: Make, kafka: Kafka, topic: str) -> None:
+def test_a_held_transaction_that_others_ended_is_sent_again(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     plan = world.checkpoint(1, 1000)
     world.prepare(plan)
@@ -204,7 +202,7 @@ def test_a_transaction_that_somebody_ended_is_delivered_from_the_log(make: Make,
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 1000))
 
 
-def test_ending_a_transaction_shuts_out_the_producer_that_filled_it(make: Make, kafka: Kafka, topic: str) -> None:
+def test_ending_a_transaction_fences_its_producer(make: Make, kafka: Kafka, topic: str) -> None:
     """Version 5 of EndTxn raises the epoch; with an older one these late records would be taken."""
     world = make()
     clients = KafkaClients(KafkaSettings.from_connection(world.connection))
@@ -284,23 +282,21 @@ def test_the_doctor_says_whether_transactions_can_be_held(make: Make) -> None:
     assert "Raise transaction.max.timeout.ms" in badly.remedy
 
 
-def test_the_connections_own_time_out_counts_where_the_sink_says_nothing(make: Make) -> None:
+def test_the_time_out_defaults_to_that_of_the_connection(make: Make) -> None:
     world = make()
     world.extra["transaction.timeout.ms"] = 123_000
     ((_, held),) = world.prepare(world.checkpoint(1, 1))["held"].items()
     assert held["timeout_ms"] == 123_000
 
 
-def test_two_phase_commit_is_refused_where_brokers_do_not_know_it(make: Make) -> None:
+def test_two_phase_commit_is_refused_if_brokers_lack_it(make: Make) -> None:
     world = make(two_phase_commit=True)
     with raises(SinkAccessError, "server_version", feature="two_phase_commit", version=5):
         world.prepare(world.checkpoint(1, 1))
 
 
 @pytest.mark.sampled(among="servers of their own")
-def test_brokers_that_cannot_shut_out_a_late_producer_are_refused(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_brokers_that_cannot_fence_a_late_producer_are_refused(own_server: Callable[..., Any], tmp_path: Path) -> None:
     server: Kafka = own_server(Kafka)
     server.create_topic("alerts", 1)
     admin = KafkaAdminClient(bootstrap_servers=server.bootstrap)
@@ -313,9 +309,7 @@ def test_brokers_that_cannot_shut_out_a_late_producer_are_refused(
 
 
 @pytest.mark.sampled(among="servers of their own")
-def test_two_phase_commit_is_refused_by_name_where_the_client_does_not_know_it(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_two_phase_commit_is_refused_if_the_client_lacks_it(own_server: Callable[..., Any], tmp_path: Path) -> None:
     """Brokers that show their unstable versions know InitProducerId 6; librdkafka has no such setting yet."""
     server: Kafka = own_server(Kafka, **{"unstable.api.versions.enable": "true"})
     server.create_topic("alerts", 1)
@@ -328,7 +322,7 @@ def test_two_phase_commit_is_refused_by_name_where_the_client_does_not_know_it(
 
 
 @pytest.mark.parametrize("given", [timedelta(minutes=14), None])
-def test_what_is_lost_is_sent_again_within_the_time_that_it_was_held_for(
+def test_a_lost_transaction_is_resent_with_the_same_time_out(
     make: Make, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, given: timedelta | None
 ) -> None:
     world = make(transaction_timeout=given)

@@ -55,7 +55,7 @@ def start() -> Iterator[Children]:
 # --- processes that end, or are killed ---------------------------------------------------------------------------
 
 
-def test_a_process_that_ends_leaves_its_transaction_for_another_one(
+def test_a_held_transaction_is_committed_by_another_process(
     world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -145,7 +145,7 @@ def stopped_preparer(world: World, plan: Any, start: Children, where: str) -> An
 
 
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
-def test_a_preparer_that_wakes_up_beside_its_successor_disturbs_nothing(
+def test_a_zombie_preparer_does_not_disturb_its_successor(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -159,7 +159,7 @@ def test_a_preparer_that_wakes_up_beside_its_successor_disturbs_nothing(
 
 
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
-def test_a_preparer_that_wakes_up_after_the_commit_changes_nothing(
+def test_a_zombie_preparer_after_the_commit_changes_nothing(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -173,7 +173,7 @@ def test_a_preparer_that_wakes_up_after_the_commit_changes_nothing(
 
 
 @pytest.mark.parametrize("where", ["among its rows", "before the token", "after the token"])
-def test_a_preparer_that_wakes_up_after_the_abort_changes_nothing(
+def test_a_zombie_preparer_after_the_abort_changes_nothing(
     where: str, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -188,9 +188,7 @@ def test_a_preparer_that_wakes_up_after_the_abort_changes_nothing(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, ROWS))
 
 
-def test_a_preparer_of_a_waiting_number_that_wakes_up_late_is_ended_by_the_next_one(
-    world: World, kafka: Kafka, topic: str, start: Children
-) -> None:
+def test_a_late_zombie_is_ended_by_the_next_checkpoint(world: World, kafka: Kafka, topic: str, start: Children) -> None:
     """Its abort could not raise the head, which an earlier number held: so it finds its predecessor, and holds."""
     first, second = world.checkpoint(1, 10), world.checkpoint(2, ROWS)
     world.prepare(first)
@@ -206,7 +204,7 @@ def test_a_preparer_of_a_waiting_number_that_wakes_up_late_is_ended_by_the_next_
 
 
 @pytest.mark.parametrize("point", ["before EndTxn", "after EndTxn"])
-def test_a_committer_that_wakes_up_after_its_successor_finds_the_delivery(
+def test_a_zombie_committer_finds_its_successors_delivery(
     point: str, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -220,7 +218,7 @@ def test_a_committer_that_wakes_up_after_its_successor_finds_the_delivery(
 
 
 @pytest.mark.parametrize("point", ["before EndTxn", "after EndTxn"])
-def test_a_committer_that_wakes_up_beside_the_next_number_leaves_it_alone(
+def test_a_zombie_committer_leaves_the_next_checkpoint_alone(
     point: str, world: World, kafka: Kafka, topic: str, start: Children
 ) -> None:
     plan = world.checkpoint(1, ROWS)
@@ -268,7 +266,7 @@ def test_transactions_are_still_held_by_a_broker_that_was_killed(
 @pytest.mark.release
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_a_broker_that_is_killed_while_a_transaction_is_filled_loses_and_doubles_nothing(
+def test_a_broker_killed_in_prepare_loses_and_doubles_nothing(
     own_server: Callable[..., Any], tmp_path: Path, start: Children
 ) -> None:
     server: Kafka = own_server(Kafka)
@@ -307,7 +305,7 @@ def test_a_transaction_that_timed_out_is_delivered_from_the_log(own_server: Call
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["transaction", "held"])
-def test_a_transaction_that_outlives_its_time_out_names_the_setting(
+def test_an_expired_transaction_names_the_time_out_setting(
     own_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     server: Kafka = own_server(Kafka, **{"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500})

@@ -215,7 +215,7 @@ def test_what_was_prepared_is_aborted_and_carried(mix: str, worlds: Worlds) -> N
     worlds.check(mix)
 
 
-def test_a_person_has_the_first_number_sent_whose_transaction_and_token_are_lost(worlds: Worlds) -> None:
+def test_a_first_checkpoint_with_a_lost_token_can_be_redelivered(worlds: Worlds) -> None:
     world = worlds("held alone")
     (number,) = world.stage(1)
     (name,) = world.delivery.names

@@ -29,7 +29,7 @@ def world(proxied: Proxied, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY])
-def test_a_commit_whose_answer_never_comes_is_settled_by_its_token(fate: Fate, world: World, proxied: Proxied) -> None:
+def test_a_commit_without_an_answer_is_settled_by_its_token(fate: Fate, world: World, proxied: Proxied) -> None:
     _, proxy, bootstrap = proxied
     plan = world.checkpoint(1, 1000)
     world.prepare(plan)

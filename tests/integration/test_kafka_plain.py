@@ -86,9 +86,7 @@ def test_verification_finds_what_is_there_and_what_came_twice(world: World, topi
     assert (report.expected, report.missing, report.repeated) == (100, 0, 100)
 
 
-def test_what_the_brokers_refuse_amid_others_is_never_taken_for_delivered(
-    kafka: Kafka, topic_factory: TopicFactory
-) -> None:
+def test_a_record_refused_amid_others_never_counts_as_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:
     """Only the last record of a partition has a report: after a gap nothing may be delivered any more."""
     topic = topic_factory(1, {"max.message.bytes": "5000"})
     connection = ConnectionInfo("broker", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
@@ -109,7 +107,7 @@ def test_what_the_brokers_refuse_amid_others_is_never_taken_for_delivered(
     assert found == values[: len(found)] and len(found) <= 500, "nothing behind the gap"
 
 
-def test_a_row_that_is_too_large_is_told_and_others_follow_when_the_topic_takes_it(
+def test_a_row_too_large_for_the_topic_names_the_setting(
     tmp_path: Path, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(1, {"max.message.bytes": "5000"})
@@ -130,9 +128,7 @@ def proxied(servers_folder: Path) -> Iterator[Proxied]:
 
 
 @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY])
-def test_a_broker_that_does_not_answer_is_said_and_the_rows_come_when_it_does(
-    fate: Fate, proxied: Proxied, tmp_path: Path
-) -> None:
+def test_a_silent_broker_is_reported_and_gets_its_rows_later(fate: Fate, proxied: Proxied, tmp_path: Path) -> None:
     with proxied_world(proxied, tmp_path, "transaction") as world:
         _, proxy, bootstrap = proxied
         # A broker that is busy before or after that is not one that does not answer.
@@ -154,9 +150,7 @@ def test_a_broker_that_does_not_answer_is_said_and_the_rows_come_when_it_does(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_is_lost_on_the_way_nothing_that_is_acknowledged_is_lost(
-    seed: int, proxied: Proxied, tmp_path: Path
-) -> None:
+def test_acknowledged_rows_survive_lost_requests_and_replies(seed: int, proxied: Proxied, tmp_path: Path) -> None:
     with proxied_world(proxied, tmp_path, "transaction") as world:
         _, proxy, bootstrap = proxied
         world.mode, world.extra["airflow_ft_timeout"] = AT_LEAST, 20

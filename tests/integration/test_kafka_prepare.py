@@ -87,7 +87,7 @@ def column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.
         ({}, column("x", [[b"a"] * 300_000]), UnfitTargetError, "record_too_large", {}),
     ],
 )  # fmt: skip
-def test_rows_that_cannot_be_sent_are_declined_before_the_decision(
+def test_rows_that_cannot_be_sent_are_refused_by_prepare(
     settings: dict[str, Any],
     table: pa.Table,
     kind: type[AirflowFtError],
@@ -139,7 +139,7 @@ def test_the_largest_record_that_is_accepted_can_be_sent(make: Make, kafka: Kafk
     assert [len(m.value() or b"") for m in read(kafka.bootstrap, topic)] == [accepted]
 
 
-def test_large_records_reach_a_topic_that_takes_them_beside_one_that_takes_small_ones(
+def test_each_topic_takes_records_up_to_its_own_size_limit(
     make: Make, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     large = topic_factory(partitions=1, config={"max.message.bytes": "6000000"})
@@ -184,7 +184,7 @@ def test_people_are_told_of_weak_durability(make: Make) -> None:
     assert any("can be lost with one broker" in note for note in notes.values())
 
 
-def test_a_transaction_time_out_that_the_broker_refuses_is_found_in_prepare(make: Make) -> None:
+def test_prepare_finds_a_time_out_that_the_broker_refuses(make: Make) -> None:
     world = make()
     world.extra["transaction.timeout.ms"] = 1_000_000
     with raises(SinkAccessError, "limit_reached", error="INVALID_TRANSACTION_TIMEOUT") as caught:
@@ -192,7 +192,7 @@ def test_a_transaction_time_out_that_the_broker_refuses_is_found_in_prepare(make
     assert caught.error is not None and "transaction.max.timeout.ms" in caught.error.remedy
 
 
-def test_the_doctor_tells_of_a_transaction_time_out_that_is_short(make: Make) -> None:
+def test_the_doctor_warns_of_a_short_transaction_time_out(make: Make) -> None:
     world = make()
     plan = world.checkpoint(1, 1)
 
@@ -206,9 +206,7 @@ def test_the_doctor_tells_of_a_transaction_time_out_that_is_short(make: Make) ->
     assert "5 s (transaction.timeout.ms) is less than the 60 s" in warnings
 
 
-def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(
-    make: Make, kafka: Kafka, topic: str
-) -> None:
+def test_a_topic_limit_lowered_after_the_vote_delays_the_commit(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     world.extra["compression.type"] = "none"
     plan = world.plan(1, world.segment(1, {"alerts": column("x", ["a" * 50_000])}))
@@ -223,7 +221,7 @@ def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(
 
 
 @pytest.mark.parametrize("mode", [CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE])
-def test_timestamps_are_not_replaced_by_a_topic_that_was_altered_after_the_vote(
+def test_a_topic_altered_after_the_vote_replaces_no_timestamps(
     make: Make, kafka: Kafka, topic: str, mode: CheckpointingMode
 ) -> None:
     world = make(timestamp="at")
@@ -261,7 +259,7 @@ def set_config(kafka: Kafka, topic: str, name: str, setting: str) -> None:
         ({"max.in.flight": 100}, {}),
     ],
 )
-def test_connections_that_cannot_work_are_named_without_their_values(
+def test_invalid_settings_are_named_without_their_values(
     extra: dict[str, Any], fields: dict[str, Any], make: Make
 ) -> None:
     world = make()
@@ -275,7 +273,7 @@ def test_connections_that_cannot_work_are_named_without_their_values(
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def test_settings_of_other_code_on_a_shared_connection_are_left_alone(make: Make, kafka: Kafka, topic: str) -> None:
+def test_settings_for_other_code_on_a_connection_are_ignored(make: Make, kafka: Kafka, topic: str) -> None:
     world = make()
     world.extra = {
         "group.id": "others", "auto.offset.reset": "earliest", "enable.auto.commit": True, "error_cb": "a.b",
@@ -294,7 +292,7 @@ def test_a_host_stands_in_for_bootstrap_servers(make: Make, kafka: Kafka) -> Non
     part.close()
 
 
-def test_too_many_sinks_for_one_token_are_refused_before_anything_is_sent(make: Make, topic: str) -> None:
+def test_too_many_sinks_for_one_token_are_refused(make: Make, topic: str) -> None:
     world = make()
     world.sinks = {f"sink-{i}-{'x' * 50}": KafkaSink(topic=topic) for i in range(60)}
     with raises(ConfigurationError, "too_many_sinks", sinks=60):
@@ -372,7 +370,7 @@ def test_a_wrong_password_is_named_as_such_without_it(secured: SecuredKafka, tmp
     assert caught.error is not None and "hunter2" not in f"{caught.error} {caught.error.fields}"
 
 
-def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
+def test_each_missing_privilege_is_named_until_all_are_granted(
     secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(
@@ -410,9 +408,10 @@ def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
     assert "writer-secret" not in caplog.text
 
 
-def test_the_same_privileges_suffice_to_hold_a_transaction_and_no_log_has_the_password(
+def test_holding_a_transaction_needs_no_further_privileges(
     secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No log contains the password, even with debug messages."""
     caplog.set_level(logging.DEBUG)
     allow(
         secured,

@@ -56,9 +56,7 @@ def group_of(world: World) -> str:
     return f"airflow_ft.{world.pipeline}.kafka_default.0"
 
 
-def test_rows_that_are_held_in_a_topic_that_was_recreated_are_sent_into_the_new_one(
-    held: World, kafka: Kafka, topic: str
-) -> None:
+def test_held_rows_are_sent_again_into_a_recreated_topic(held: World, kafka: Kafka, topic: str) -> None:
     plan = held.checkpoint(1, 50)
     held.prepare(plan)
     recreate(kafka, topic)
@@ -83,7 +81,7 @@ def test_a_held_transaction_waits_for_a_topic_that_is_gone(held: World, kafka: K
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
 
 
-def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
+def test_a_topic_recreated_during_a_send_receives_every_row(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first records are acknowledged by the old topic: no token may speak for them."""
@@ -106,9 +104,7 @@ def test_a_topic_that_is_recreated_while_rows_are_sent_gets_them_all(
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 50))
 
 
-def test_a_topic_that_is_recreated_between_two_checkpoints_of_one_task_gets_the_second_one(
-    world: World, kafka: Kafka, topic: str
-) -> None:
+def test_a_topic_recreated_between_checkpoints_gets_the_next_one(world: World, kafka: Kafka, topic: str) -> None:
     """The task has kept what the topic was; its token would name the topic that is gone."""
     fence = world.fence()
     first, second = world.checkpoint(1, 50), world.checkpoint(2, 30)
@@ -127,7 +123,7 @@ def test_a_topic_that_is_recreated_between_two_checkpoints_of_one_task_gets_the_
     assert read_ids(kafka.bootstrap, topic) == expected_ids((2, 30))
 
 
-def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(
+def test_a_delivery_is_not_proven_after_its_topic_is_recreated(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the end of the transaction and the proof; the new topic is longer than what was acknowledged."""
@@ -154,9 +150,7 @@ def test_a_delivery_into_a_topic_that_was_recreated_is_not_proven(
     assert caught.error is not None and "--delete-offsets" in caught.error.remedy
 
 
-def test_a_topic_that_is_shorter_than_what_was_acknowledged_proves_nothing(
-    world: World, kafka: Kafka, topic: str
-) -> None:
+def test_a_topic_that_lost_acknowledged_records_proves_nothing(world: World, kafka: Kafka, topic: str) -> None:
     """By the offsets alone, as for a token that had no room for the topics' ids."""
     plan = world.deliver(1, 50)
     sink = world.open(plan, airflow_ft_timeout=15)
@@ -169,9 +163,7 @@ def test_a_topic_that_is_shorter_than_what_was_acknowledged_proves_nothing(
             sink._proof(plan, [token])
 
 
-def test_a_group_that_is_deleted_while_its_transaction_is_open_is_a_lost_token_at_once(
-    held: World, kafka: Kafka, topic: str
-) -> None:
+def test_commit_aborts_a_transaction_whose_group_was_deleted(held: World, kafka: Kafka, topic: str) -> None:
     held.deliver(1, 10)
     plan = held.checkpoint(2, 50)
     held.prepare(plan)
@@ -185,7 +177,7 @@ def test_a_group_that_is_deleted_while_its_transaction_is_open_is_a_lost_token_a
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10))
 
 
-def test_a_group_that_is_deleted_as_its_transaction_ends_is_not_waited_for(
+def test_a_commit_does_not_wait_for_a_group_deleted_meanwhile(
     held: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = held.checkpoint(1, 50)
@@ -223,7 +215,7 @@ def _names(mixed: Held) -> list[str]:
     return sorted((message.key() or b"").decode() for message in read(mixed.kafka.bootstrap, mixed.topic))
 
 
-def test_a_person_has_rows_sent_again_whose_topic_was_deleted_after_their_delivery(
+def test_a_person_can_redeliver_rows_after_a_topic_is_recreated(
     mixed: Held, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the remedy that the error names."""
@@ -253,7 +245,7 @@ def test_a_person_has_rows_sent_again_whose_topic_was_deleted_after_their_delive
     assert mixed.ids() == expected([1])
 
 
-def test_a_lost_group_of_a_held_transaction_is_sent_again_by_a_person(mixed: Held, kafka: Kafka) -> None:
+def test_a_person_can_redeliver_held_rows_after_a_group_is_lost(mixed: Held, kafka: Kafka) -> None:
     mixed.stage(1)
     mixed.prepare()
     mixed.commit("shop")

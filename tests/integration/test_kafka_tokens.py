@@ -82,7 +82,7 @@ def test_recovery_seeds_a_vanished_token_and_goes_on(world: World, kafka: Kafka,
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5), (2, 5))
 
 
-def test_a_token_that_is_there_is_not_seeded_over_unless_a_person_says_so(world: World) -> None:
+def test_only_an_adoption_overwrites_an_existing_marker(world: World) -> None:
     world.deliver(1, 5)
     world.deliver(2, 5)
     part = world.open(world.plan(3))
@@ -113,7 +113,7 @@ def test_a_store_from_a_backup_drops_no_rows_in_silence(world: World, kafka: Kaf
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5), (2, 5), (3, 5))
 
 
-def test_a_later_delivery_still_proves_an_earlier_one_by_its_digest(world: World) -> None:
+def test_a_later_marker_still_proves_an_earlier_delivery(world: World) -> None:
     plans = [world.deliver(number, number) for number in (1, 2, 3)]
     for plan in plans:
         part = world.open(plan)
@@ -178,9 +178,7 @@ def test_an_older_epoch_or_attempt_changes_nothing(world: World, kafka: Kafka, t
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 
 
-def test_a_process_that_initialises_again_and_again_under_my_epoch_is_told_apart(
-    world: World, kafka: Kafka, topic: str
-) -> None:
+def test_a_commit_fenced_twice_under_its_own_epoch_delivers_once(world: World, kafka: Kafka, topic: str) -> None:
     """Fenced while epoch and attempt are still mine: begin again, and deliver once."""
     plan = world.checkpoint(1, 5)
     world.prepare(plan)
@@ -275,7 +273,7 @@ def test_errors_name_where_they_happened(world: World, kafka: Kafka) -> None:
     assert caught.value.remedy
 
 
-def test_a_prepare_that_comes_late_does_not_set_a_vanished_token_anew(world: World, kafka: Kafka, topic: str) -> None:
+def test_a_commit_notices_a_marker_that_a_late_prepare_replaced(world: World, kafka: Kafka, topic: str) -> None:
     """Number 1 is delivered, its token vanishes before anybody has read the proof, and a prepare of it wakes up."""
     plan = world.checkpoint(1, 5)
     world.prepare(plan)
@@ -291,7 +289,7 @@ def test_a_prepare_that_comes_late_does_not_set_a_vanished_token_anew(world: Wor
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 
 
-def test_a_person_may_set_a_vanished_token_anew_and_have_the_rows_sent(world: World, kafka: Kafka, topic: str) -> None:
+def test_a_person_can_restore_a_lost_marker_to_deliver_the_rows(world: World, kafka: Kafka, topic: str) -> None:
     world.deliver(1, 5)
     plan = world.checkpoint(2, 5)
     world.prepare(plan)
@@ -304,7 +302,7 @@ def test_a_person_may_set_a_vanished_token_anew_and_have_the_rows_sent(world: Wo
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5), (2, 5))
 
 
-def test_a_head_is_raised_once_in_an_epoch_by_the_process_that_has_it(
+def test_a_process_raises_the_fence_only_once_in_an_epoch(
     world: World, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was there before was fenced then. When somebody else has written since, it is raised again."""

@@ -104,7 +104,7 @@ def test_rows_wait_for_a_sink_that_is_to_be_declared_otherwise(world: ChangingWo
     assert world.ids() == []
 
 
-def test_rows_that_no_change_of_the_table_would_help_are_computed_again(world: ChangingWorld) -> None:
+def test_rows_that_no_table_change_can_help_are_computed_again(world: ChangingWorld) -> None:
     world.database.sql("ALTER TABLE orders ADD COLUMN ratio DOUBLE")
     rows = {"id": [1], "name": ["a"], "ratio": [float("nan")]}
     world.tables = lambda number, count: {"rows": pa.table(rows)}  # type: ignore[method-assign]

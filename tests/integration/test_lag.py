@@ -70,7 +70,7 @@ def test_of_topics_what_is_behind_the_newest_checkpoint(
     assert any("source numbers: 0 records behind, 70 of 70 read" in line for line in pipeline.lines[-3:])
 
 
-def test_what_a_new_partition_and_a_new_topic_have_is_behind_before_spark_has_looked_at_them(
+def test_lag_counts_new_partitions_and_topics_before_spark_does(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=1)
@@ -88,7 +88,7 @@ def test_what_a_new_partition_and_a_new_topic_have_is_behind_before_spark_has_lo
         shows(pipeline, [Lag("numbers", Unit.RECORDS, 531)], 30)
 
 
-def test_a_run_says_how_much_it_has_read_while_its_only_micro_batch_takes_long(
+def test_a_run_reports_its_progress_within_a_long_micro_batch(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=1)

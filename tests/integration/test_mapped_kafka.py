@@ -91,7 +91,7 @@ def world(kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         yield made
 
 
-def test_a_checkpoint_is_announced_filled_by_others_and_delivered(world: World) -> None:
+def test_a_checkpoint_filled_by_other_tasks_is_delivered(world: World) -> None:
     numbers = world.stage()
     announced = world.step("announce")
     assert announced["branches"] == ["0", "1", "2"]
@@ -178,9 +178,7 @@ def test_a_broker_that_restarts_keeps_filled_slots(world: World, kafka: Kafka, w
         ("prepare", "vote"),
     ],
 )
-def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
-    world: World, step: str, stop: str, end: str
-) -> None:
+def test_the_next_try_finishes_a_task_stopped_anywhere(world: World, step: str, stop: str, end: str) -> None:
     """A woken one has slept beside its next try, and beside the next checkpoint."""
     numbers = stopped_anywhere(world, world.url, step, stop, end, branch="1", finish=world.finish)
     world.finish(numbers, again=end == "woken")

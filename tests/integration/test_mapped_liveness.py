@@ -62,7 +62,7 @@ def stage(mix: Mix, *rows: int) -> None:
         mix.store.end_stage(mix.pipeline, epoch, RUN, None)
 
 
-def test_a_vote_on_an_earlier_number_does_not_end_the_announcement_for_good(mix: Mix) -> None:
+def test_prepare_is_not_fenced_for_ever_by_an_earlier_number(mix: Mix) -> None:
     """The other participant votes late on number 1, so number 1 is prepared again: the head is newer."""
     stage(mix, 4, 12)
     recover_step(mix.context())
@@ -86,7 +86,7 @@ def test_a_vote_on_an_earlier_number_does_not_end_the_announcement_for_good(mix:
     confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
 
 
-def test_an_announcement_cleared_alone_does_not_take_a_vote_back_for_good(mix: Mix) -> None:
+def test_a_voted_checkpoint_is_delivered_if_announce_runs_again(mix: Mix) -> None:
     """The participant has voted, the other one has not."""
     stage(mix, 12)
     recover_step(mix.context())
@@ -99,7 +99,7 @@ def test_an_announcement_cleared_alone_does_not_take_a_vote_back_for_good(mix: M
     confirm_step(mix.context(), CONFIG, NoArchive())  # type: ignore[arg-type]
 
 
-def test_a_repeated_prepare_keeps_the_branches_that_were_voted_upon(mix: Mix) -> None:
+def test_a_repeated_prepare_keeps_the_branches_of_its_vote(mix: Mix) -> None:
     """Its first try has voted and died, and the other participant has not voted."""
     stage(mix, 12)
     recover_step(mix.context())

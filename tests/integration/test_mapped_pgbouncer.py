@@ -38,7 +38,7 @@ def test_branches_are_loaded_and_delivered_through_a_pooler(pooled: World) -> No
     assert pooled.store.checkpoint(pooled.pipeline, 1).votes["shop"].prepared == announced["attempt"]
 
 
-def test_prepare_alone_loads_more_branches_than_there_are_backends(pooled: World) -> None:
+def test_prepare_alone_loads_more_branches_than_it_has_backends(pooled: World) -> None:
     numbers = pooled.stage()
     assert pooled.step("prepare") == numbers
     assert len(pooled.prepared()) == 3

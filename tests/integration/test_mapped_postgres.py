@@ -58,7 +58,7 @@ def world(postgres_database: Database, tmp_path: Path, monkeypatch: pytest.Monke
         postgres_database.sql(f"ROLLBACK PREPARED '{gid}'")
 
 
-def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(world: World) -> None:
+def test_a_checkpoint_loaded_by_other_tasks_is_delivered(world: World) -> None:
     numbers = world.stage()
     announced = world.step("announce")
     assert announced["branches"] == ["0001", "0002", "0003"]
@@ -83,7 +83,7 @@ def test_an_announcement_ends_with_its_epoch(world: World) -> None:
     world.finish(numbers)
 
 
-def test_an_announced_number_whose_predecessor_waits_is_delivered_by_prepare(world: World) -> None:
+def test_no_checkpoint_is_announced_behind_an_undelivered_one(world: World) -> None:
     """Nothing is held behind a number that is not delivered: the larger second one is not announced."""
     numbers = [*world.stage(rows=20), *world.stage(rows=40)]
     assert world.step("announce") is None
@@ -108,9 +108,7 @@ def test_an_announced_number_whose_predecessor_waits_is_delivered_by_prepare(wor
         ("prepare", "vote"),
     ],
 )
-def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
-    world: World, step: str, stop: str, end: str
-) -> None:
+def test_the_next_try_finishes_a_task_stopped_anywhere(world: World, step: str, stop: str, end: str) -> None:
     """A woken one has slept beside its next try, and beside the next checkpoint."""
     numbers = stopped_anywhere(world, world.url, step, stop, end, branch="0002", finish=world.finish)
     world.finish(numbers)

@@ -51,7 +51,7 @@ def mapped(any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.Mon
     any_mysql_database.server.end_prepared()
 
 
-def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(mapped: Mapped) -> None:
+def test_a_checkpoint_loaded_by_other_tasks_is_delivered(mapped: Mapped) -> None:
     world = mapped.world
     numbers = world.stage()
     announced = world.step("announce")
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_announced_loaded_by_others_and_delivered(mapped: Mapped
     mapped.finish(numbers)
 
 
-def test_what_travels_through_xcom_names_no_branch_and_no_password(mapped: Mapped) -> None:
+def test_an_announcement_in_xcom_reveals_no_branch_or_password(mapped: Mapped) -> None:
     mapped.world.stage()
     text = json.dumps(mapped.world.step("announce"))
     [(nonce,)] = mapped.world.database.sql("SELECT session FROM airflow_ft_head")
@@ -72,7 +72,7 @@ def test_what_travels_through_xcom_names_no_branch_and_no_password(mapped: Mappe
     assert mapped.world.server.password not in text
 
 
-def test_the_largest_checkpoint_is_announced_and_prepare_takes_the_others(mapped: Mapped) -> None:
+def test_prepare_also_takes_checkpoints_that_are_not_announced(mapped: Mapped) -> None:
     world = mapped.world
     numbers = [*world.stage(rows=20), *world.stage(rows=20)]
     announced = world.step("announce")
@@ -113,9 +113,7 @@ def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
         ("prepare", "vote"),
     ],
 )
-def test_a_task_that_stopped_anywhere_is_made_good_by_its_next_try(
-    mapped: Mapped, step: str, stop: str, end: str
-) -> None:
+def test_the_next_try_finishes_a_task_stopped_anywhere(mapped: Mapped, step: str, stop: str, end: str) -> None:
     """A woken one has slept beside its next try, and beside the next checkpoint."""
     world, url = mapped.world, mapped.url
     numbers = stopped_anywhere(world, url, step, stop, end, branch="0002", finish=mapped.finish)

@@ -94,7 +94,7 @@ def test_what_was_sent_behind_a_failure_has_been_answered(session: Session, worl
     assert world.count() == 0
 
 
-def test_a_session_that_is_closed_with_rows_under_way_leaves_nothing(session: Session, world: MySqlWorld) -> None:
+def test_a_session_closed_with_rows_in_flight_leaves_no_rows(session: Session, world: MySqlWorld) -> None:
     session.begin()
     answers = session.send(inserts(*range(50)), ahead=True)
     next(answers)
@@ -131,7 +131,7 @@ def test_behind_a_deadlock_nothing_is_committed(session: Session, world: MySqlWo
     assert world.sql("SELECT COUNT(*), MIN(name), MAX(name) FROM orders WHERE id < 200") == [(2, "o", "o")]
 
 
-def test_what_the_server_refused_goes_before_rows_that_cannot_be_sent(session: Session) -> None:
+def test_a_server_error_takes_precedence_over_a_send_error(session: Session) -> None:
     def requests() -> Iterator[Changes]:
         yield from inserts(1, 1)
         raise ValueError("this one cannot be sent")
@@ -186,7 +186,7 @@ class Lockstep(Relay):
 
 
 @pytest.mark.parametrize("strategy", ["local", "xa"])
-def test_behind_a_proxy_that_allows_it_not_rows_go_one_statement_at_a_time(world: MySqlWorld, strategy: str) -> None:
+def test_a_proxy_that_rejects_pipelining_gets_single_statements(world: MySqlWorld, strategy: str) -> None:
     world.use(strategy)
     world.extra |= {"ssl_mode": "DISABLED"}
     port = free_port()

@@ -82,9 +82,7 @@ def is_exact(world: MySqlWorld, rows: int) -> bool:
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_PREPARE)
-def test_a_prepare_that_stopped_anywhere_is_made_good_by_the_next_attempt(
-    world: MySqlWorld, stop: str, end: str
-) -> None:
+def test_the_next_attempt_repeats_a_prepare_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     plan = world.plan(orders=many(1, ROWS))
     prepare(world, plan, 1)  # makes the tables, so that the stop is met in the branches; rolled back by the next
     with process(world, plan, 2, stop, action="prepare") as other:
@@ -122,7 +120,7 @@ def test_a_prepare_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, s
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_COMMIT)
-def test_a_commit_that_stopped_anywhere_is_finished_by_the_next_attempt(world: MySqlWorld, stop: str, end: str) -> None:
+def test_the_next_attempt_finishes_a_commit_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     plan = world.plan(orders=many(1, 1000))
     notes = prepare(world, plan, 1)
     with process(world, plan, 2, stop, notes=notes, voted=1) as other:
@@ -141,7 +139,7 @@ def test_a_commit_that_stopped_anywhere_is_finished_by_the_next_attempt(world: M
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("stop", IN_ABORT)
-def test_an_abort_that_was_killed_anywhere_is_finished_by_the_next_attempt(world: MySqlWorld, stop: str) -> None:
+def test_the_next_attempt_finishes_an_abort_killed_anywhere(world: MySqlWorld, stop: str) -> None:
     plan = world.plan(orders=many(1, 1000))
     prepare(world, plan, 1)
     with process(world, plan, 2, stop, action="abort") as other:
@@ -171,9 +169,7 @@ def test_a_lost_request_or_reply_in_prepare_is_repeated(world: MySqlWorld, kind:
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", ["XA RECOVER", "XA COMMIT", "`branch` <>", "\x03COMMIT"])
-def test_a_lost_request_or_reply_in_commit_is_settled_by_the_markers(
-    world: MySqlWorld, kind: str, statement: str
-) -> None:
+def test_markers_settle_a_lost_request_or_reply_in_a_commit(world: MySqlWorld, kind: str, statement: str) -> None:
     plan = world.plan(orders=many(1, 1000))
     notes = prepare(world, plan, 1)
     with Proxy(world.server.port) as proxy:
@@ -187,9 +183,7 @@ def test_a_lost_request_or_reply_in_commit_is_settled_by_the_markers(
 
 @pytest.mark.release
 @pytest.mark.chaos
-def test_a_branch_that_is_ended_while_its_connection_leaves_is_really_ended(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_branch_of_a_closing_connection_stays_rolled_back(own_server: Callable[..., Any], tmp_path: Path) -> None:
     """MariaDB lists a branch as free before InnoDB has let go of it: ended then, it would stay, listed by a restart.
 
     Without the wait for the connection's end some of a thousand stay.
@@ -214,9 +208,7 @@ def test_a_branch_that_is_ended_while_its_connection_leaves_is_really_ended(
 
 @pytest.mark.release
 @pytest.mark.chaos
-def test_a_branch_that_is_ended_when_its_connection_was_killed_is_really_ended(
-    own_server: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_branch_of_a_killed_connection_stays_rolled_back(own_server: Callable[..., Any], tmp_path: Path) -> None:
     """Its lock is free before InnoDB has let go, the longer the more statements it has prepared.
 
     Without the wait for its departure three of a hundred stay.
@@ -298,9 +290,7 @@ def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", ["announced", f"after {LEDGER}", "loading", "before commit", "after commit"])
-def test_a_redelivery_that_stopped_anywhere_is_finished_by_the_next_attempt(
-    world: MySqlWorld, stop: str, end: str
-) -> None:
+def test_the_next_attempt_finishes_a_redelivery_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     plan = world.plan(orders=many(1, ROWS))
     notes = prepare(world, plan, 1)
     world.server.end_prepared()

@@ -77,7 +77,7 @@ def verified(world: MySqlWorld, plan: Plan, proof: Proof) -> SinkReport:
 @pytest.mark.sampled
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_table_that_was_altered_after_the_vote_takes_nothing_until_it_fits(
+def test_an_altered_table_receives_no_rows_until_it_fits_again(
     any_mysql_database: Database, tmp_path: Path, strategy: str, name: str
 ) -> None:
     column, change, back = CHANGES[name]
@@ -95,7 +95,7 @@ def test_a_table_that_was_altered_after_the_vote_takes_nothing_until_it_fits(
                                                                       (2.5, None, "ż", -1)]  # fmt: skip
 
 
-def test_a_table_that_still_fits_after_a_change_is_delivered_into(any_mysql_database: Database, tmp_path: Path) -> None:
+def test_rows_are_delivered_to_an_altered_table_that_still_fits(any_mysql_database: Database, tmp_path: Path) -> None:
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, "local")
     world.sql("ALTER TABLE orders MODIFY t VARCHAR(200), ADD COLUMN more INT FIRST, MODIFY n DECIMAL(20,4)")
     assert participant.commit(plan, world.fence(1, 2), vote).counts == {"orders": 2}
@@ -115,9 +115,10 @@ def test_a_settled_number_is_proven_whatever_became_of_the_table(any_mysql_datab
 
 
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_an_unchanged_table_is_judged_once_and_kept_from_alter_while_rows_are_sent(
+def test_a_table_cannot_be_altered_while_rows_are_sent(
     any_mysql_database: Database, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Rows are checked in prepare, and not again in commit if the table is unchanged."""
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, strategy)
     monkeypatch.setattr(judging, "check_rows", lambda *_: pytest.fail("the rows were read once more"))
     refused = []
@@ -148,9 +149,7 @@ def test_rows_that_do_not_fit_any_more_can_be_set_aside(
     assert world.sql("SELECT id, t FROM orders") == [(2, "ż")]
 
 
-def test_branches_that_were_rolled_back_by_hand_do_not_go_into_an_altered_table(
-    any_mysql_database: Database, tmp_path: Path
-) -> None:
+def test_a_redelivery_waits_while_an_altered_table_does_not_fit(any_mysql_database: Database, tmp_path: Path) -> None:
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, "xa")
     for name in prepared(world):
         world.server.sql(f"XA ROLLBACK {name}")
@@ -162,7 +161,7 @@ def test_branches_that_were_rolled_back_by_hand_do_not_go_into_an_altered_table(
     assert participant.commit(plan, world.fence(1, 3), vote).counts == {"orders": 2}
 
 
-def test_a_table_that_is_altered_while_branches_are_prepared_is_judged_again(
+def test_a_table_altered_during_prepare_is_checked_again(
     any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=COLUMNS).use("xa")

@@ -58,7 +58,7 @@ def is_exact(world: MySqlWorld, rows: int) -> bool:
 
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_a_committing_process_killed_at_any_moment_delivers_exactly_once(world: MySqlWorld) -> None:
+def test_a_process_killed_during_a_commit_delivers_exactly_once(world: MySqlWorld) -> None:
     moments = random.Random(20261120)
     duration, sides, rounds = 0.0, set[str](), 0
     while rounds < 12 or (len(sides) < 2 and rounds < 50):
@@ -111,9 +111,7 @@ def test_a_server_killed_at_any_moment_delivers_exactly_once(
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"\x03COMMIT", b"airflow_ft_head` SET `last_delivered`", THE_ROWS, b"GET_LOCK"])
-def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
-    world: MySqlWorld, kind: str, statement: bytes
-) -> None:
+def test_the_marker_settles_a_connection_cut_at_any_statement(world: MySqlWorld, kind: str, statement: bytes) -> None:
     plan = prepared(world, orders(1, 1000))
     with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
@@ -126,7 +124,7 @@ def test_a_connection_cut_at_any_statement_is_settled_by_the_marker(
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
-def test_a_statement_whose_preparation_was_cut_off_is_prepared_again(
+def test_a_statement_cut_off_while_preparing_is_prepared_again(
     mariadb_database: Database, tmp_path: Path, kind: str
 ) -> None:
     world = make_world(mariadb_database, tmp_path)
@@ -140,7 +138,7 @@ def test_a_statement_whose_preparation_was_cut_off_is_prepared_again(
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
-def test_a_tombstone_whose_commit_was_not_answered_is_settled_by_the_marker(world: MySqlWorld, kind: str) -> None:
+def test_an_unanswered_abort_is_settled_by_its_abort_marker(world: MySqlWorld, kind: str) -> None:
     plan = prepared(world, orders(1, 10))
     with Proxy(world.server.port) as proxy:
         world.port, world.extra = proxy.port, {"ssl_disabled": True}
@@ -201,7 +199,7 @@ def test_a_vote_fences_the_zombies_open_transaction(world: MySqlWorld) -> None:
 
 
 @pytest.mark.chaos
-def test_an_answer_that_arrives_after_the_successor_came_is_the_same_proof(world: MySqlWorld) -> None:
+def test_a_zombie_and_its_successor_return_the_same_proof(world: MySqlWorld) -> None:
     plan = prepared(world, many(1, ROWS))
     with committer(world, plan, 2, stop="after commit") as zombie:
         zombie.wait_until_stopped()
@@ -226,7 +224,7 @@ def test_a_newer_session_is_never_killed(world: MySqlWorld, rank: tuple[int, int
 
 
 @pytest.mark.chaos
-def test_a_twin_of_the_same_attempt_is_waited_for_until_the_server_ends_it(world: MySqlWorld) -> None:
+def test_a_commit_waits_for_another_process_of_the_same_attempt(world: MySqlWorld) -> None:
     plan = prepared(world, many(1, ROWS))
     patient = world.limits
     world.limits = replace(patient, idle=10)  # the twin stands still for less than that when the first one comes

@@ -56,7 +56,7 @@ def compared(world: MySqlWorld, *plans: Plan) -> SinkReport:
     ],
 )
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_a_text_that_is_no_label_is_refused_before_the_decision_and_named(
+def test_a_text_that_is_no_label_is_refused_before_the_decision(
     any_mysql_database: Database, tmp_path: Path, column: str, wrong: str, strategy: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
@@ -69,7 +69,7 @@ def test_a_text_that_is_no_label_is_refused_before_the_decision_and_named(
 
 
 @each_way
-def test_labels_arrive_as_they_are_also_those_that_look_like_numbers(
+def test_labels_arrive_unchanged_even_if_they_look_like_numbers(
     any_mysql_database: Database, tmp_path: Path, way: str
 ) -> None:
     labels = ["2", "1", "", "it''s", "ü", "😀", "a?b", "back\\\\slash", "com,ma", "(x)", "0"]
@@ -97,7 +97,7 @@ def test_a_set_holds_its_labels_whatever_their_order(any_mysql_database: Databas
 
 @each_way
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_labels_that_were_changed_after_the_vote_make_no_number_of_a_text(
+def test_labels_changed_after_the_vote_make_no_text_a_number(
     any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, v ENUM('1','2'), version BIGINT")

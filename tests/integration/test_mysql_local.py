@@ -158,7 +158,7 @@ def test_another_installation_is_refused(world: MySqlWorld, method: str) -> None
         participant.forget(world.fence(9, 9), 1)
 
 
-def test_an_adopted_head_goes_on_after_what_it_holds_and_shuts_the_old_owner_out(world: MySqlWorld) -> None:
+def test_adopting_a_sink_shuts_out_its_old_installation(world: MySqlWorld) -> None:
     old = world.plan(orders=orders(1, 3))
     world.deliver(old)
     before, fence = world.installation, world.fence(1, 9)
@@ -178,7 +178,7 @@ def test_an_adopted_head_goes_on_after_what_it_holds_and_shuts_the_old_owner_out
 
 
 @pytest.mark.parametrize("method", ["prepare", "commit", "abort", "proof"])
-def test_a_number_that_stands_there_with_other_rows_contradicts_the_store(world: MySqlWorld, method: str) -> None:
+def test_a_marker_of_other_rows_contradicts_the_decision_log(world: MySqlWorld, method: str) -> None:
     world.deliver(world.plan(orders=orders(1, 3)))
     world.number, world.predecessor = 0, 0  # the store was restored from a backup and gives out number 1 again
     again = world.plan(orders=orders(100, 3))
@@ -200,7 +200,7 @@ def test_a_sink_ahead_of_the_plan_contradicts_the_store(world: MySqlWorld, metho
     assert world.count() == 6
 
 
-def test_a_sink_that_forgot_a_delivery_stops_the_commit_but_not_the_vote(world: MySqlWorld) -> None:
+def test_a_sink_that_forgot_a_delivery_stops_only_the_commit(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 3)))
     world.predecessor = 2  # planned behind number 2, which is not delivered here
     third = world.plan_of(3, world.segment(3, {"orders": orders(9, 1)}))
@@ -265,7 +265,7 @@ def test_the_floor_outlives_the_marker(world: MySqlWorld) -> None:
         world.participant(first).forget(world.fence(0, 0), 5)
 
 
-def test_a_segment_without_rows_or_columns_still_leaves_its_marker(world: MySqlWorld) -> None:
+def test_a_segment_without_rows_still_leaves_a_marker(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 0))
     world.deliver(plan)
     proof = world.participant(plan).proof(plan)
@@ -366,7 +366,7 @@ def test_tls_is_used_where_the_server_offers_it(mysql_database: Database, tmp_pa
 
 
 @pytest.mark.parametrize("strategy", ["local", "xa", "upsert"])
-def test_rows_go_in_the_declared_order_so_that_a_foreign_key_may_lead_from_one_sink_to_another(
+def test_sinks_are_filled_in_declared_order_for_foreign_keys(
     any_mysql_database: Database, tmp_path: Path, strategy: str
 ) -> None:
     world = make_world(

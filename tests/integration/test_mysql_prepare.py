@@ -168,9 +168,7 @@ def test_what_only_the_server_can_refuse_leaves_nothing(
     assert world.count() == 0 and world.markers() == []
 
 
-def test_json_that_is_nested_too_deeply_is_refused_before_the_decision(
-    any_mysql_database: Database, tmp_path: Path
-) -> None:
+def test_json_nested_too_deeply_is_refused_before_the_decision(any_mysql_database: Database, tmp_path: Path) -> None:
     """MySQL's JSON_VALID does not say no, it fails: prepare was tried again for ever."""
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v JSON")
     world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", strategy="local")}
@@ -233,7 +231,7 @@ def test_a_target_that_is_no_innodb_table_is_unfit(
         (MySql, {"sync_binlog": 0}, "sync_binlog=0"),
     ],
 )
-def test_a_server_that_may_forget_commits_is_refused_unless_allowed(
+def test_a_server_that_may_forget_commits_is_refused_by_default(
     own_server: Callable[..., Any], tmp_path: Path, kind: type[Any], options: dict[str, int], setting: str
 ) -> None:
     with Database.fresh(own_server(kind, **options)) as database:
@@ -301,7 +299,7 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
 
 
 @pytest.mark.sampled(among="servers of their own")
-def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statements(
+def test_mariadb_loads_rows_where_it_forbids_prepared_statements(
     own_server: Callable[..., Any], tmp_path: Path
 ) -> None:
     with Database.fresh(own_server(MariaDb, local_infile=1)) as database:
@@ -348,7 +346,7 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
 
 
 @each_way
-def test_a_row_that_the_server_refuses_is_named_wherever_it_stands(
+def test_a_row_that_the_server_refuses_is_named_at_any_position(
     any_mysql_database: Database, tmp_path: Path, way: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v VARCHAR(3), n INT, e TINYINT AS (n) STORED")
@@ -364,7 +362,7 @@ def test_a_row_that_the_server_refuses_is_named_wherever_it_stands(
     assert world.count() == 0
 
 
-def test_a_privilege_on_what_a_default_reads_is_named_in_the_remedy(mariadb_database: Database, tmp_path: Path) -> None:
+def test_the_remedy_names_privileges_that_a_column_default_needs(mariadb_database: Database, tmp_path: Path) -> None:
     world = make_world(mariadb_database, tmp_path)
     world.sql("CREATE SEQUENCE numbers")
     world.sql("ALTER TABLE orders ADD COLUMN n BIGINT DEFAULT NEXTVAL(numbers)")

@@ -43,9 +43,7 @@ def refusing(world: MySqlWorld, body: str) -> None:
 
 
 @each_way
-def test_a_row_that_a_trigger_refuses_is_declined_and_named_whatever_the_number(
-    any_mysql_database: Database, tmp_path: Path, way: str
-) -> None:
+def test_a_trigger_error_of_any_number_declines_the_row(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
     world = make_world(any_mysql_database, tmp_path)
     world.use_way(way)
     world.sql("CREATE TABLE two (id INT) ENGINE=InnoDB")
@@ -63,7 +61,7 @@ def test_a_row_that_a_trigger_refuses_is_declined_and_named_whatever_the_number(
 
 @each_way
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_a_row_that_a_trigger_refuses_can_be_set_aside_whatever_the_number(
+def test_a_trigger_error_of_any_number_lets_a_row_be_set_aside(
     any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
 ) -> None:
     world = make_world(
@@ -98,9 +96,7 @@ def test_no_row_is_set_aside_for_what_a_trigger_lacks(any_mysql_database: Databa
     assert (proof.counts, of_proof(proof)) == ({"orders": 9}, {})
 
 
-def test_a_duplicate_is_named_though_the_server_does_not_say_which_row_it_was(
-    any_mysql_database: Database, tmp_path: Path
-) -> None:
+def test_a_duplicate_is_found_though_the_server_names_no_row(any_mysql_database: Database, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100)")
     world.sql("INSERT INTO orders VALUES (1234, 'there')")
     for attempt, strategy in enumerate(("local", "xa"), 1):

@@ -63,7 +63,7 @@ def conclude(world: MySqlWorld, plan: Plan, attempt: int, notes: Mapping[str, An
     return voted
 
 
-def test_branches_of_several_processes_become_visible_as_one_checkpoint(world: MySqlWorld) -> None:
+def test_branches_of_several_processes_become_visible_together(world: MySqlWorld) -> None:
     plan = world.plan(orders=many(1, 999))
     notes = announce(world, plan, 1)
     assert sink(world, plan).branches(plan) == ["0001", "0002", "0003"]
@@ -119,7 +119,7 @@ def test_a_refused_row_fails_its_branch_and_leaves_the_others(world: MySqlWorld)
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 @pytest.mark.parametrize("stop", IN_LOAD)
-def test_a_load_that_stopped_anywhere_is_finished_by_its_next_try(world: MySqlWorld, stop: str, end: str) -> None:
+def test_the_next_try_finishes_a_load_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     """A stopped one wakes up when a later checkpoint is there, too."""
     plan = world.plan(orders=many(1, ROWS))
     notes = announce(world, plan, 1)
@@ -178,7 +178,7 @@ def test_a_load_that_wakes_after_an_abort_leaves_nothing(world: MySqlWorld, stop
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_ANNOUNCE)
-def test_an_announce_that_stopped_anywhere_is_made_good_by_its_next_try(world: MySqlWorld, stop: str, end: str) -> None:
+def test_the_next_try_finishes_an_announce_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     plan = world.plan(orders=many(1, 999))
     prepare(world, plan, 1)  # makes the tables
     with process(world, plan, 2, stop, action="announce") as other:
@@ -197,9 +197,7 @@ def test_an_announce_that_stopped_anywhere_is_made_good_by_its_next_try(world: M
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", IN_LOAD)
-def test_a_prepare_of_announced_branches_that_stopped_is_finished_by_its_next_try(
-    world: MySqlWorld, stop: str, end: str
-) -> None:
+def test_the_next_try_finishes_a_prepare_stopped_anywhere(world: MySqlWorld, stop: str, end: str) -> None:
     plan = world.plan(orders=many(1, ROWS))
     notes = announce(world, plan, 1)
     load(world, plan, 1, notes, "0001")

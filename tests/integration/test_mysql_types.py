@@ -219,7 +219,7 @@ POINTS = [*range(0x2600), *range(0x3000, 0x3400), *range(0x6660, 0x6680), *range
 
 @each_way
 @pytest.mark.parametrize("charset", CHARSETS)
-def test_every_character_that_a_column_has_arrives_and_others_are_refused(
+def test_a_text_arrives_unless_its_column_lacks_a_character(
     any_mysql_database: Database, tmp_path: Path, way: str, charset: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET {charset}")

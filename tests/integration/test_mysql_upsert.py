@@ -110,7 +110,7 @@ def test_an_older_checkpoint_neither_overwrites_nor_revives(world: MySqlWorld) -
     assert state(world) == [(1, "new", 2)]
 
 
-def test_rows_of_a_higher_version_are_left_alone_even_when_the_head_was_put_back(world: MySqlWorld) -> None:
+def test_rows_of_a_higher_version_are_left_unchanged(world: MySqlWorld) -> None:
     world.sql("INSERT INTO orders VALUES (1, 'newer', 7), (2, 'older', 0), (3, 'newer', 7)")
     plan = world.plan(orders=changes(("u", 1, "x"), ("u", 2, "x"), ("d", 3, None)))
     world.deliver(plan, 1, 1)
@@ -206,9 +206,7 @@ PREFIXES = {
 
 
 @pytest.mark.parametrize("table", PREFIXES)
-def test_a_key_over_the_beginning_of_a_text_is_refused_before_it_makes_one_row_of_several(
-    any_mysql_database: Database, tmp_path: Path, table: str
-) -> None:
+def test_a_key_over_the_prefix_of_a_text_is_refused(any_mysql_database: Database, tmp_path: Path, table: str) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=table)
     world.use("upsert", key_columns=("id",), version_column="version")
     rows = pa.table({"id": ["key-1", "key-2", "key-3"], "name": ["a", "b", "c"]})
@@ -316,7 +314,7 @@ def test_the_key_of_a_delete_is_judged_before_the_decision(
     ],
     ids=lambda given: str(given) if isinstance(given, pa.DataType) else "",
 )
-def test_nested_values_without_json_text_are_refused_before_the_decision(
+def test_prepare_refuses_nested_values_that_do_not_fit_as_json(
     any_mysql_database: Database,
     tmp_path: Path,
     strategy: str,
@@ -343,7 +341,7 @@ def test_nested_values_without_json_text_are_refused_before_the_decision(
         ("INET6", ["::1"], "::g"),
     ],
 )
-def test_texts_that_only_the_server_can_judge_are_asked_of_it_where_it_could_not_decline_them_later(
+def test_prepare_asks_the_server_about_texts_only_it_can_judge(
     any_mysql_database: Database, tmp_path: Path, strategy: str, column: str, good: list[str], wrong: str
 ) -> None:
     if column != "JSON" and not isinstance(any_mysql_database.server, MariaDb):
@@ -369,7 +367,7 @@ def test_texts_that_only_the_server_can_judge_are_asked_of_it_where_it_could_not
 
 
 @pytest.mark.parametrize("event", ["INSERT", "UPDATE", "DELETE"])
-def test_triggers_of_every_statement_that_an_upsert_sends_are_told(world: MySqlWorld, event: str) -> None:
+def test_triggers_of_every_statement_in_an_upsert_are_reported(world: MySqlWorld, event: str) -> None:
     row = "OLD" if event == "DELETE" else "NEW"
     world.sql(f"CREATE TRIGGER told AFTER {event} ON orders FOR EACH ROW SET @told = {row}.id")
     plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
@@ -428,9 +426,10 @@ def test_a_key_over_a_period_is_refused_before_the_decision(
     assert refused.error and "WITHOUT OVERLAPS" in refused.error.fields["key"]
 
 
-def test_a_row_that_fits_no_packet_is_found_before_the_decision_and_can_be_set_aside(
+def test_prepare_refuses_a_row_that_is_too_large_for_a_packet(
     any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Commit refuses the row too, or sets it aside."""
     world = make_world(
         any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, a LONGTEXT, b LONGTEXT, c LONGTEXT, version BIGINT"
     )

@@ -312,7 +312,7 @@ def test_wide_rows_go_in_pieces(any_mysql_database: Database, tmp_path: Path, wa
 
 
 @pytest.mark.parametrize("strategy", ["local", "upsert"])
-def test_segments_of_one_delivery_may_have_other_types_for_the_same_columns(
+def test_segments_of_a_delivery_may_differ_in_column_types(
     any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
 ) -> None:
     """A job that has changed since: the server keeps the types of a prepared statement, and must be told."""

@@ -64,7 +64,7 @@ def commit(world: MySqlWorld, plan: Any, notes: Any, attempt: int, voted: int = 
     return world.participant(plan).commit(plan, world.fence(epoch, attempt), vote_for(notes, voted))
 
 
-def test_rows_are_durable_and_invisible_until_they_are_committed_from_elsewhere(world: MySqlWorld) -> None:
+def test_prepared_rows_are_durable_but_invisible_until_committed(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     participant = world.participant(plan)
     notes = participant.prepare(plan, world.fence())
@@ -81,7 +81,7 @@ def test_rows_are_durable_and_invisible_until_they_are_committed_from_elsewhere(
     assert [row[:2] for row in world.markers()] == [(1, "committed")] * 4
 
 
-def test_the_notes_name_no_branch_that_an_unprivileged_user_could_commit(world: MySqlWorld) -> None:
+def test_the_notes_hide_branch_names_from_unprivileged_users(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     notes = str(world.participant(plan).prepare(plan, world.fence()))
     for name in prepared(world):
@@ -117,7 +117,7 @@ def test_several_tables_and_segments_are_divided_by_rows(any_mysql_database: Dat
     assert world.sql("SELECT id FROM refunds ORDER BY id") == [(1,), (2,), (3,)]
 
 
-def test_the_next_number_is_prepared_beside_one_that_waits_for_its_commit(world: MySqlWorld) -> None:
+def test_a_checkpoint_is_prepared_while_its_predecessor_waits(world: MySqlWorld) -> None:
     """On MySQL a prepared branch that had read the head FOR SHARE would forbid this for ever."""
     first = world.plan(orders=orders(1, 10))
     first_notes = world.participant(first).prepare(first, world.fence(1, 1))
@@ -147,7 +147,7 @@ def test_pruning_passes_what_later_numbers_have_prepared(world: MySqlWorld) -> N
 # --- undecided -------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_its_turn_costs_a_commit_no_statement_each(
+def test_waiting_checkpoints_cost_a_commit_no_extra_statements(
     world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recovery finishes a long queue one number after the other: each looks at all the others that are prepared."""
@@ -218,7 +218,7 @@ def test_a_late_sweep_leaves_a_newer_attempts_branches_alone(
     assert world.count() == 10
 
 
-def test_an_abort_rolls_back_and_a_late_attempt_meets_the_tombstones(world: MySqlWorld) -> None:
+def test_a_late_attempt_after_an_abort_meets_the_abort_markers(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence())
     proof = world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
@@ -230,7 +230,7 @@ def test_an_abort_rolls_back_and_a_late_attempt_meets_the_tombstones(world: MySq
     assert prepared(world) == []
 
 
-def test_an_abort_where_nothing_was_prepared_yet_leaves_tombstones_too(world: MySqlWorld) -> None:
+def test_an_abort_before_any_prepare_still_leaves_abort_markers(world: MySqlWorld) -> None:
     """Its attempt had begun and got no further, while another sink refused the rows (found by the simulator)."""
     plan = world.plan(orders=orders(1, 10))
     proof = world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "DECLINED"})
@@ -269,9 +269,7 @@ def test_refused_rows_leave_nothing_prepared(any_mysql_database: Database, tmp_p
     assert prepared(world) == [] and world.markers() == []
 
 
-def test_branches_that_wait_for_each_others_keys_end_with_a_remedy(
-    any_mysql_database: Database, tmp_path: Path
-) -> None:
+def test_branches_that_lock_each_others_keys_fail_with_a_remedy(any_mysql_database: Database, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name TEXT").use("xa", branches=2)
     world.limits = replace(world.limits, tries=1)
     plan = world.plan(orders=pa.concat_tables([orders(1, 5), orders(1, 5)]))
@@ -291,7 +289,7 @@ def test_a_commit_without_a_vote_is_refused(world: MySqlWorld) -> None:
 # --- decided ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_branch_that_somebody_rolled_back_is_delivered_from_the_log(world: MySqlWorld) -> None:
+def test_a_branch_rolled_back_by_hand_is_delivered_from_the_log(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     notes = world.participant(plan).prepare(plan, world.fence())
     world.server.sql(f"XA ROLLBACK {prepared(world)[1]}")
@@ -300,9 +298,7 @@ def test_a_branch_that_somebody_rolled_back_is_delivered_from_the_log(world: MyS
     assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
 
 
-def test_a_redelivery_that_fails_leaves_the_next_one_the_missing_branch_alone(
-    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_redelivery_sends_only_the_missing_branch(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.limits = replace(world.limits, tries=1)
     plan = world.plan(orders=orders(1, 10))
     notes = world.participant(plan).prepare(plan, world.fence())
@@ -335,9 +331,7 @@ def test_a_redelivery_that_fails_leaves_the_next_one_the_missing_branch_alone(
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])
 @pytest.mark.parametrize("statement", [b"LOCK IN SHARE MODE", b"INSERT INTO", THE_ROWS, b"\x03COMMIT"])
-def test_a_redelivery_that_lost_an_answer_is_settled_by_the_markers(
-    world: MySqlWorld, kind: str, statement: bytes
-) -> None:
+def test_markers_settle_a_lost_request_or_reply_in_a_redelivery(world: MySqlWorld, kind: str, statement: bytes) -> None:
     plan = world.plan(orders=orders(1, 10))
     notes = world.participant(plan).prepare(plan, world.fence())
     for name in prepared(world):
@@ -374,7 +368,7 @@ def test_a_commit_rolls_back_what_the_decision_did_not_count(world: MySqlWorld) 
     assert prepared(world) == [] and world.count() == 10
 
 
-def test_a_branch_of_a_settled_number_that_came_back_is_committed(world: MySqlWorld) -> None:
+def test_a_settled_branch_that_reappears_is_committed_again(world: MySqlWorld) -> None:
     """As a server does that forgets an acknowledged XA COMMIT (or is restored): the number is COMPLETED long ago."""
     plan = world.plan(orders=orders(1, 10))
     notes = world.participant(plan).prepare(plan, world.fence(1, 1))
@@ -421,7 +415,7 @@ def test_the_doctor_prepares_a_branch_too_and_leaves_nothing(world: MySqlWorld) 
 
 
 @pytest.mark.parametrize("ended", [1, 99])
-def test_a_branch_of_the_doctor_that_vanishes_is_tried_again_before_the_server_is_blamed(
+def test_the_doctor_retries_if_its_prepared_branch_vanishes(
     world: MySqlWorld, monkeypatch: pytest.MonkeyPatch, ended: int
 ) -> None:
     """A `prepare` at work rolls back whatever older ranks have left, the doctor's branch among it."""
@@ -444,7 +438,7 @@ def test_a_branch_of_the_doctor_that_vanishes_is_tried_again_before_the_server_i
     assert prepared(world) == theirs
 
 
-def test_what_a_dead_doctor_left_is_rolled_back_by_the_next_prepare(
+def test_prepare_rolls_back_the_branch_that_a_dead_doctor_left(
     world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = world.plan(orders=orders(1, 10))
@@ -464,7 +458,7 @@ def test_without_the_decision_log_the_doctor_prepares_nothing(world: MySqlWorld)
     assert check.verdict is Verdict.OK and "the decision log" in check.text
 
 
-def test_foreign_branches_of_other_formats_are_refused_where_they_are_dangerous(world: MySqlWorld) -> None:
+def test_branches_of_other_programs_are_refused_only_on_mysql(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     with world.server.connect(world.database) as other, other.cursor() as cursor:
         cursor.execute("XA START 'theirs','1',4711")

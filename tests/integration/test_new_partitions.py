@@ -46,7 +46,7 @@ def _shows(pipeline: StageWorld, rows: list[tuple[str, int, str]]) -> None:
     assert _rows(pipeline) == sorted(rows)
 
 
-def test_a_running_stream_reads_a_new_partition_from_its_beginning(
+def test_a_stream_reads_a_new_partition_from_its_beginning(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     """Also one that begins at the newest records: what is in a partition that was not there came later."""
@@ -71,7 +71,7 @@ def test_a_running_stream_reads_a_new_partition_from_its_beginning(
     assert _rows(pipeline) == sorted([*rows, (topic, 3, "f")])
 
 
-def test_a_running_stream_reads_a_new_topic_that_matches_from_its_beginning(
+def test_a_stream_reads_a_new_matching_topic_from_its_beginning(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=1)

@@ -129,7 +129,7 @@ def test_a_quiet_run_states_its_plan_and_delivers_once(make: Make, mix: str) -> 
             assert f"{participant.name} (prepared) is prepared, invisibly, before the decision." in plan.reasons
 
 
-def test_what_commit_refuses_of_decided_rows_is_told_and_delivered_when_that_is_mended(make: Make) -> None:
+def test_decided_rows_that_a_sink_refuses_arrive_after_a_fix(make: Make) -> None:
     world = make("local decides, local follows", 1)
     database = world.databases["other"]
     database.sql(AT_THE_END)

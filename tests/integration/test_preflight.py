@@ -137,7 +137,7 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
     assert "sink 'lines'" not in text and "wrong-password" not in text
 
 
-def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: RealWorld, tmp_path: Path) -> None:
+def test_an_unwritable_write_ahead_log_fails_before_spark_starts(world: RealWorld, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     root = str(tmp_path / "file" / "wal")
     pipeline = resolve(replace(declared(world), wal_root=root))
@@ -167,7 +167,7 @@ def test_one_that_lacks_something_is_tried_again(world: RealWorld) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_rows_are_staged_while_a_server_is_away_and_not_without_a_topic(
+def test_a_stage_starts_without_a_server_but_not_without_a_topic(
     world: RealWorld, caplog: pytest.LogCaptureFixture, streaming: bool
 ) -> None:
     world.overrides = {"shop": {"port": free_port()}}
@@ -205,7 +205,7 @@ def test_settings_that_prepare_refuses_are_told(world: RealWorld) -> None:
         world.server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
-def test_a_connection_that_cannot_be_used_at_all_is_not_tried_again(world: RealWorld) -> None:
+def test_a_connection_that_does_not_exist_is_not_retried(world: RealWorld) -> None:
     with pytest.raises(ConfigurationError) as caught:
         require(world, {"rows": MySqlSink(table="orders", conn_id="nowhere")})
     assert "nowhere" in caught.value.headline
@@ -226,7 +226,7 @@ def _lacks() -> None:
     raise UnfitTargetError("there is no table.", code="table_missing")
 
 
-def test_nothing_of_the_run_is_begun_while_a_sink_lacks_something(world: RealWorld) -> None:
+def test_a_run_does_not_begin_while_a_sink_lacks_something(world: RealWorld) -> None:
     with raises(UnfitTargetError, "table_missing"):
         _stage(world, _lacks)
     run = world.store.run(world.pipeline, world.run)
@@ -235,7 +235,8 @@ def test_nothing_of_the_run_is_begun_while_a_sink_lacks_something(world: RealWor
         _stage(world, lambda: None)
 
 
-def test_where_nothing_is_left_to_compute_or_something_is_planned_nobody_looks(world: RealWorld) -> None:
+def test_sinks_are_not_checked_while_a_planned_delivery_waits(world: RealWorld) -> None:
+    """A run that has staged everything does not check them either."""
     world.stage(1)
     assert _stage(world, _lacks) is None, "it has staged before"
     world.prepare()

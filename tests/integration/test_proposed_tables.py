@@ -92,7 +92,7 @@ def test_postgres(postgres_database: Database) -> None:
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
 
 
-def test_names_of_key_columns_are_compared_as_the_system_compares_them() -> None:
+def test_key_columns_match_by_the_case_rules_of_the_database() -> None:
     columns = pa.schema([("ID", pa.string()), ("id", pa.string())])
     sink = PostgresSink(table="t", conn_id="shop", strategy="upsert", key_columns=["ID"], version_column="v")
     [text] = postgres_proposal.propose(plan_of(sink), ConnectionInfo("shop", "postgres"), {"rows": columns})
@@ -103,7 +103,7 @@ def test_names_of_key_columns_are_compared_as_the_system_compares_them() -> None
     assert "`id` BIGINT NOT NULL" in text
 
 
-def test_columns_that_the_rows_lack_and_types_of_no_column_are_told() -> None:
+def test_a_proposal_reports_columns_that_it_cannot_define() -> None:
     sink = MySqlSink(table="shop.t", conn_id="shop", columns={"id": "id", "gone": "gone", "for_long": "for_long"})
     columns = pa.schema([("id", pa.int64()), ("for_long", pa.duration("us"))])
     [text] = mysql_proposal.propose(plan_of(sink), ConnectionInfo("shop", "mysql"), {"rows": columns})

@@ -101,7 +101,7 @@ def test_too_many_fail_the_run_and_nothing_is_published(shop: Shop) -> None:
     assert shop.rows("SELECT COUNT(*) FROM rejected") == [(3,)]
 
 
-def test_rows_that_nothing_marks_are_refused_before_anything_is_computed(shop: Shop) -> None:
+def test_a_job_that_cannot_mark_dead_letters_is_refused(shop: Shop) -> None:
     shop.add('{"id": 1}')
     with raises(JobError, "split_unfit", missing=["rejected"]):
         shop.run(job_args={"marked": False})

@@ -53,7 +53,7 @@ class Renamed(Plain):
         return sorted(zip(found["id"].to_pylist(), found["count"].to_pylist(), strict=True))
 
 
-def test_a_pipeline_goes_on_under_another_name_in_the_same_folder_and_table(tmp_path: Path) -> None:
+def test_a_renamed_pipeline_continues_its_folder_and_table(tmp_path: Path) -> None:
     plain = Renamed(tmp_path)
     plain.add()
     assert plain.deliver("orders").returncode == 0

@@ -252,7 +252,7 @@ def test_a_log_from_an_older_backup_in_postgres(
 
 
 @pytest.mark.parametrize("sink", ["shop", "cluster"])
-def test_a_log_that_gives_the_sinks_epoch_out_again_is_noticed_at_the_first_try(
+def test_a_restored_log_that_repeats_an_epoch_halts_at_once(
     sink: str, sqlite_log: SqliteLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str
 ) -> None:
     """Equal epochs, and the sink knows a later attempt: no newer owner is at work that one could wait for."""

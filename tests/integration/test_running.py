@@ -91,7 +91,7 @@ def plain(tmp_path: Path) -> Plain:
     return Plain(tmp_path)
 
 
-def test_a_run_returns_what_the_pipeline_does_in_airflow_and_needs_no_database(plain: Plain) -> None:
+def test_a_run_without_an_airflow_database_returns_its_results(plain: Plain) -> None:
     for _ in range(2):
         plain.add()
     first = plain.run("monday")

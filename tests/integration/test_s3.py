@@ -79,7 +79,7 @@ def _restore(pipeline: StageWorld, uri: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.chaos
-def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
+def test_state_continues_after_a_kill_and_from_savepoints(
     pipeline: StageWorld, tmp_path: Path, versitygw: VersityGw, hdfs: Hdfs
 ) -> None:
     """Killed when Spark has committed a batch that was not published: the copy is cut back to the one before."""
@@ -125,9 +125,7 @@ def test_state_goes_on_in_a_copy_after_a_kill_and_from_savepoints(
 
 
 @pytest.mark.spark
-def test_savepoints_in_a_bucket_are_rescaled_converted_and_looked_into(
-    pipeline: StageWorld, versitygw: VersityGw
-) -> None:
+def test_savepoints_in_a_bucket_can_be_rescaled_and_converted(pipeline: StageWorld, versitygw: VersityGw) -> None:
     def run(n: int, **conf: str) -> dict[str, int]:
         _add(pipeline, n)
         arguments = {"distinct": [], "count": "counts"}

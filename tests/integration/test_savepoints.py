@@ -84,7 +84,7 @@ def _moved(uri: str, to: Path) -> str:
     ],
     ids=["count", "count on the map", "distinct", "rows", "pandas"],
 )
-def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
+def test_counts_continue_from_a_moved_savepoint_alone(
     pipeline: StageWorld, tmp_path: Path, by: str, conf: Mapping[str, str], names: Sequence[str]
 ) -> None:
     more = {"conf": dict(conf)} if conf else {}
@@ -112,7 +112,7 @@ def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
     assert pipeline.published()[-1].number == 4, "numbers go on"
 
 
-def test_what_was_delivered_later_stays_and_its_windows_do_not_come_again(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_windows_delivered_after_a_savepoint_are_not_repeated(pipeline: StageWorld, tmp_path: Path) -> None:
     """Also when nothing new is there in between, and when the savepoint was rescaled."""
     sources = {"numbers": FileSource(path=str(pipeline.input), schema="n bigint, at timestamp")}
 
@@ -223,7 +223,7 @@ def test_counts_go_on_in_another_number_of_state_partitions(
         assert {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()} == {count}
 
 
-def test_what_cannot_be_rescaled_is_refused_by_name_and_costs_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_failed_rescale_leaves_only_the_original_savepoint(pipeline: StageWorld, tmp_path: Path) -> None:
     folder = tmp_path / "savepoints"
     _delivered(pipeline, "count", 0, conf=HDFS)
     uri, taken = take(pipeline.store, PIPELINE, str(folder), "a test")

@@ -272,7 +272,7 @@ def pages(port: int) -> Iterator[str]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_secret_of_a_source_shows_in_sparks_ui_arguments_environment_or_log(staging: StageWorld) -> None:
+def test_no_secret_of_a_source_leaks_from_a_spark_driver(staging: StageWorld) -> None:
     """The brokers do not answer for as long as Kafka's client tries; meanwhile everything is looked at."""
     port = free_port()
     source = KafkaSource(topics=["orders"])

@@ -205,9 +205,7 @@ def test_a_server_keeps_its_temporary_files_from_other_servers(any_mysql_databas
     assert any_mysql_database.sql("SELECT @@tmpdir") == [(str(folder),)] and folder.is_dir()
 
 
-def test_a_database_with_open_and_prepared_transactions_is_dropped(
-    postgres: Postgres, mariadb: MariaDb, mysql: MySql
-) -> None:
+def test_a_database_with_unfinished_transactions_is_dropped(postgres: Postgres, mariadb: MariaDb, mysql: MySql) -> None:
     with Database.fresh(postgres) as database:
         database.sql("CREATE TABLE t (id INT)")
         connection = database.connect()

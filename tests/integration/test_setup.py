@@ -86,7 +86,7 @@ def test_what_is_printed_is_enough_to_deliver(
     assert world.count() == (1 if strategy == "upsert" else 20)
 
 
-def test_the_ledger_is_made_by_whoever_may_and_told_to_whom_may_not(
+def test_setup_creates_the_ledger_only_for_a_privileged_user(
     any_mysql_database: Database, tmp_path: Path, user: str
 ) -> None:
     world = make_world(any_mysql_database, tmp_path)

@@ -63,7 +63,7 @@ def _ids(pipeline: StageWorld, source: str = "numbers") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("written", [150, 100, 20], ids=["more", "as many", "fewer"])
-def test_a_topic_that_was_recreated_is_data_loss_before_anything_is_read(
+def test_a_recreated_topic_is_data_loss_before_anything_is_read(
     pipeline: StageWorld, kafka: Kafka, topic: str, written: int
 ) -> None:
     strict = KafkaSource(topics=[topic])
@@ -114,7 +114,7 @@ def test_the_base_that_others_may_go_back_to_is_left_as_it_was(pipeline: StageWo
 
 @pytest.mark.parametrize("point", ["compared", "read"])
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
-def test_a_topic_that_is_recreated_while_it_is_read_is_not_published(
+def test_a_topic_recreated_while_it_is_read_is_not_published(
     pipeline: StageWorld, kafka: Kafka, topic: str, tmp_path: Path, point: str, strict: bool
 ) -> None:
     source = KafkaSource(topics=[topic], fail_on_data_loss=strict)
@@ -238,7 +238,7 @@ def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWo
     assert len(pipeline.published()) == 1
 
 
-def test_a_loss_that_was_allowed_once_is_not_told_again_where_state_was_dropped(
+def test_a_loss_allowed_once_is_not_reported_again_without_state(
     pipeline: StageWorld, kafka: Kafka, topic: str
 ) -> None:
     """The run that was allowed to go on finds nothing to read. Its first batch is empty, and names the new topic."""
@@ -255,9 +255,7 @@ def test_a_loss_that_was_allowed_once_is_not_told_again_where_state_was_dropped(
     assert _values(pipeline) == sorted([*_numbers("old", 3), *_numbers("new", 2)])
 
 
-def test_records_that_are_gone_before_they_were_read_are_told_with_the_way_on(
-    pipeline: StageWorld, kafka: Kafka, topic: str
-) -> None:
+def test_records_that_expire_before_they_are_read_are_data_loss(pipeline: StageWorld, kafka: Kafka, topic: str) -> None:
     """Retention of the very same topic: its id says nothing of it, Spark does."""
     strict = KafkaSource(topics=[topic])
     fill(kafka.bootstrap, topic, _numbers("old", 3))

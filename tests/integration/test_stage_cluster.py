@@ -193,7 +193,7 @@ def test_executors_die_with_a_batch_that_they_keep(pipeline: StageWorld, tmp_pat
     assert {(row["k"], row["n"]) for row in pipeline.all_rows()} == {(k, n) for n in range(10) for k in "abcd"}
 
 
-def test_an_executor_that_was_given_up_wakes_up_and_changes_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_replaced_executor_that_wakes_up_changes_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
     """It is stopped with its worker while a processor runs, between the load and the commit of its state."""
     for n in range(3):
         pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in "abcdefgh"])

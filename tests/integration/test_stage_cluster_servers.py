@@ -67,7 +67,7 @@ def test_a_stateful_job_continues_without_a_worker(pipeline: StageWorld, tmp_pat
     held.judge()
 
 
-def test_a_master_that_recovers_gives_new_executors_after_a_restart(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_recovering_master_gives_new_executors_after_a_restart(pipeline: StageWorld, tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, recovers=True) as cluster:
         held = _held(pipeline, tmp_path, cluster)
         with held.staged(held.request()) as staged:
@@ -93,7 +93,7 @@ def test_a_stage_ends_without_its_master(pipeline: StageWorld, tmp_path: Path) -
     held.judge()
 
 
-def test_a_master_that_forgets_the_application_ends_its_executors(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_master_that_forgets_an_application_ends_its_executors(pipeline: StageWorld, tmp_path: Path) -> None:
     """The stage waits for others that never come. The next attempt is exact."""
     with Cluster(tmp_path, 2) as cluster:
         held = _held(pipeline, tmp_path, cluster)

@@ -73,9 +73,7 @@ def _expected(splits: str, begin: int, end: int, times: int) -> dict[tuple[str, 
 
 
 @pytest.mark.parametrize("how", Redistribution)
-def test_splits_are_redistributed_from_two_readers_to_three_and_each_row_counts(
-    pipeline: StageWorld, how: Redistribution
-) -> None:
+def test_splits_are_redistributed_from_two_readers_to_three(pipeline: StageWorld, how: Redistribution) -> None:
     _grow(pipeline, "abcde", 20)
     pipeline.complete(_request(pipeline, 2, how))
     with (pipeline.input / "a.log").open("a") as file:
@@ -95,9 +93,8 @@ def test_splits_are_redistributed_from_two_readers_to_three_and_each_row_counts(
         assert set(map(frozenset, [*before.values(), *after.values()])) == {frozenset("abcde"), frozenset("bcdef")}
 
 
-def test_its_positions_are_in_checkpoints_and_savepoints_and_a_dead_driver_reads_nothing_twice(
-    pipeline: StageWorld, tmp_path: Path
-) -> None:
+def test_a_custom_source_reads_nothing_twice_after_a_driver_dies(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Checkpoints and savepoints hold the positions of the source."""
     _grow(pipeline, "ab", 5)
     pipeline.complete(_request(pipeline))
     ends = {f"{split}.log": (pipeline.input / f"{split}.log").stat().st_size for split in "ab"}

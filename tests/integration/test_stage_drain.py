@@ -60,7 +60,7 @@ def _lines(base: SparkPosition, batch: int) -> dict[str, Any]:
     return found
 
 
-def test_open_windows_come_with_the_last_checkpoint_and_the_state_goes_on_as_it_was(pipeline: StageWorld) -> None:
+def test_a_drain_emits_open_windows_without_changing_the_state(pipeline: StageWorld) -> None:
     _add(pipeline, 0, 25)
     pipeline.complete(_request(pipeline))
     assert _windows(pipeline) == [[(0, 10), (10, 10)]]
@@ -89,7 +89,7 @@ def test_open_windows_come_with_the_last_checkpoint_and_the_state_goes_on_as_it_
     assert _windows(pipeline)[4:] == [[(40, 10)]]
 
 
-def test_after_a_drain_the_state_can_be_dropped_and_windows_begin_anew(pipeline: StageWorld) -> None:
+def test_windows_start_empty_if_state_is_dropped_after_a_drain(pipeline: StageWorld) -> None:
     _add(pipeline, 0, 25)
     pipeline.complete(_request(pipeline, checkpointing=DRAIN))
     assert _windows(pipeline) == [[(0, 10), (10, 10)], [(20, 5)]]
@@ -102,9 +102,7 @@ def test_after_a_drain_the_state_can_be_dropped_and_windows_begin_anew(pipeline:
 
 
 @pytest.mark.parametrize("point", ["after commit", "after publish"])
-def test_a_driver_that_dies_while_it_drains_has_drained_once_or_not_at_all(
-    pipeline: StageWorld, tmp_path: Path, point: str
-) -> None:
+def test_a_drain_is_published_once_although_its_driver_dies(pipeline: StageWorld, tmp_path: Path, point: str) -> None:
     """The batches before: that of the rows, and one without data in which the watermark has passed two windows."""
     _add(pipeline, 0, 25)
     arguments = {"point": point, "batch": 2, "once": str(tmp_path / "once")}

@@ -80,7 +80,7 @@ def test_the_log_is_compressed_as_it_is_read_fastest(pipeline: StageWorld) -> No
         assert found.row_group(0).column(0).compression == "LZ4"
 
 
-def test_each_micro_batch_is_a_checkpoint_and_the_next_run_goes_on(pipeline: StageWorld) -> None:
+def test_each_micro_batch_with_rows_becomes_a_checkpoint(pipeline: StageWorld) -> None:
     for n in range(3):
         pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
     sources = _numbers(pipeline, max_files_per_trigger=1)

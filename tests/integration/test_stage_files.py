@@ -53,7 +53,7 @@ def _moves(pipeline: StageWorld, *moves: tuple[int, str, str | None]) -> dict[st
     }
 
 
-def test_a_file_that_was_away_when_its_batch_was_planned_is_read_by_the_next_try(pipeline: StageWorld) -> None:
+def test_a_file_missing_while_its_batch_is_planned_is_read_later(pipeline: StageWorld) -> None:
     """All files are listed at the beginning. The second is away while its batch is planned, and then there again."""
     moves = _moves(pipeline, (0, "f1.json", "../away"), (1, "../away", "f1.json"))
     job = pipeline.request("stage_jobs:Meddling", _sources(pipeline), job_arguments=moves)
@@ -76,7 +76,7 @@ def test_a_file_with_a_column_of_another_type_is_refused(pipeline: StageWorld) -
     assert pipeline.published() == []
 
 
-def test_a_file_that_went_for_good_was_never_read_and_stands_in_nobodys_way(pipeline: StageWorld) -> None:
+def test_a_file_that_vanished_unread_does_not_block_later_runs(pipeline: StageWorld) -> None:
     """Also when nothing has been published from its source yet: what was logged for a batch that never was is gone."""
     other = pipeline.folder / "other"
     other.mkdir()
@@ -156,7 +156,7 @@ def test_a_checkpoint_is_bounded_by_the_bytes_of_its_files(pipeline: StageWorld)
     assert _read(pipeline) == list(range(23))
 
 
-def test_a_stream_that_is_bounded_in_bytes_says_that_all_is_read_when_it_is(pipeline: StageWorld) -> None:
+def test_a_stream_bounded_in_bytes_reports_when_all_is_read(pipeline: StageWorld) -> None:
     """1000 hold the first nine files and not the tenth, which is a checkpoint by itself, and so is the last one. Of
     neither of the first two checkpoints its size tells that there is more.
     """

@@ -70,7 +70,7 @@ def stage(pipeline: StageWorld, judging: Judge, run: str = "1", **more: Any) -> 
     return result
 
 
-def test_all_that_does_not_fit_is_told_at_once_and_nothing_is_computed(
+def test_all_unfit_targets_are_reported_before_the_computation(
     pipeline: StageWorld, mariadb_database: Database, kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a JVM that is kept: the stage that fails ends it, the two after it share one."""

@@ -63,7 +63,7 @@ def _run(pipeline: StageWorld, word: str, n: int, **more: Any) -> None:
     pipeline.complete(pipeline.request(job, sources, **more))
 
 
-def test_each_run_has_the_code_of_its_time_also_in_a_kept_session(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_each_run_uses_its_own_code_even_in_a_kept_session(pipeline: StageWorld, tmp_path: Path) -> None:
     """What one run has shipped to Spark's Python workers is not found by the next one."""
     _run(pipeline, "first", 1)
     pipeline.deliver()

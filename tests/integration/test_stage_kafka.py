@@ -60,7 +60,7 @@ def _request(pipeline: StageWorld, kafka: Kafka, source: KafkaSource, **more: An
     return with_connection(request, ConnectionInfo("kafka_default", "kafka", extra=extra))
 
 
-def test_timers_fire_when_all_is_read_and_the_next_run_reads_on_behind_that(
+def test_timers_fire_after_a_run_has_read_every_record(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=1)
@@ -78,7 +78,7 @@ def test_timers_fire_when_all_is_read_and_the_next_run_reads_on_behind_that(
     assert [place["start"] == place["end"] for place in places] == [False, True, False, True]
 
 
-def test_committed_records_are_staged_once_and_positions_recorded(
+def test_committed_records_are_staged_once_with_their_positions(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=2)
@@ -237,9 +237,10 @@ def test_it_starts_at_the_offsets_that_are_named(
     assert _ids(pipeline) == [3, 4, 7, 8, 9, 10, 11]
 
 
-def test_a_partition_that_is_not_named_starts_at_its_earliest_and_one_that_is_not_there_is_refused(
+def test_an_unnamed_partition_starts_at_its_earliest_offset(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
+    """A named partition that does not exist is refused."""
     topic = topic_factory(partitions=2)
     for partition, numbers in enumerate(((1, 2, 3), (4, 5))):
         fill(kafka.bootstrap, topic, [f'{{"id": {number}}}' for number in numbers], partition)
@@ -256,7 +257,7 @@ def test_a_partition_that_is_not_named_starts_at_its_earliest_and_one_that_is_no
     assert _ids(pipeline) == [2, 3, 4, 5, 6]
 
 
-def test_a_bound_of_records_to_a_task_changes_nothing_of_what_is_read(
+def test_a_record_limit_per_task_does_not_change_what_is_read(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic = topic_factory(partitions=1)

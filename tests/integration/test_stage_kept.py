@@ -118,7 +118,7 @@ def _while_at_work(pipeline: StageWorld, action: Callable[[Driver], None]) -> Ca
 HANG = {"job": "stage_jobs:Faulty", "job_arguments": {"fault": "hang"}}
 
 
-def test_the_next_run_goes_on_in_the_same_jvm_and_keeps_its_state(pipeline: StageWorld) -> None:
+def test_the_next_run_continues_with_its_state_in_the_same_jvm(pipeline: StageWorld) -> None:
     pids = []
     for _ in range(3):
         assert _run(pipeline, "stage_jobs:Crashing").rows == {"orders": 1}
@@ -130,7 +130,7 @@ def test_the_next_run_goes_on_in_the_same_jvm_and_keeps_its_state(pipeline: Stag
     assert all(after["total"] == before["total"] + after["added"] for before, after in pairwise(rows))
 
 
-def test_a_run_sees_the_job_as_it_is_now_and_nothing_of_the_runs_before(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_a_run_in_a_kept_jvm_sees_only_the_current_job(pipeline: StageWorld, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     pids = set()
@@ -175,7 +175,7 @@ def test_a_driver_that_ends_on_request_takes_the_jvm_with_it(pipeline: StageWorl
     wait_for(lambda: has_ended(pids[0]), 60, "the JVM has gone")
 
 
-def test_a_keeper_that_is_killed_takes_the_jvm_with_it_busy_or_not(pipeline: StageWorld) -> None:
+def test_a_killed_keeper_takes_the_jvm_with_it_busy_or_idle(pipeline: StageWorld) -> None:
     def kill_keeper(_: object = None) -> int:
         jvm = psutil.Process(_jvm())
         assert "airflow_ft.spark.session.session_keeper" in jvm.parent().cmdline()
@@ -224,7 +224,7 @@ def test_a_killed_task_takes_driver_and_jvm_with_it(pipeline: StageWorld, tmp_pa
         task.kill()
 
 
-def test_other_settings_have_a_jvm_of_their_own_and_end_the_old_one(pipeline: StageWorld) -> None:
+def test_a_run_with_other_settings_replaces_the_jvm(pipeline: StageWorld) -> None:
     _run(pipeline)
     pid = _jvm()
     _run(pipeline, conf={"spark.sql.shuffle.partitions": "3"})
@@ -289,7 +289,7 @@ def test_no_secret_is_left_in_arguments_environment_or_files(
     assert one.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_topic_that_was_recreated_between_two_runs_is_read_anew_by_the_same_jvm(
+def test_a_kept_jvm_reads_a_recreated_topic_from_its_beginning(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     """Nothing that the JVM remembers of the old topic counts: no consumer, no metadata, no client."""

@@ -55,7 +55,7 @@ def _rows(pipeline: StageWorld) -> list[list[tuple[object, ...]]]:
     return [sorted(tuple(row.values()) for row in pipeline.rows(each).to_pylist()) for each in pipeline.published()]
 
 
-def test_the_example_of_reducing_state_goes_on_in_a_copy_of_its_state(pipeline: StageWorld) -> None:
+def test_the_reducing_state_example_continues_from_a_copy(pipeline: StageWorld) -> None:
     _add(pipeline, "f1", anna=[3, 9, 4], ben=[5])
     pipeline.stage(_example(pipeline, "ReducingState"))  # not ended: the next attempt works in a copy
     _add(pipeline, "f2", anna=[1], carl=[2, 2])
@@ -63,7 +63,7 @@ def test_the_example_of_reducing_state_goes_on_in_a_copy_of_its_state(pipeline: 
     assert _rows(pipeline) == [[("anna", 16, 9), ("ben", 5, 5)], [("anna", 17, 9), ("carl", 4, 2)]]
 
 
-def test_the_example_of_aggregating_state_goes_on_in_a_copy_of_its_state(pipeline: StageWorld) -> None:
+def test_the_aggregating_state_example_continues_from_a_copy(pipeline: StageWorld) -> None:
     _add(pipeline, "f1", anna=[3, 4, 5], ben=[5])
     pipeline.stage(_example(pipeline, "AggregatingState"))
     _add(pipeline, "f2", anna=[10])
@@ -86,7 +86,7 @@ def _base(pipeline: StageWorld) -> int:
     return -1 if base is None else base.batch
 
 
-def test_a_run_ends_and_a_timer_fires_once_in_the_run_in_which_it_is_due(pipeline: StageWorld) -> None:
+def test_a_timer_fires_once_in_the_run_in_which_it_is_due(pipeline: StageWorld) -> None:
     _remind(pipeline, "f1", now=1, later=HOUR)
     pipeline.complete(_reminders(pipeline))
     assert _rows(pipeline) == [[], [("now", 2)]]
@@ -161,7 +161,8 @@ def _stored(pipeline: StageWorld) -> list[tuple[object, ...]]:
     return [row for found in _rows(pipeline) for row in found]
 
 
-def test_a_stream_fires_timers_when_nothing_comes_and_most_intervals_are_no_checkpoint(pipeline: StageWorld) -> None:
+def test_a_stream_fires_timers_while_no_rows_arrive(pipeline: StageWorld) -> None:
+    """Most intervals in which nothing arrives do not become a checkpoint."""
     _remind(pipeline, "f1", later=HOUR)
     pipeline.complete(_reminders(pipeline))
     assert _rows(pipeline) == [[]]

@@ -71,7 +71,7 @@ def _checksums(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("state", [{}, HDFS], ids=["RocksDB", "HDFS-backed"])
-def test_a_location_is_continued_with_and_without_checksums_and_hardly_a_process(
+def test_a_location_continues_with_or_without_checksums(
     pipeline: StageWorld, started: Path, state: dict[str, str]
 ) -> None:
     """Written as Spark does by itself, continued in place, then in a copy, and then with a manager of the user's."""

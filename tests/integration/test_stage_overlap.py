@@ -101,7 +101,7 @@ def shop(tmp_path: Path, mariadb_database: Database) -> Shop:
 @pytest.mark.spark
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_rows_arrive_while_the_stage_goes_on_and_a_kill_loses_and_doubles_nothing(shop: Shop) -> None:
+def test_deliveries_during_a_stage_are_exactly_once_after_a_kill(shop: Shop) -> None:
     deadline = time.monotonic() + 240
     with shop.task(1) as process:
         while True:

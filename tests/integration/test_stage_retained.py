@@ -120,9 +120,7 @@ def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
     [("count", {}), ("rows", {}), ("count", {PROVIDER: HDFS})],
     ids=["aggregation", "transformWithState", "on the map"],
 )
-def test_the_job_goes_on_from_each_retained_checkpoint_with_its_very_state(
-    pipeline: StageWorld, by: str, conf: dict[str, str]
-) -> None:
+def test_each_retained_checkpoint_restores_its_exact_state(pipeline: StageWorld, by: str, conf: dict[str, str]) -> None:
     """They lie in two locations, with a restart between, and Spark has begun to delete in the second."""
     job = Retaining(pipeline, by, conf)
     for run in range(7):

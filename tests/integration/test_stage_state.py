@@ -63,9 +63,7 @@ def _base(pipeline: StageWorld) -> SparkPosition:
 
 
 @pytest.mark.parametrize("conf", [{}, {UNLOAD: "true"}], ids=["at the end", "with each micro-batch"])
-def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(
-    pipeline: StageWorld, conf: dict[str, str]
-) -> None:
+def test_short_runs_leave_full_snapshots_of_their_state(pipeline: StageWorld, conf: dict[str, str]) -> None:
     """Spark's maintenance comes once a minute: no such run lives to see it. The second is what executors do."""
     meter = pipeline.store.meter = Metered()
     for n in range(12):
@@ -90,7 +88,7 @@ def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(
     assert _counts(pipeline)[-2:] == [{24}, {26}]
 
 
-def test_a_new_pipeline_has_rocksdb_with_a_changelog_and_an_old_one_keeps_what_it_has(pipeline: StageWorld) -> None:
+def test_only_a_new_pipeline_gets_rocksdb_with_a_changelog(pipeline: StageWorld) -> None:
     _add(pipeline, 0)
     pipeline.complete(_request(pipeline, "count", conf=HDFS))
     state = local_path(_base(pipeline).location) / "state" / "0" / "0"
@@ -104,7 +102,7 @@ def test_a_new_pipeline_has_rocksdb_with_a_changelog_and_an_old_one_keeps_what_i
 
 
 @pytest.mark.parametrize("by", ["rows", "pandas"])
-def test_a_copy_of_a_copy_goes_on_when_the_locations_before_it_are_gone(pipeline: StageWorld, by: str) -> None:
+def test_a_copy_of_a_copy_continues_without_earlier_locations(pipeline: StageWorld, by: str) -> None:
     """The first copy is one of those that were made with the paths of its original left in it."""
     _add(pipeline, 0)
     pipeline.complete(_request(pipeline, by))

@@ -112,7 +112,7 @@ def test_a_stateful_job_continues_without(held: Holding, yarn: Yarn, kill: Calla
     held.judge()
 
 
-def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding, yarn: Yarn) -> None:
+def test_a_stateful_job_survives_a_resource_manager_restart(held: Holding, yarn: Yarn) -> None:
     """It gives the application new executors afterwards."""
     held.add(0, 1, 2)
     with held.staged(held.request()) as staged:
@@ -125,7 +125,7 @@ def test_a_stateful_job_outlasts_a_restart_of_the_resource_manager(held: Holding
     held.judge()
 
 
-def test_a_stage_whose_executor_yarn_forgets_is_made_good_by_its_next_try(held: Holding, yarn: Yarn) -> None:
+def test_a_retry_finishes_a_stage_whose_executor_yarn_forgot(held: Holding, yarn: Yarn) -> None:
     """The ResourceManager restarts before it has told the application of a lost machine, and so never does.
 
     Spark waits for `spark.network.timeout`. Then it continues without the executor, or loses its application master,
@@ -173,7 +173,7 @@ def _restart(yarn: Yarn) -> None:
     wait_for(lambda: [each["id"] for each in yarn.applications("RUNNING")] == [before["id"]], 120, "recovery")
 
 
-def test_a_stream_continues_without_executor_resource_manager_and_driver(
+def test_a_stream_outlives_executors_resource_manager_and_driver(
     held: Holding, pipeline: StageWorld, yarn: Yarn
 ) -> None:
     """It gets new executors before and after the restart; the next driver continues from what is published."""
@@ -271,7 +271,7 @@ class Halves:
         return sources["numbers"].mapInPandas(halves, "k string, n bigint, half double")
 
 
-def test_a_run_without_state_delivers_each_row_once_though_driver_and_executor_are_killed(
+def test_a_stateless_run_delivers_each_row_once_despite_kills(
     held: Holding, pipeline: StageWorld, folder: Path, yarn: Yarn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From files into SQLite, with the jars of an archive that `airflow ft yarn-archive` has uploaded."""

@@ -73,7 +73,7 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_MOST_ONCE"])
-def test_a_standby_takes_over_from_a_killed_driver_again_and_again(world: Standbys, mode: str) -> None:
+def test_a_standby_takes_over_each_time_a_driver_is_killed(world: Standbys, mode: str) -> None:
     checkpointing = {"interval": 0.3, "mode": mode}
     begins = "earliest" if mode == "EXACTLY_ONCE" else "latest"
     with world.task(world.stream(standby=True, checkpointing=checkpointing, source={"starting_offsets": begins})):
@@ -130,7 +130,7 @@ def test_without_its_standby_a_stream_starts_a_driver(world: Standbys, victims: 
 
 
 @pytest.mark.chaos
-def test_a_standby_that_dies_when_it_takes_over_is_a_driver_that_dies(world: Standbys) -> None:
+def test_a_standby_killed_right_after_takeover_is_replaced(world: Standbys) -> None:
     with world.task(world.stream(standby=True)):
         with world.sending():
             waiting = world.until_ready()

@@ -45,7 +45,7 @@ def _run(pipeline: StageWorld, n: int, fields: str, *, job: str = "Grown", **mor
     return data
 
 
-def test_fields_are_added_and_widened_from_a_savepoint_and_not_lost(pipeline: StageWorld, tmp_path: Path) -> None:
+def test_restored_state_accepts_new_and_wider_fields_only(pipeline: StageWorld, tmp_path: Path) -> None:
     assert _run(pipeline, 0, "rows int, other int", conf=AVRO) == [None, [], []]
     uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert len(taken.operators) == 1

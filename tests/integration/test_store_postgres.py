@@ -227,7 +227,7 @@ class TestConnections:
             with database.write() as tx:
                 assert tx.rows(shown) == [{"s": "on", "i": "read committed"}]
 
-    def test_a_user_whose_transactions_only_read_by_default_can_write(self, postgres: Postgres, schema: str) -> None:
+    def test_a_user_with_read_only_default_transactions_can_write(self, postgres: Postgres, schema: str) -> None:
         with PostgresStore(dsn_of(postgres, schema, options="-c default_transaction_read_only=on")) as store:
             assert Scene(store).stage(1)
             assert store.pipeline(PIPELINE).last_published == 1
@@ -248,7 +248,7 @@ class TestConnections:
         finally:
             postgres.sql(f"DROP ROLE {user}")
 
-    def test_a_user_who_may_not_create_the_schema_is_told_the_statement(self, postgres: Postgres, schema: str) -> None:
+    def test_a_user_who_cannot_create_the_schema_gets_the_statement(self, postgres: Postgres, schema: str) -> None:
         postgres.sql(f"CREATE ROLE {schema} LOGIN PASSWORD 'sesame'")
         postgres.sql("REVOKE CREATE ON DATABASE postgres FROM PUBLIC")
         try:
@@ -311,9 +311,7 @@ class TestConnections:
 
 
 class TestFaults:
-    def test_a_pipeline_locked_by_another_is_unavailable_and_nothing_arrives(
-        self, postgres: Postgres, schema: str
-    ) -> None:
+    def test_a_write_to_a_locked_pipeline_times_out_without_effect(self, postgres: Postgres, schema: str) -> None:
         with PostgresStore(dsn_of(postgres, schema), statement_timeout=4) as store:
             scene = Scene(store)
             scene.take()
@@ -416,7 +414,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("how", ["silence", "cut"])
     @pytest.mark.parametrize("arrives", [True, False])
-    def test_a_lost_answer_to_commit_is_unanswered_and_a_new_epoch_settles_it(
+    def test_a_new_epoch_settles_a_commit_whose_answer_was_lost(
         self, postgres: Postgres, schema: str, how: str, arrives: bool
     ) -> None:
         """A write without an answer may still arrive; only a later write ends the doubt."""

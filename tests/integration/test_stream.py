@@ -266,7 +266,7 @@ def test_whatever_is_killed_each_row_is_there_once(world: World, victim: str) ->
 
 
 @pytest.mark.chaos
-def test_at_least_once_loses_nothing_and_repeats_only_where_no_marker_is(world: World) -> None:
+def test_at_least_once_loses_no_rows_and_markers_stop_repeats(world: World) -> None:
     settings = {"checkpointing": {"interval": 0.3, "mode": "AT_LEAST_ONCE"}}
     with world.sending():
         for _ in range(3):
@@ -287,9 +287,10 @@ def test_at_least_once_loses_nothing_and_repeats_only_where_no_marker_is(world: 
     assert Counter(n for n in world.records() if n in last) == Counter(last), "under tokens again"
 
 
-def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing_checkpoint_is_visible(
+def test_a_job_that_raises_is_restarted_in_the_same_driver(
     world: World,
 ) -> None:
+    """Rows of the failing checkpoint stay invisible in every sink."""
     marker = world.folder / "mended"
     world.send(10)
     restart = {"type": "fixed-delay", "attempts": 200, "delay": 0.05}
@@ -311,7 +312,7 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
     world.check_exactly_once()
 
 
-def test_a_job_that_raises_when_its_stream_is_to_stop_does_not_wait_for_the_time_out(world: World) -> None:
+def test_a_stopping_stream_ends_without_delay_if_its_job_raises(world: World) -> None:
     raise_now = world.folder / "raise"
     world.send(10)
     with world.task(world.stream("FailsAt", job_args={"bad": 10, "after": str(raise_now)})) as process:
@@ -330,7 +331,7 @@ def test_a_job_that_raises_when_its_stream_is_to_stop_does_not_wait_for_the_time
     world.check_exactly_once()
 
 
-def test_a_checkpoint_that_is_much_larger_than_the_one_before_is_computed_again_and_there_once(world: World) -> None:
+def test_rows_of_a_recomputed_large_checkpoint_arrive_once(world: World) -> None:
     many = 2 * FEW_ROWS
     restart = {"type": "none"}
     world.send(20)
@@ -347,7 +348,7 @@ def test_a_checkpoint_that_is_much_larger_than_the_one_before_is_computed_again_
     assert found == Counter(set(range(world.sent)) - {40})
 
 
-def test_what_the_strategy_gives_up_on_ends_the_task_and_the_next_run_goes_on(world: World) -> None:
+def test_the_next_run_continues_a_task_that_ran_out_of_restarts(world: World) -> None:
     world.send(20)
     restart = {"type": "fixed-delay", "attempts": 2, "delay": 0.05}
     with world.task(world.stream("FailsAt", job_args={"bad": 15}, restart=restart)) as process:
@@ -377,7 +378,7 @@ def test_a_gate_opens_on_what_a_running_stream_has_confirmed(world: World) -> No
         world.stop()
 
 
-def test_the_consumer_group_of_a_running_stream_stands_where_it_has_confirmed(world: World) -> None:
+def test_the_consumer_group_holds_the_newest_confirmed_offsets(world: World) -> None:
     """Whoever watches its lag sees that all is read, though little comes and nobody stops the stream."""
     group = f"{world.pipeline}-readers"
     world.send(10)
@@ -390,7 +391,7 @@ def test_the_consumer_group_of_a_running_stream_stands_where_it_has_confirmed(wo
         world.stop()
 
 
-def test_an_unaligned_stream_goes_on_while_a_sink_is_away_and_its_driver_is_killed(world: World) -> None:
+def test_an_unaligned_stream_survives_a_kill_in_a_sink_outage(world: World) -> None:
     """It waits for the sink up to the time-out of each alignment, and goes back to waiting when the sink is there."""
     checkpointing = {"interval": 0.3, "unaligned": True, "aligned_timeout": 1}
     with world.task(world.stream(checkpointing=checkpointing)):
@@ -409,9 +410,7 @@ def test_an_unaligned_stream_goes_on_while_a_sink_is_away_and_its_driver_is_kill
 
 
 @pytest.mark.parametrize("tolerable", [-1, 1])
-def test_checkpoints_that_expire_while_a_sink_is_away_show_nothing_and_come_with_later_ones(
-    world: World, tolerable: int
-) -> None:
+def test_later_checkpoints_deliver_the_rows_of_expired_ones(world: World, tolerable: int) -> None:
     """What is not tolerated any more takes a new driver: the strategy's, not Airflow's."""
     restart = {"type": "fixed-delay", "attempts": 20, "delay": 0.1}
     checkpointing = {"interval": 0.3, "timeout": 2, "tolerable_failures": tolerable}
@@ -429,7 +428,7 @@ def test_checkpoints_that_expire_while_a_sink_is_away_show_nothing_and_come_with
     world.check_exactly_once()
 
 
-def test_at_least_once_a_sink_that_is_away_holds_up_itself_and_what_is_triggered(world: World) -> None:
+def test_at_least_once_a_sink_outage_delays_only_new_checkpoints(world: World) -> None:
     checkpointing = {"interval": 0.3, "mode": "AT_LEAST_ONCE", "max_concurrent": 2}
     with world.task(world.stream(checkpointing=checkpointing)):
         world.send(10)
@@ -450,7 +449,7 @@ def test_at_least_once_a_sink_that_is_away_holds_up_itself_and_what_is_triggered
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-def test_a_stream_stops_after_the_checkpoint_under_way_and_goes_on_in_place(world: World, bounded: bool) -> None:
+def test_a_stream_stops_after_the_checkpoint_in_progress(world: World, bounded: bool) -> None:
     """Bounded: 5000 records wait, in slices of 50, for 50 s or more; it stops between two of them."""
     changes: Mapping[str, Any] = {"source": {"max_offsets_per_trigger": 50}} if bounded else {}
     world.send(5000 if bounded else 500)
@@ -481,7 +480,7 @@ def test_at_once_means_what_is_published_and_no_more(world: World) -> None:
     world.check_exactly_once()
 
 
-def test_where_no_checkpoints_are_kept_a_stopped_stream_counts_from_zero_and_goes_on_where_it_stood(
+def test_deleting_checkpoints_at_a_stop_resets_only_the_state(
     world: World,
 ) -> None:
     """Two stops, the second at once: each number is delivered once, with its place since the stop before."""
@@ -505,7 +504,7 @@ def test_where_no_checkpoints_are_kept_a_stopped_stream_counts_from_zero_and_goe
     assert Counter((row[1], row[2]) for row in rows) == places
 
 
-def test_a_stream_that_has_failed_for_good_keeps_nothing_where_so_asked_and_the_next_one_goes_on(world: World) -> None:
+def test_a_new_run_continues_a_failed_stream_that_kept_nothing(world: World) -> None:
     settings = {"checkpointing": {"interval": 0.3, "externalized_retention": "NO_EXTERNALIZED_CHECKPOINTS"}}
     world.send(10)
     with world.task(world.stream("FailsAt", job_args={"bad": 10}, restart={"type": "none"}, **settings)) as process:
@@ -521,7 +520,7 @@ def test_a_stream_that_has_failed_for_good_keeps_nothing_where_so_asked_and_the_
     world.check_exactly_once()
 
 
-def test_a_request_of_before_the_run_does_not_stop_it_but_one_that_a_dead_task_left_does(world: World) -> None:
+def test_only_a_stop_request_made_since_the_run_began_stops_it(world: World) -> None:
     old = world.store.ask(world.pipeline, RequestKind.STOP, {}, "a test")
     world.send(5)
     with world.task(world.stream()) as process:
@@ -547,7 +546,7 @@ def test_a_stop_waits_neither_for_the_interval_nor_for_a_pause(world: World) -> 
 
 
 @pytest.mark.parametrize("dies", ["", "task", "driver"])
-def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on(world: World, dies: str) -> None:
+def test_a_drained_stream_delivers_its_open_windows_once(world: World, dies: str) -> None:
     """Whether who is to drain it lives to do so, or dies with the request open."""
     world.send(25)
     with world.task(world.stream("Windows")) as process:
@@ -576,7 +575,7 @@ def test_a_drained_stream_has_delivered_its_open_windows_once_and_does_not_go_on
     assert world.confirmed() == last
 
 
-def test_a_drained_stream_that_keeps_nothing_begins_anew_behind_what_it_has_read(world: World) -> None:
+def test_a_drained_stream_that_kept_nothing_reads_only_new_rows(world: World) -> None:
     """The drain's rows are delivered, its state is gone, so that nothing can come twice and the next run may go on."""
     stream = {"checkpointing": {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}}
     world.send(25)
@@ -594,7 +593,7 @@ def test_a_drained_stream_that_keeps_nothing_begins_anew_behind_what_it_has_read
 
 
 @pytest.mark.chaos
-def test_savepoints_are_taken_of_a_stream_that_is_killed_and_stopped_and_its_counts_go_on(world: World) -> None:
+def test_savepoints_are_whole_when_a_stream_is_killed_or_stopped(world: World) -> None:
     """Each is whole. The stream keeps nothing when it stops, but for the savepoint with which it was asked to stop."""
     world.database.sql("CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) ENGINE=InnoDB")
     checkpointing = {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}
@@ -632,7 +631,7 @@ def test_savepoints_are_taken_of_a_stream_that_is_killed_and_stopped_and_its_cou
     assert places == [(k, place) for k in range(7) for place in range(1, counts[k] + 1)], "as if it had never stopped"
 
 
-def test_a_savepoint_that_cannot_be_taken_keeps_what_would_be_deleted(world: World) -> None:
+def test_a_stream_keeps_its_checkpoints_when_a_savepoint_fails(world: World) -> None:
     world.send(10)
     (world.folder / "file").write_text("no folder")
     checkpointing = {"interval": 0.3, "externalized_retention": "DELETE_ON_CANCELLATION"}

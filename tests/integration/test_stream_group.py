@@ -223,7 +223,7 @@ def test_each_stream_fails_restarts_and_stops_alone(group: Group) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("victim", ["driver", "task"])
-def test_what_is_killed_restarts_all_streams_and_each_row_is_there_once(group: Group, victim: str) -> None:
+def test_rows_arrive_once_after_the_driver_or_task_is_killed(group: Group, victim: str) -> None:
     with group.task() as process:
         group.deliver(*NAMES)
         for name in NAMES:
@@ -259,7 +259,7 @@ def test_a_stream_that_is_stopped_at_once_ends_alone(group: Group) -> None:
     group.check_exactly_once()
 
 
-def test_a_job_that_hangs_ends_the_driver_and_the_others_restart_without_counting_it(group: Group) -> None:
+def test_other_streams_survive_a_driver_ended_by_a_hung_job(group: Group) -> None:
     """They are not restarted at all by their own strategies."""
     hung = group.folder / "hung"
     hangs = {"job": "Hangs", "job_args": {"at": 15, "marker": str(hung)}}
@@ -310,7 +310,7 @@ def asleep(group: Group, task: subprocess.Popen[str]) -> Iterator[Callable[[], N
 
 
 @pytest.mark.chaos
-def test_a_stream_that_a_command_has_fenced_starts_again_beside_the_others(group: Group) -> None:
+def test_a_stream_fenced_by_a_command_restarts_in_its_driver(group: Group) -> None:
     with group.task() as process:
         group.deliver(*NAMES)
         driver = group.driver()

@@ -150,14 +150,14 @@ def test_a_group_whose_driver_has_died_too_often_fails(group: Group) -> None:
     assert group.drivers() == 1
 
 
-def test_a_stream_ends_though_its_job_has_printed_an_unfinished_line(group: Group) -> None:
+def test_a_stream_ends_even_if_its_job_printed_a_partial_line(group: Group) -> None:
     group.start(a={"job": "stream_jobs:Nothing", "restart": NO_RESTART}, b={})
     group.until(lambda: group.condition("a") is Condition.FAILED)
     group.more("b")
     assert group.stop("b") != 0, "one has failed"
 
 
-def test_each_stream_has_its_settings_also_those_that_spark_does_not_know(group: Group) -> None:
+def test_each_stream_has_its_own_settings_even_custom_ones(group: Group) -> None:
     """Such as catalogs. And its state stores, which it unloads at its end."""
     name = "spark.sql.catalog.own"
     for_each = {"job": "stream_jobs:Setting", "restart": NO_RESTART}

@@ -106,7 +106,7 @@ def test_a_group_that_slept_does_no_harm_beside_its_successor(group: Group) -> N
     group.check_exactly_once()
 
 
-def test_the_driver_is_killed_and_all_streams_restart_from_the_bucket(in_bucket: Group, versitygw: VersityGw) -> None:
+def test_all_streams_restart_from_the_bucket_after_a_driver_kill(in_bucket: Group, versitygw: VersityGw) -> None:
     group = in_bucket
     with group.task() as process:
         group.deliver(*NAMES)

@@ -82,7 +82,7 @@ def test_one_stream_drains_and_the_others_continue(group: Group, dies: str) -> N
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("victim", ["driver", "task"])
-def test_a_stream_starts_from_a_savepoint_beside_the_stream_from_which_it_was_taken(
+def test_a_stream_starts_from_a_savepoint_beside_its_original(
     group: Group, topic_factory: TopicFactory, victim: str
 ) -> None:
     """Both continue the state of one savepoint, and each has its own query (`renew_query_id`)."""

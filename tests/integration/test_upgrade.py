@@ -69,7 +69,7 @@ def copies(world: RealWorld) -> list[int]:
     return sorted(value(record)["id"] for record in read(world.kafka.bootstrap, world.topic))
 
 
-def test_a_plan_of_a_later_release_is_refused_before_anything_is_touched(world: RealWorld) -> None:
+def test_a_plan_of_a_later_release_is_refused_without_changes(world: RealWorld) -> None:
     change_plans(world, of_format(PLAN_FORMAT + 1))
     for name in world.delivery.names:
         with raises(NewerReleaseError, "newer_release") as refused:
@@ -82,7 +82,7 @@ def test_a_plan_of_a_later_release_is_refused_before_anything_is_touched(world: 
     assert world.ids() == copies(world) == expected([1, 2])
 
 
-def test_a_token_of_a_later_release_is_refused_before_anything_is_sent(world: RealWorld) -> None:
+def test_a_token_of_a_later_release_is_refused_without_sending(world: RealWorld) -> None:
     change_token(world, of_format(FORMAT + 1))
     first, second = world.delivery.names
     world.commit(first)  # carries the commit point: it is decided

@@ -149,7 +149,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(world: RealWorld) ->
     assert compared(world) == {}
 
 
-def test_a_sink_that_is_away_does_not_keep_the_others_from_being_compared(world: RealWorld) -> None:
+def test_verify_compares_the_other_sinks_when_one_is_down(world: RealWorld) -> None:
     world.stage(1)
     world.deliver()
     world.overrides = {"shop": {"port": free_port()}}
@@ -179,7 +179,7 @@ class TwoTables(RealWorld):
         return super().sinks | {"lines": MySqlSink(table="lines", conn_id="shop")}
 
 
-def test_a_table_that_cannot_be_read_does_not_keep_the_other_from_being_compared(world: RealWorld) -> None:
+def test_verify_compares_the_other_table_when_one_is_unreadable(world: RealWorld) -> None:
     world = TwoTables(**{each.name: getattr(world, each.name) for each in fields(world)})
     world.database.sql("CREATE TABLE `lines` LIKE orders")
     world.stage(1)
@@ -267,9 +267,7 @@ def delivered_by(world: KafkaWorld, numbers: Sequence[int], rows: int) -> tuple[
 
 
 class TestKafka:
-    def test_only_committed_records_count_and_nothing_before_or_after(
-        self, kafka: Kafka, tmp_path: Path, topic: str
-    ) -> None:
+    def test_only_committed_records_of_a_checkpoint_are_counted(self, kafka: Kafka, tmp_path: Path, topic: str) -> None:
         world = KafkaWorld(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, slots=2)})
         plans, proofs = delivered_by(world, (1, 2, 3), 50)
         delivered = [Delivered(plans[1], proofs[1], proofs[0])]
@@ -295,7 +293,7 @@ class TestKafka:
         [report] = verify_kafka([Delivered(plan, proof, None)], plan.participants[0], world.connection, open_wal())
         assert (report.expected, report.missing, report.other) == (4, 0, 0)
 
-    def test_records_that_retention_has_removed_are_missing_and_explained(
+    def test_verify_explains_missing_records_removed_by_retention(
         self, kafka: Kafka, tmp_path: Path, topic_factory: TopicFactory
     ) -> None:
         topic = topic_factory(1)
@@ -348,7 +346,7 @@ class TestUpsert:
         assert report.notes == ("13 changes in the log are of 6 keys; the newest one of each was compared",)
         assert world.sql("SHOW TABLES") == before
 
-    def test_each_kind_of_difference_is_named_by_the_checkpoint_that_wrote_last(self, world: MySqlWorld) -> None:
+    def test_each_difference_names_the_checkpoint_that_wrote_last(self, world: MySqlWorld) -> None:
         plans = self.three(world)
         world.sql("DELETE FROM orders WHERE id = 5")
         world.sql("UPDATE orders SET name = 'another' WHERE id = 3")
@@ -364,7 +362,7 @@ class TestUpsert:
         assert (report.expected, report.missing, report.other) == (6, 4, 0)
         assert "INCOMPLETE: 2 of 6 rows" in "\n".join(describe(report))
 
-    def test_what_newer_checkpoints_changed_is_not_known_and_no_difference(self, world: MySqlWorld) -> None:
+    def test_keys_changed_by_newer_checkpoints_count_as_unknown(self, world: MySqlWorld) -> None:
         """Number 1 alone: 1 and 3 were written by later ones, 2 and 4 deleted; 9 is still gone."""
         plans = self.three(world)
         report = self.report(world, plans[0])
@@ -374,9 +372,7 @@ class TestUpsert:
         assert report.is_complete and (report.expected, report.differences) == (6, ())
         assert report.notes[1].startswith("2 keys are not known")
 
-    def test_what_was_lost_after_the_newest_checkpoint_is_a_difference_also_for_it_alone(
-        self, world: MySqlWorld
-    ) -> None:
+    def test_verifying_the_newest_checkpoint_alone_finds_lost_rows(self, world: MySqlWorld) -> None:
         plans = self.three(world)
         world.sql("DELETE FROM orders WHERE id IN (1, 3)")
         report = self.report(world, plans[2])

@@ -54,7 +54,7 @@ def equal(count: int, **more: Any) -> pa.Table:
     return pa.table({"id": pa.array([7] * count, pa.int64()), "name": ["x"] * count} | more)
 
 
-def test_an_equal_row_delivered_by_another_strategy_hides_no_loss(world: MySqlWorld) -> None:
+def test_an_equal_row_of_another_strategy_hides_no_loss(world: MySqlWorld) -> None:
     first = delivered(world, equal(2))
     world.use("xa", branches=2)
     second = delivered(world, equal(3))
@@ -65,7 +65,7 @@ def test_an_equal_row_delivered_by_another_strategy_hides_no_loss(world: MySqlWo
     assert (found.missing, found.repeated) == (1, 0) and not found.is_exact
 
 
-def test_an_equal_row_of_another_sink_into_the_same_table_hides_no_loss(world: MySqlWorld) -> None:
+def test_an_equal_row_of_another_sink_hides_no_loss(world: MySqlWorld) -> None:
     world.sinks["again"] = replace(world.sinks["orders"], table=f"{world.database}.orders")
     plan = delivered(world, equal(2))
     assert report(world, plan).is_exact and report(world, plan).expected == 4
@@ -73,7 +73,7 @@ def test_an_equal_row_of_another_sink_into_the_same_table_hides_no_loss(world: M
     assert report(world, plan).missing == 1
 
 
-def test_an_equal_row_from_before_a_column_was_added_hides_no_loss(world: MySqlWorld) -> None:
+def test_an_equal_row_from_before_a_new_column_hides_no_loss(world: MySqlWorld) -> None:
     first = delivered(world, equal(2))
     world.sql("ALTER TABLE orders ADD COLUMN note VARCHAR(20)")
     second = delivered(world, equal(2, note=["new", None]))
@@ -89,7 +89,7 @@ def test_an_equal_row_from_before_a_column_was_added_hides_no_loss(world: MySqlW
     assert (found.missing, found.repeated, found.other) == (0, 1, 0)
 
 
-def test_columns_that_do_not_contain_each_other_are_compared_by_what_they_share(world: MySqlWorld) -> None:
+def test_checkpoints_are_compared_by_the_columns_they_share(world: MySqlWorld) -> None:
     world.sql("ALTER TABLE orders ADD COLUMN a INT, ADD COLUMN b INT")
     first = delivered(world, equal(1, a=pa.array([1], pa.int32())))
     second = delivered(world, equal(1, b=pa.array([2], pa.int32())))
@@ -175,7 +175,7 @@ class TestByKey:
             (2, 1, ("12, order 12",)),
         ]
 
-    def test_a_column_that_was_added_is_compared_where_it_was_delivered(self, world: MySqlWorld) -> None:
+    def test_an_added_column_is_compared_where_it_was_delivered(self, world: MySqlWorld) -> None:
         first = delivered(world, orders(1, 3))
         world.sql("ALTER TABLE orders ADD COLUMN note VARCHAR(9) DEFAULT 'old'")
         second = delivered(world, orders(11, 3).append_column("note", pa.array(["a", "b", None])))

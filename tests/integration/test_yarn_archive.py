@@ -70,7 +70,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(home: Path, folder: str, monke
     assert FILES.names(folder) == []
 
 
-def test_the_command_prints_the_setting_and_doctor_finds_the_archive(
+def test_the_doctor_accepts_the_setting_that_the_command_prints(
     home: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = get_parser()

@@ -68,7 +68,7 @@ def test_what_is_added_kept_and_read_may_be_of_three_kinds() -> None:
 
 
 @pytest.mark.parametrize("make", [_longest, _mean])
-def test_many_values_take_one_read_and_one_write_and_none_change_nothing(make: Any) -> None:
+def test_adding_many_values_takes_one_read_and_one_write(make: Any) -> None:
     state = make(handle := Handle())
     state.add_all([("a",), ("b",)] if make is _longest else [1, 2])
     assert (handle.reads, handle.writes) == (1, 1)

@@ -28,7 +28,7 @@ def test_each_row_is_read_as_often_as_is_promised(how: Redistribution, readers: 
     assert shares == redistribute(dict(sorted(SPLITS.items())), readers, how)
 
 
-def test_an_even_split_gives_each_split_to_one_reader_and_differs_by_one_at_most() -> None:
+def test_an_even_split_gives_each_split_to_exactly_one_reader() -> None:
     two, three = (redistribute(SPLITS, readers, Redistribution.EVEN_SPLIT) for readers in (2, 3))
     assert [sorted(share.splits) for share in two] == [["a", "c", "e"], ["b", "d"]]
     assert [sorted(share.splits) for share in three] == [["a", "d"], ["b", "e"], ["c"]]
@@ -39,7 +39,7 @@ def test_of_a_union_each_reader_takes_a_part() -> None:
     assert all(0 < sum(share.takes(row) for row in range(100)) < 100 for share in shares)
 
 
-def test_without_splits_there_is_nothing_to_read_and_without_readers_nobody_to() -> None:
+def test_no_splits_make_no_shares_and_zero_readers_are_refused() -> None:
     assert [redistribute({}, 2, how) for how in Redistribution] == [[], [], []]
     with raises(ConfigurationError, "argument_invalid", argument="readers", value="0"):
         redistribute(SPLITS, 0, Redistribution.UNION)

@@ -29,7 +29,7 @@ def _job(folder: Path, body: str, *, above: str = "", below: str = "") -> Inline
     return job_of(folder / "orders.py", f"{above}\n@ft.job\ndef transform(spark, sources):\n    {body}\n{below}")
 
 
-def test_a_function_is_taken_along_as_it_stands_and_without_its_decorator(tmp_path: Path) -> None:
+def test_a_function_is_taken_verbatim_without_its_decorator(tmp_path: Path) -> None:
     found = job_of(tmp_path / "orders.py", f"DAG = object()\n{PLAIN}# the end\n")
     assert found.source == "def transform(spark, sources):\n    return sources['orders']"
     assert (found.reference, found.parts[-1].line) == ("orders.py:transform", 4)
@@ -70,7 +70,7 @@ def test_with_it_goes_what_it_names_and_nothing_else(tmp_path: Path, above: str,
         assert text in part.text and (tmp_path / "orders.py").read_text().splitlines()[part.line - 1]
 
 
-def test_arguments_and_bases_are_looked_at_too_and_what_is_below_is_taken_as_well(tmp_path: Path) -> None:
+def test_names_in_defaults_bases_and_later_code_are_taken_too(tmp_path: Path) -> None:
     text = (
         "from collections import UserDict\nMOST = 5\n@ft.job\nclass Orders(UserDict):\n"
         "    def transform(self, spark, sources, most=MOST):\n        return later()\n"
@@ -117,7 +117,7 @@ def test_types_for_checkers_alone_are_no_hindrance(tmp_path: Path) -> None:
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import json\n", "return json", "json", 0),
     ],
 )
-def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
+def test_a_name_that_the_driver_cannot_have_is_refused(
     tmp_path: Path, above: str, body: str, name: str, defined: int
 ) -> None:
     path = str(tmp_path / "orders.py")
@@ -212,9 +212,7 @@ def test_whatever_can_be_called_with_two_arguments_is_a_job(tmp_path: Path, text
         (f"class Base:\n    def split(self, batch):\n        pass\n{CLASS.replace('Orders:', 'Orders(Base):')}", False),
     ],
 )
-def test_several_sinks_without_a_split_are_refused_where_they_are_declared(
-    tmp_path: Path, text: str, is_refused: bool
-) -> None:
+def test_a_job_with_several_sinks_is_refused_without_a_split(tmp_path: Path, text: str, is_refused: bool) -> None:
     found = job_of(tmp_path / "orders.py", text, "transform" if text == PLAIN else "Orders")
     several = {**DECLARED, "job": found, "sinks": {name: SqliteSink(table=name) for name in ("orders", "refunds")}}
     if is_refused:
@@ -229,7 +227,7 @@ def test_several_sinks_without_a_split_are_refused_where_they_are_declared(
         PipelineSpec(**several)
 
 
-def test_a_name_of_the_file_is_not_taken_for_a_variable_of_the_function_around(tmp_path: Path) -> None:
+def test_a_closure_variable_is_not_confused_with_a_global_name(tmp_path: Path) -> None:
     text = (
         "import os as table\ndef make(table):\n    @ft.job\n    def transform(spark, sources):\n        return table\n"
         "    return transform\n"
@@ -264,7 +262,7 @@ def test_where_it_stands_changes_nothing_and_what_it_says_does(tmp_path: Path) -
     assert job_of(file, helped.format(1)).sha256 != job_of(file, helped.format(2)).sha256
 
 
-def test_a_file_that_has_changed_since_is_not_taken_for_the_one_that_was_imported(tmp_path: Path) -> None:
+def test_a_file_that_changed_after_its_import_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     text = f"{HEAD}import pathlib\npathlib.Path(__file__).write_text('\\n' * 20)\n{PLAIN}"
     with raises(ConfigurationError, "job_source_missing", path=str(file), line=4):
@@ -294,7 +292,7 @@ def test_what_wraps_a_job_is_none(tmp_path: Path) -> None:
     assert "@airflow_ft.job" in caught.value.remedy
 
 
-def test_a_specification_shows_the_source_without_secrets_and_takes_it_for_no_template(tmp_path: Path) -> None:
+def test_a_specification_shows_job_source_without_its_secrets(tmp_path: Path) -> None:
     text = (
         "DB_PASSWORD = 'planted-1'\n@ft.job\ndef transform(spark, sources):\n"
         "    given = {'api_key': 'planted-2', 'key': '{{ ds }}'}\n"

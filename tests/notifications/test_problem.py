@@ -87,7 +87,7 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
         assert what.startswith(headline) and cause in what and command in fix
 
 
-def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: DecisionLog) -> None:
+def test_a_provider_notifier_renders_every_problem_on_each_call(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }} ({{ run_id }})")
     for _ in range(2):
         received(ProblemNotifier(chat, conditions=["halted", "late"]), run_id="r")
@@ -162,7 +162,7 @@ def test_a_password_in_its_arguments_is_refused() -> None:
         ProblemNotifier(store="postgresql://ada:sesame@db/x")
 
 
-def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: DecisionLog) -> None:
+def test_a_dead_stream_is_reported_but_a_stopped_one_is_not(store: DecisionLog) -> None:
     broken = Failure("JobError", "job_failed", "the job raised.", "correct it.", task_id="stage", try_number=2)
     store.record_failure("well", RUN, broken)
     stopped, dead = Scene(store, "stopped"), Scene(store, "dead")
@@ -184,7 +184,7 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
     )
 
 
-def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: DecisionLog) -> None:
+def test_a_run_whose_own_task_notifies_counts_as_failed(store: DecisionLog) -> None:
     store.enter_turn("well", RUN, None)
     store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
     notifier = ProblemNotifier(receive, pipelines=["well"])

@@ -137,7 +137,7 @@ def test_the_worker_is_named_without_its_try(tmp_path: Path, monkeypatch: pytest
         assert (tmp_path / "airflow_ft" / "ft.db").exists()
 
 
-def test_recover_waits_in_the_triggerer_while_another_run_is_at_work(tmp_path: Path) -> None:
+def test_recover_defers_while_another_run_is_at_work(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)
@@ -309,9 +309,7 @@ class Later:
         raise NotImplementedError
 
 
-def test_a_first_run_that_fails_while_it_is_rendered_is_shown_under_the_whole_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_run_that_fails_rendering_shows_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
     declared = spec("orders", suffix=Later(), checkpointing={"timeout": "{{ params.timeout }}"})
     context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="stage", map_index=-1, try_number=1)}

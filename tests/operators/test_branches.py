@@ -45,7 +45,7 @@ def test_the_branches_of_postgres_are_loaded_by_tasks() -> None:
     assert {"orders.prepare.shop-announce", "orders.prepare.shop-load"} <= {task.task_id for task in dag.tasks}
 
 
-def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> None:
+def test_a_dag_is_serialised_identically_at_each_parse() -> None:
     def once() -> dict[str, Any]:
         dag = DAG("d", schedule=None)
         mapped(dag)
@@ -65,7 +65,7 @@ def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> 
         ({"sinks": {"orders": PostgresSink(table="t", conn_id="shop", strategy="prepared")}}, "sinks"),
     ],
 )
-def test_it_is_refused_where_no_task_behind_the_stage_loads_branches(changes: dict[str, Any], argument: str) -> None:
+def test_mapped_delivery_is_refused_if_no_task_loads_branches(changes: dict[str, Any], argument: str) -> None:
     dag = DAG("d", schedule=None)
     with raises(ConfigurationError, "arguments_conflict", arguments=["delivery", argument]):
         mapped(dag, **changes)

@@ -163,9 +163,7 @@ def two_jobs(folder: str) -> None:
         (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
     ],
 )
-def test_what_cannot_be_sealed_is_refused_and_can_be_written_again(
-    flow: Flow, fill: Callable[[str], Any], code: str
-) -> None:
+def test_a_refused_folder_of_rows_can_be_written_again(flow: Flow, fill: Callable[[str], Any], code: str) -> None:
     flow.do("recover", "monday")
     folder = flow.do("folder", "monday")
     fill(folder)
@@ -203,9 +201,7 @@ def test_a_stage_of_an_earlier_folder_publishes_nothing(flow: Flow, monkeypatch:
     assert flow.rows() == [1, 2]
 
 
-def test_whoever_hands_out_a_folder_late_leaves_that_of_its_successor(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_does_not_replace_the_folder_of_its_successor(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow.do("recover", "monday")
     listed = LocalFileSystem.names
     newer: list[str] = []

@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
     assert "airflow ft rewind orders" in caught.value.remedy
 
 
-def test_a_stream_that_begins_where_its_sources_stand_takes_the_rest() -> None:
+def test_an_at_most_once_stream_takes_no_start_from_the_form() -> None:
     with DAG("d", schedule=None, params=ft.pipeline_params()):
         pipeline = ft.CheckpointedPipeline(
             pipeline="orders",
@@ -159,7 +159,7 @@ def states(world: World) -> list[CheckpointState]:
     return [checkpoint.state for checkpoint in reversed(world.store.checkpoints(PIPELINE))]
 
 
-def test_a_run_rewinds_once_before_it_stages_and_the_log_says_for_whom(tmp_path: Path) -> None:
+def test_a_run_rewinds_in_the_name_of_the_user_who_triggered_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     numbers = world.prepared(2)
     later = world.context(run=RunKey("dag", "later"))

@@ -34,7 +34,7 @@ def _dag(job: Any) -> DAG:
     return dag
 
 
-def test_a_dag_shows_its_name_and_a_new_version_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_changed_inline_job_gives_the_dag_a_new_version(tmp_path: Path) -> None:
     one, same, other = (DagSerialization.serialize_dag(_dag(_job(tmp_path, n))) for n in (1, 1, 2))
     assert one == same and one != other
     assert "orders.py:transform (sha256 " in json.dumps(one)

@@ -149,7 +149,7 @@ def test_the_example_dag_has_every_act_and_does_none_by_default() -> None:
     assert task.retries == 0 and dag.doc_md is not None and "maintenance_dag(" in dag.doc_md
 
 
-def test_a_dag_has_the_acts_that_it_was_given_and_arguments_of_its_own() -> None:
+def test_a_maintenance_dag_offers_only_the_actions_it_was_given() -> None:
     dag = maintenance_dag(
         "look", ["verify", "doctor", "verify"], default_args={"retries": 7, "owner": "ops"}, params={"folder": "/mnt"}
     )
@@ -189,7 +189,7 @@ def test_unknown_acts_are_refused_when_the_dag_is_parsed(actions: Any, name: str
     assert name in caught.value.headline and instead in caught.value.remedy
 
 
-def test_an_operator_says_what_cannot_work_when_the_dag_is_parsed() -> None:
+def test_a_wrong_operator_argument_is_refused_at_parse_time() -> None:
     with pytest.raises(ConfigurationError) as caught:
         MaintenanceOperator(task_id="t", pipeline="orders", action="rewnd")
     assert "'rewind'" in caught.value.remedy
@@ -211,7 +211,7 @@ def test_a_parameter_that_the_form_lacks_is_refused(world: World) -> None:
     assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
 
 
-def test_an_act_that_another_dag_has_is_refused_whatever_the_form_says(world: World) -> None:
+def test_an_action_of_another_dag_is_refused_despite_the_form(world: World) -> None:
     """An enum of the form alone would be no permission: somebody may have changed the DAG's params."""
     world.store.register(PIPELINE)
     dag = maintenance_dag("look", ["verify"], params={"action": Param("rewind")})
@@ -245,7 +245,7 @@ def test_an_act_on_one_checkpoint_needs_its_number(world: World, action: str) ->
 
 
 @pytest.mark.parametrize("action", sorted(set(ACTIONS) - set(SETTLING) - {"verify", "savepoint"}))
-def test_an_act_on_the_whole_pipeline_does_not_pass_over_a_number(world: World, action: str) -> None:
+def test_a_pipeline_action_refuses_a_checkpoint_number(world: World, action: str) -> None:
     world.prepared()
     with raises(AirflowFailException) as caught:
         trigger(action, checkpoint=1)
@@ -278,7 +278,7 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
 
 
 @pytest.mark.parametrize("action", sorted(set(ACTIONS) - {"doctor", "restore", "dispose"}))
-def test_a_pipeline_that_is_not_there_is_named_with_the_known_ones(world: World, action: str) -> None:
+def test_an_unknown_pipeline_is_named_with_the_known_ones(world: World, action: str) -> None:
     world.store.register(PIPELINE)
     number = {"checkpoint": 1} if action in SETTLING else {}
     with raises(AirflowFailException) as caught:
@@ -301,9 +301,7 @@ def test_recover_settles_and_may_be_repeated(world: World) -> None:
 @pytest.mark.parametrize(
     ("action", "state"), [("commit", S.COMPLETED), ("abort", S.ABORTED), ("quarantine", S.QUARANTINED)]
 )
-def test_a_checkpoint_in_doubt_is_settled_once_in_the_name_of_who_has_asked(
-    world: World, action: str, state: CheckpointState
-) -> None:
+def test_a_checkpoint_in_doubt_is_settled_once_and_signed(world: World, action: str, state: CheckpointState) -> None:
     world.prepared()
     result = trigger(action, checkpoint=1, reason="a test")
     assert world.store.checkpoint(PIPELINE, 1).state is state
@@ -364,7 +362,7 @@ def test_a_lost_token_is_set_and_the_rows_delivered_once(world: World) -> None:
     assert world.systems["log"].rows == [1]
 
 
-def test_what_is_decided_is_not_rewound_and_the_remedy_is_in_the_log(world: World) -> None:
+def test_a_refused_rewind_of_a_decided_checkpoint_logs_a_remedy(world: World) -> None:
     decided(world)
     with capture_logs() as lines, raises(AirflowException) as caught:
         run("rewind")
@@ -374,7 +372,7 @@ def test_what_is_decided_is_not_rewound_and_the_remedy_is_in_the_log(world: Worl
     assert world.store.checkpoint(PIPELINE, 1).state is S.COMMITTING
 
 
-def test_rewind_gives_up_what_is_not_delivered_and_nothing_the_second_time(world: World) -> None:
+def test_a_repeated_rewind_aborts_undelivered_checkpoints_once(world: World) -> None:
     world.prepared(2)
     assert "the next run starts from the beginning" in trigger("rewind", reason="wrong prices")
     assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (1, 2)] == [AfterAbort.REWOUND] * 2
@@ -524,7 +522,7 @@ def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
     assert f"`{action}` by ada (airflow_ft_maintenance/manual__1/action): the end of the month" in signed(scene)
 
 
-def test_a_stream_that_nobody_runs_is_kept_as_it_stands_or_cannot_be_drained(scene: Scene) -> None:
+def test_a_stopped_stream_yields_a_savepoint_but_cannot_drain(scene: Scene) -> None:
     assert trigger("stop").result == "nobody is at work on orders"
     assert "savepoint of checkpoint 1: file://" in trigger("stop_with_savepoint")
     with raises(AirflowException, "action_refused", pipeline=PIPELINE):

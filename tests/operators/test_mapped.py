@@ -82,7 +82,7 @@ def _dag(arguments: Callable[[Value, Any], dict[str, Any]], values: tuple[str, .
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_mapped_value_itself_is_taken_and_text_around_it_is_refused(place: str) -> None:
+def test_a_mapped_value_works_alone_but_not_inside_other_text(place: str) -> None:
     _dag(lambda x, _: PLACES[place](x))
     _dag(lambda x, text_of: PLACES[place](text_of(x)))
     with pytest.raises(ConfigurationError) as refused:
@@ -94,7 +94,7 @@ def test_a_mapped_value_itself_is_taken_and_text_around_it_is_refused(place: str
 
 
 @pytest.mark.parametrize("place", [name for name in PLACES if name not in ("suffix", "pipeline")])
-def test_jinja_that_pulls_the_outputs_of_all_map_indexes_is_refused(place: str) -> None:
+def test_jinja_that_pulls_outputs_of_all_map_indexes_is_refused(place: str) -> None:
     with raises(ConfigurationError, "argument_invalid", pulled="load.text_of") as refused:
         _dag(lambda x, text_of: PLACES[place](f"{text_of(x)}/in"))
     own = "{{ ti.xcom_pull(task_ids='load.text_of', map_indexes=ti.map_index) }}"
@@ -134,7 +134,7 @@ def test_each_map_index_gets_its_own_text() -> None:
     assert spec.sinks["out"].table == "/fr"
 
 
-def test_the_connection_of_a_sink_names_tasks_so_it_is_no_mapped_value() -> None:
+def test_the_connection_of_a_sink_cannot_be_a_mapped_value() -> None:
     with pytest.raises(ConfigurationError) as refused:
         _dag(lambda x, _: _sink(KafkaSink(topic="t", conn_id=x)))
     assert refused.value.sink == "out"

@@ -215,7 +215,7 @@ def without_frame(facet: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [ConfirmOperator, StreamingPipelineOperator])
-def test_what_confirms_has_inputs_and_outputs_with_columns_and_rows(kind: Any, shop: Shop, tmp_path: Path) -> None:
+def test_a_confirming_task_reports_datasets_columns_and_rows(kind: Any, shop: Shop, tmp_path: Path) -> None:
     [one, two] = shop.stage(2, made_with={"job": "shop"})
     shop.complete(two, [one, two])
     operator = kind(task_id="t", spec=spec(streaming=kind is StreamingPipelineOperator))
@@ -313,9 +313,7 @@ def running(shop: Shop, monkeypatch: pytest.MonkeyPatch, number: int) -> dict[st
     return given
 
 
-def test_a_stream_that_goes_on_tells_its_newest_confirmed_checkpoint(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_stream_reports_the_last_confirmed_checkpoint(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     [one, two] = shop.stage(2, made_with={"job": "shop"}, continues=True)
     shop.complete(one)
     given = running(shop, monkeypatch, one)
@@ -405,7 +403,7 @@ def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
     assert not isinstance(shop.store.meter, ReportingCounters)
 
 
-def test_a_process_that_can_have_no_more_threads_confirms_all_the_same(
+def test_a_checkpoint_is_confirmed_even_if_no_thread_can_start(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def none_left(self: Thread) -> None:

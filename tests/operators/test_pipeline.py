@@ -90,7 +90,7 @@ def test_retries_are_three_unless_somebody_says_otherwise() -> None:
         assert {(task.retries, task.retry_delay) for task in dag.tasks} == {expected}
 
 
-def test_the_restart_strategy_goes_before_the_dags_arguments_and_after_the_groups_own() -> None:
+def test_a_restart_strategy_overrides_the_dag_but_not_the_group() -> None:
     from airflow.sdk import TaskGroup
 
     around = {"retries": 1, "retry_exponential_backoff": 4.0, "max_retry_delay": timedelta(hours=1)}
@@ -128,7 +128,7 @@ def test_the_restart_strategy_goes_before_the_dags_arguments_and_after_the_group
         ({"type": "fixed-delay", "attempts": "{{ params.n }}"}, "value_known_too_late", "attempts"),
     ],
 )
-def test_a_restart_strategy_that_airflow_cannot_follow_is_refused(dag: DAG, restart: Any, code: str, name: str) -> None:
+def test_a_restart_strategy_that_airflow_cannot_run_is_refused(dag: DAG, restart: Any, code: str, name: str) -> None:
     with raises(ConfigurationError, code, argument="restart") as caught:
         pipeline(dag, restart=restart)
     assert caught.error is not None and name in caught.error.remedy and not dag.tasks
@@ -143,7 +143,7 @@ def test_the_asset_is_updated_by_recover_and_confirmed(dag: DAG) -> None:
     assert not any(task.outlets for task in quiet.tasks)
 
 
-def test_a_trigger_rule_of_the_dag_is_for_what_stands_before_the_group() -> None:
+def test_a_trigger_rule_of_the_dag_applies_only_to_recover() -> None:
     dag = DAG("d", schedule=None, default_args={"trigger_rule": "one_failed"})
     pipeline(dag)
     rules = {task.task_id.removeprefix("orders."): task.trigger_rule.value for task in dag.tasks}
@@ -167,7 +167,7 @@ def test_two_pipelines_in_one_dag_and_one_in_a_group(dag: DAG) -> None:
     assert "outer.inner.commit.shop" in dag.task_dict
 
 
-def test_a_dag_with_it_is_serialised_and_shows_no_change_at_the_next_parse() -> None:
+def test_a_dag_is_serialised_identically_at_each_parse() -> None:
     def once() -> dict[str, Any]:
         dag = DAG("d", schedule=None)
         pipeline(dag)
@@ -276,7 +276,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"default_args": [1]}, "default_args is a list", ""),
     ],
 )
-def test_an_argument_of_the_wrong_type_is_named_when_the_dag_is_parsed(
+def test_an_argument_of_the_wrong_type_is_named_at_parse_time(
     dag: DAG, changes: dict[str, Any], name: str, remedy: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -370,7 +370,7 @@ def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
     assert stage.upstream_task_ids == {"where"}
 
 
-def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> None:
+def test_common_operator_arguments_reach_each_task(dag: DAG) -> None:
     called: list[Any] = []
     common = {
         "retries": 7,
@@ -419,7 +419,7 @@ def test_retries_are_set_in_one_place(dag: DAG) -> None:
         pipeline(dag, retries=3, restart={"type": "none"})
 
 
-def test_one_pipeline_twice_in_a_dag_is_named_whatever_the_groups_are_called(dag: DAG) -> None:
+def test_a_pipeline_twice_in_a_dag_is_refused_under_any_group_id(dag: DAG) -> None:
     """By the same group id it was Airflow's DuplicateTaskIdFound."""
     pipeline(dag)
     for changes in ({}, {"group_id": "again"}, {"add_suffix_on_collision": True}, {"streaming": True}):

@@ -78,12 +78,12 @@ def test_one_name_for_all_map_indexes_is_refused(dag: DAG) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["de", 7])
-def test_a_suffix_that_is_the_same_for_all_map_indexes_is_refused(dag: DAG, suffix: Any) -> None:
+def test_one_suffix_for_all_map_indexes_is_refused(dag: DAG, suffix: Any) -> None:
     with raises(ConfigurationError, "pipeline_duplicated"):
         mapped(dag, suffix=suffix)
 
 
-def test_single_operators_of_one_name_in_a_mapped_group_are_refused(dag: DAG) -> None:
+def test_single_operators_of_one_name_are_refused_when_mapped(dag: DAG) -> None:
     with dag, raises(ConfigurationError, "pipeline_duplicated"):
 
         @task_group
@@ -137,7 +137,7 @@ def test_single_operators_of_one_pipeline_are_no_second_one(dag: DAG) -> None:
             StageOperator(task_id="again", spec=spec())
 
 
-def test_a_group_beside_single_operators_of_its_pipeline_is_refused(dag: DAG) -> None:
+def test_a_group_beside_operators_of_its_pipeline_is_refused(dag: DAG) -> None:
     with dag:
         by_hand()
         with raises(ConfigurationError, "pipeline_duplicated"):

@@ -40,7 +40,7 @@ def test_airflow_waits_as_a_fixed_delay_says() -> None:
     assert waits(FixedDelay(attempts=3, delay=timedelta(seconds=10)), "stage") == [10, 10, 10]
 
 
-def test_airflow_waits_once_to_twice_the_backoff_and_never_longer_than_the_limit() -> None:
+def test_airflow_waits_one_to_two_backoffs_within_the_limit() -> None:
     strategy = ExponentialDelay(
         initial_backoff=timedelta(seconds=10),
         max_backoff=timedelta(minutes=5),

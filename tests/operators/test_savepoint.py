@@ -118,7 +118,7 @@ def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, t
     assert next_run(RunKey("d", "manual__2")).position != first.position
 
 
-def test_a_run_that_reads_everything_anew_has_done_so_though_nothing_was_read_before(tmp_path: Path) -> None:
+def test_a_full_refresh_happens_once_even_on_an_empty_pipeline(tmp_path: Path) -> None:
     """Its next try would be refused, or have it all twice: what there is by then it has delivered itself."""
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         scene = Scene(store)
@@ -137,7 +137,7 @@ def test_a_run_that_reads_everything_anew_has_done_so_though_nothing_was_read_be
         assert next_run() is None
 
 
-def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path: Path) -> None:
+def test_the_savepoint_form_holds_every_option_of_a_restore(tmp_path: Path) -> None:
     params = savepoint_params()
     defaults = {name: param.value for name, param in params.items()}
     from_savepoint = _rendered(FromSavepoint.from_params(), defaults)

@@ -20,7 +20,7 @@ from tests.raising import raises
 pytestmark = pytest.mark.airflow
 
 
-def test_a_group_has_the_one_task_and_airflow_retries_it_by_its_own_count() -> None:
+def test_the_one_task_of_a_stream_has_a_retry_count_of_its_own() -> None:
     with DAG("d", schedule=None) as dag:
         group = CheckpointedPipeline(spec(streaming=True, restart=FailureRate()))
     [task] = dag.tasks
@@ -69,9 +69,7 @@ def test_a_task_that_is_ended_restarts_nothing() -> None:
 @pytest.mark.parametrize(
     "error", [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), OSError("pipe")]
 )
-def test_a_stream_goes_on_while_nobody_can_say_whether_its_dag_is_paused(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_continues_while_the_pause_state_is_unknown(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_paused(_: str) -> bool:
         raise error
 
@@ -91,7 +89,7 @@ def test_a_stream_goes_on_while_nobody_can_say_whether_its_dag_is_paused(
         ({"dagrun_timeout": timedelta(hours=1)}, {}, "dagrun_timeout"),
     ],
 )
-def test_time_outs_of_airflow_that_would_end_a_stream_are_refused(
+def test_airflow_timeouts_that_would_end_a_stream_are_refused(
     dag: dict[str, Any], given: dict[str, Any], argument: str
 ) -> None:
     with DAG("d", schedule=None, **dag):

@@ -27,7 +27,7 @@ def group(*streams: Any, **arguments: Any) -> StreamGroupOperator:
         return StreamGroupOperator(task_id="small", streams=streams)
 
 
-def test_it_is_one_task_with_the_assets_of_all_and_the_retries_of_a_stream() -> None:
+def test_a_group_is_one_task_with_the_assets_of_all_its_streams() -> None:
     task = group(stream("orders"), stream("returns"))
     assert (task.retries, task.retry_delay) == (5000, timedelta(seconds=3))
     names = [getattr(outlet, "uri", "") for outlet in task.outlets]
@@ -92,7 +92,7 @@ def test_a_pipeline_has_one_task_in_its_dag() -> None:
             StreamGroupOperator(task_id="small", streams=[stream("a"), stream("b")])
 
 
-def test_the_task_fails_for_good_unless_a_retry_starts_what_has_failed() -> None:
+def test_the_task_fails_for_good_if_every_failure_is_terminal() -> None:
     _raise_failures({})
     with raises(NotDeliveredError, "group_failed", pipelines=["a"]):
         _raise_failures({"a": JobError("it is bad.")})

@@ -48,7 +48,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("uri", ["airflow-ft://orders/1", "airflow-ft://orders?number=1", "airflow-ft://No_Such/"])
-def test_a_uri_that_names_no_pipeline_is_refused_when_the_dag_is_parsed(uri: str) -> None:
+def test_a_uri_that_names_no_pipeline_is_refused_at_parse_time(uri: str) -> None:
     with pytest.raises(ValueError):
         Asset(uri)
 
@@ -176,7 +176,7 @@ def events_of(declared: Mapping[str, AssetAlias]) -> Any:
     return events
 
 
-def test_a_sink_is_told_with_its_rows_and_one_without_rows_is_not() -> None:
+def test_only_a_sink_that_received_rows_emits_an_asset_event() -> None:
     rows = {"orders": 7, "alerts": 3, "files": 5, "lake": 4}
     aside = {
         "alerts": SetAside(3, ("/wal",), ("no",), ((1, "f", 0, 2), (2, "f", 4, 5))),
@@ -199,7 +199,7 @@ def test_a_sink_is_told_with_its_rows_and_one_without_rows_is_not() -> None:
     assert declared["alerts"] in silent, "all of its rows were set aside"
 
 
-def test_a_connection_that_is_gone_keeps_no_rows_from_being_confirmed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_connection_costs_only_its_own_asset_events(caplog: pytest.LogCaptureFixture) -> None:
     def gone(conn_id: str) -> ConnectionInfo:
         if conn_id == "shop":
             raise SinkAccessError("the Airflow connection is not defined.", participant=conn_id)
@@ -246,7 +246,7 @@ def test_an_asset_that_airflow_refuses_costs_the_event_alone(caplog: pytest.LogC
     assert "of sink orders is not updated: " in caplog.text
 
 
-def test_a_part_of_another_distribution_that_raises_costs_the_event_alone(
+def test_third_party_lineage_that_raises_costs_only_its_events(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lineage: Any = system("mysql").part("lineage")

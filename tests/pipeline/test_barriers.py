@@ -42,7 +42,7 @@ def numbers(opened: Any) -> Any:
 
 
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.AT_LEAST_ONCE])
-def test_nothing_but_the_last_proof_in_the_last_pipeline_opens_it(
+def test_only_the_last_proof_of_all_pipelines_opens_the_gate(
     alignment: Alignment, store: DecisionLog, orders: Scene, payments: Scene
 ) -> None:
     gate = BarrierGate(BOTH, at=LONG_AGO, alignment=alignment)
@@ -60,9 +60,10 @@ def test_nothing_but_the_last_proof_in_the_last_pipeline_opens_it(
     assert numbers(gate.is_open(store)) == {"orders": (1, True), "payments": (1, True)}
 
 
-def test_aligned_names_the_first_checkpoints_that_cover_it_and_at_least_once_the_newest(
+def test_an_aligned_cut_is_fixed_and_an_at_least_once_cut_moves(
     store: DecisionLog, orders: Scene, payments: Scene
 ) -> None:
+    """ALIGNED names the first checkpoints that cover the barrier, AT_LEAST_ONCE the newest ones."""
     at = store.now()
     for scene in (orders, payments):
         scene.stage(2)

@@ -57,7 +57,7 @@ def test_a_run_that_staged_nothing_new_opens_it(tmp_path: Path) -> None:
     assert Gate(run=RUN).is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 0}
 
 
-def test_a_late_delivery_of_an_earlier_run_is_not_everything_as_of_a_time(tmp_path: Path) -> None:
+def test_a_late_delivery_of_older_rows_opens_no_as_of_gate(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(1)
     at = world.store.now()
@@ -70,7 +70,7 @@ def test_a_late_delivery_of_an_earlier_run_is_not_everything_as_of_a_time(tmp_pa
     assert Gate(as_of=at).is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 3}
 
 
-def test_a_run_without_news_opens_it_as_of_its_begin_once_all_before_it_is_delivered(tmp_path: Path) -> None:
+def test_an_empty_run_opens_the_gate_after_earlier_deliveries(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(1)
     world.store.leave_turn(PIPELINE, RUN)
@@ -92,7 +92,7 @@ def test_a_stage_that_read_a_part_only_does_not_open_it(tmp_path: Path) -> None:
     assert Gate(run=RUN).is_open(world.store, PIPELINE), "all of its own is delivered"
 
 
-def test_what_is_rewound_keeps_it_closed_until_it_was_computed_again(tmp_path: Path) -> None:
+def test_a_gate_stays_closed_until_rewound_rows_are_delivered(tmp_path: Path) -> None:
     """A rewound number counts as settled; its rows are delivered by later ones, and perhaps by several of them."""
     world = World(tmp_path)
     began = world.store.now()
@@ -130,7 +130,7 @@ def test_what_is_rewound_keeps_it_closed_until_it_was_computed_again(tmp_path: P
     assert are_open() == [True] * 3
 
 
-def test_a_snapshot_of_what_is_published_does_not_wait_for_what_follows(tmp_path: Path) -> None:
+def test_a_gate_on_published_checkpoints_ignores_later_ones(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(2)
     gate = Gate.published(world.store, PIPELINE)
@@ -141,7 +141,7 @@ def test_a_snapshot_of_what_is_published_does_not_wait_for_what_follows(tmp_path
     assert Gate.published(world.store, PIPELINE).is_open(world.store, PIPELINE) is None
 
 
-def test_before_anything_is_published_it_waits_for_a_first_whole_run(tmp_path: Path) -> None:
+def test_with_nothing_published_the_gate_waits_for_a_whole_run(tmp_path: Path) -> None:
     world = World(tmp_path)
     gate = Gate.published(world.store, "no-such-pipeline")
     assert gate == Gate.published(world.store, PIPELINE) == Gate(as_of=BEGINNING)

@@ -74,7 +74,7 @@ def test_another_kind_of_connection_is_refused() -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:planted-\udc80@db/ft", "postgresql://me:planted-%00@db/ft", None])
-def test_a_password_that_cannot_be_encoded_is_refused_without_being_shown(url: str | None) -> None:
+def test_an_unencodable_password_is_refused_and_never_shown(url: str | None) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse_url(url or store_url("shop", connections(conn_type="postgres", password="planted-\udc80")))
     seen: BaseException | None = refused.value
@@ -111,7 +111,7 @@ def test_a_connection_is_plain_data_and_shows_no_secret() -> None:
     assert "secret" not in repr(info)
 
 
-def test_an_extra_that_is_no_object_is_refused_without_being_shown() -> None:
+def test_an_invalid_connection_extra_is_refused_and_never_shown() -> None:
     row = Row()
     row.extra = "['secret-token'"
     with raises(ConfigurationError, "connection_invalid", participant="shop", fields=["extra"]) as caught:

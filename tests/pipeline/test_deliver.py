@@ -202,7 +202,7 @@ def strange(at: Path) -> Path:
         (lambda at: (folder(at, ROWS) / "b.parquet").write_bytes(b"PAR1 torn") and at, "parquet_unreadable"),
     ],
 )
-def test_a_folder_that_cannot_be_delivered_is_refused_before_anything_is_visible(
+def test_an_invalid_folder_is_refused_before_it_is_published(
     shop: Shop, tmp_path: Path, write: Callable[[Path], Path], code: str
 ) -> None:
     with raises(ExternalRowsError, code, sink="orders"):
@@ -253,7 +253,7 @@ def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: 
         shop.deliver(rows, "a")
 
 
-def test_columns_that_do_not_fit_are_refused_before_they_are_published(shop: Shop) -> None:
+def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> None:
     shop.deliver(ROWS, 1)
     with pytest.raises(AirflowFtError) as caught:
         shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)

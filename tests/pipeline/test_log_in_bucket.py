@@ -64,7 +64,7 @@ class Connections:
 PLACE = buckets.BucketPlace.of(ROOT)
 
 
-def test_a_connection_is_read_again_after_some_minutes_and_for_each_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_read_again_periodically_and_per_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     connections = Connections()
     buckets.resolve_with(connections)
     assert [connections.secret() for _ in range(3)] == ["secret-1"] * 3

@@ -69,7 +69,7 @@ def test_no_two_runs_have_one_name() -> None:
     assert len({new_run_id() for _ in range(1000)}) == 1000
 
 
-def test_a_run_is_over_when_no_lease_has_moved_for_as_long_as_one_lasts(tmp_path: Path) -> None:
+def test_a_run_is_over_when_its_lease_is_not_renewed_in_time(tmp_path: Path) -> None:
     dead, dag_run = RunKey("python:orders", "monday"), RunKey("orders", "scheduled__1")
     now = 100.0
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
@@ -137,7 +137,7 @@ def test_only_what_can_mend_itself_is_retried(
     assert seen == list(range(1, tries + 1))
 
 
-def test_wrong_settings_of_spark_keep_nothing_decided_from_delivery(
+def test_decided_rows_are_delivered_despite_wrong_spark_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

@@ -84,7 +84,7 @@ def test_checkpointing_may_be_rendered_from_params() -> None:
         rendered(declared)
 
 
-def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> None:
+def test_an_impossible_mode_is_refused_even_when_rendered() -> None:
     most = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
     latest = {"orders": KafkaSource(topics=["orders"], starting_offsets="latest")}
     assert spec(streaming=True, sources=latest, checkpointing=most).config == most
@@ -152,7 +152,7 @@ def test_a_restart_that_cannot_be_is_named(restart: Any, code: str, argument: st
     assert caught.error and caught.error.remedy
 
 
-def test_a_time_out_that_a_sink_cannot_hold_is_refused_also_when_it_is_rendered() -> None:
+def test_a_timeout_too_long_for_a_sink_is_refused_when_rendered() -> None:
     held = {"alerts": KafkaSink(topic="alerts", strategy="held")}
     declared = spec(sinks=held, checkpointing={"timeout": "{{ params.t }}"})
     with pytest.raises(ConfigurationError) as caught:
@@ -185,7 +185,7 @@ def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
         ({"lock": threading.Lock()}, "job_args['lock']", "a lock"),
     ],
 )
-def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, argument: str, value: str) -> None:
+def test_a_job_argument_that_the_driver_cannot_receive_is_named(given: Any, argument: str, value: str) -> None:
     with raises(ConfigurationError, "argument_invalid", pipeline="orders", argument=argument, value=value) as caught:
         spec(job_args=given)
     assert "planted" not in f"{caught.value} {vars(caught.value)}"
@@ -311,7 +311,7 @@ def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: py
 
 
 @pytest.mark.airflow
-def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
+def test_only_a_scheduled_pipeline_may_be_configured_to_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with raises(ConfigurationError, "arguments_conflict", arguments=["drain", "streaming"]) as caught:
@@ -326,7 +326,7 @@ def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_st
 
 
 @pytest.mark.airflow
-def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in_a_secret(
+def test_the_decision_log_keeps_templates_instead_of_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow_ft.operators.stage import StageOperator
@@ -359,7 +359,7 @@ def test_an_operator_carries_all_that_it_resolves() -> None:
 
 
 @pytest.mark.airflow
-def test_a_time_out_of_the_configuration_is_compared_with_what_a_sink_can_hold(
+def test_a_timeout_from_the_configuration_must_fit_each_sink(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow.sdk import DAG
@@ -439,7 +439,7 @@ def test_a_session_kept_on_kubernetes_is_refused_at_parse(
         ({"streaming": True, "spark_conf": {"spark.master": "yarn"}}, "arguments_conflict", {"value": "yarn"}),
     ],
 )
-def test_what_a_standby_does_not_go_together_with_is_refused_at_parse(
+def test_a_standby_with_conflicting_arguments_is_refused(
     given: dict[str, Any], code: str, fields: dict[str, Any]
 ) -> None:
     with raises(ConfigurationError, code, **fields):
@@ -482,7 +482,7 @@ def test_what_a_log_in_a_bucket_cannot_do_is_refused_at_parse(
         spec(**{"wal_root": BUCKET, **given})
 
 
-def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
+def test_a_templated_log_in_a_bucket_is_checked_when_rendered() -> None:
     declared = spec(wal_root="{{ params.root }}", spark_master="local-cluster[2,1,512]")
     with raises(ConfigurationError, "log_in_bucket", value="local-cluster[2,1,512]"):
         rendered(declared, wal_root=BUCKET)
@@ -493,7 +493,7 @@ def test_a_log_in_a_bucket_by_jinja_is_refused_when_it_is_rendered() -> None:
     spec(wal_root=BUCKET, spark_master="conn:spark", from_savepoint="/savepoints/1")
 
 
-def test_the_configuration_does_not_switch_on_what_a_log_in_a_bucket_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_that_a_log_in_a_bucket_forbids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value, argument in (
         ("SPARK_MASTER", "local-cluster[2,1,512]", "spark_master"),
         ("KEEP_SESSION", "60", "keep_session"),
@@ -583,7 +583,7 @@ def test_a_master_that_spark_knows_is_not(master: str) -> None:
 
 
 @pytest.mark.parametrize("conf", [{"executor.memory": "1g"}, {"spark.submit.deployMode": "cluster"}])
-def test_settings_that_spark_ignores_or_that_move_the_driver_are_refused(conf: dict[str, str]) -> None:
+def test_ignored_or_driver_moving_spark_settings_are_refused(conf: dict[str, str]) -> None:
     with raises(ConfigurationError, "argument_invalid"):
         spec(spark_conf=conf)
 
@@ -594,7 +594,7 @@ def test_an_interval_with_one_bound_is_refused(position: Any) -> None:
         PipelineSpec(pipeline="orders", position=position, sinks=SINKS)
 
 
-def test_two_sinks_of_one_table_without_a_connection_are_named_as_such() -> None:
+def test_two_sinks_of_one_table_without_a_connection_are_refused() -> None:
     table = "/warehouse/shop.db/orders"
     with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"], target=table):
         spec(sinks={"a": PaimonSink(table=table), "b": PaimonSink(table=table)})

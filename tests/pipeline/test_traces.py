@@ -123,9 +123,8 @@ def test_whoever_completes_a_checkpoint_tells_it_below_its_task(scene: Scene, sp
     assert spans.get_finished_spans()[-1].name == "commit", "nothing is told later"
 
 
-def test_the_times_are_those_of_the_log_and_a_try_without_an_outcome_has_failed(
-    scene: Scene, spans: InMemorySpanExporter
-) -> None:
+def test_spans_carry_the_times_of_the_decision_log(scene: Scene, spans: InMemorySpanExporter) -> None:
+    """An attempt without an outcome counts as failed."""
     scene.store.meter = Metered()
     [number] = scene.stage()
     deliver(scene, number)

@@ -191,7 +191,7 @@ def test_a_sink_that_lost_deliveries_gets_the_next_ones(shop: Shop, gone: bool) 
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_decided_checkpoint_reaches_a_sink_that_lost_deliveries(shop: Shop, gone: bool) -> None:
+def test_a_decided_checkpoint_reaches_a_sink_that_lost_rows(shop: Shop, gone: bool) -> None:
     shop.deliver(1, "first", "second")
     shop.copy(file := shop.folder / "second.db")
     shop.deliver(2, "first", "second")
@@ -231,7 +231,7 @@ def test_aborted_rows_come_with_those_of_the_next_run(shop: Shop, files: tuple[s
 
 
 @pytest.mark.parametrize("change", ["lost", "shorter"])
-def test_decided_rows_whose_file_is_gone_are_restored_and_not_rewound(shop: Shop, change: str) -> None:
+def test_a_lost_file_of_decided_rows_is_restored_not_rewound(shop: Shop, change: str) -> None:
     shop.deliver(1, "first", "second")
     kept: dict[Path, bytes] = {}
 
@@ -337,13 +337,13 @@ def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
     assert ["777" in text for text in said] == [False, True] and "beginning" not in "".join(said)
 
 
-def test_the_doctor_leaves_spark_out_where_another_program_computes(shop: Shop) -> None:
+def test_the_doctor_skips_spark_if_another_program_computes(shop: Shop) -> None:
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
         assert not doctor._computes(store, "orders")
 
 
-def test_no_remedy_of_a_quarantined_checkpoint_names_what_is_refused(shop: Shop) -> None:
+def test_no_remedy_for_quarantine_names_a_refused_command(shop: Shop) -> None:
     shop.deliver(1, "first", "second")
 
     def alter(old: str, new: str) -> None:

@@ -57,7 +57,7 @@ def test_a_dag_that_does_nothing_is_named_with_the_reason(ask: Asking, offered: 
     assert offered(by="user") == (200, {"recover": "ft_operate"}, {"ft_look": "UNSUITABLE"})
 
 
-def test_a_dag_that_cannot_be_read_offers_nothing_and_is_read_once_a_version(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_dag_is_read_once_and_offers_no_actions(caplog: pytest.LogCaptureFixture) -> None:
     from airflow_ft.plugins import actions
 
     class Broken:

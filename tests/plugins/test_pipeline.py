@@ -82,7 +82,7 @@ def test_how_many_checkpoints_have_ended_how(scene: Pipeline, ask: Asking) -> No
     }
 
 
-def test_dead_letters_of_the_newest_are_counted_beside_their_bounds(scene: Pipeline, ask: Asking) -> None:
+def test_recent_dead_letters_are_shown_beside_their_bounds(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     other.stage(1)
     assert ask("another").json()["dead_letters"] is None
@@ -109,7 +109,7 @@ def test_the_history_of_a_reason_a_time_or_a_run(scene: Pipeline, ask: Asking) -
         assert ask(f"another/checkpoints?{wrong}").status_code == 422, wrong
 
 
-def test_a_checkpoint_tells_the_marker_of_each_sink_and_who_has_staged_it(scene: Pipeline, ask: Asking) -> None:
+def test_a_checkpoint_shows_its_markers_and_its_stage_task(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     other.take()
     other.store.begin_stage("another", other.epoch, RUN, f"{RUN.dag_id}/{RUN.run_id}/group.stage")
@@ -154,7 +154,7 @@ def test_a_checkpoint_leads_to_spark_where_that_is_configured(
     assert answer.status_code == 503 and "[airflow_ft] spark_history_url" in answer.json()["detail"]
 
 
-def test_every_setting_is_told_as_it_counts_with_where_it_comes_from(scene: Pipeline, ask: Asking) -> None:
+def test_each_setting_shows_its_effective_value_and_its_origin(scene: Pipeline, ask: Asking) -> None:
     other = another(scene)
     made_with = {
         "job": "shop.orders",

@@ -37,7 +37,7 @@ def listed(ask: Asking, question: str = "", **who: Any) -> list[str]:
     return names
 
 
-def test_it_says_who_is_at_work_and_how_far_a_long_delivery_has_come(scene: Pipeline, ask: Asking) -> None:
+def test_a_pipeline_shows_the_run_at_work_and_its_progress(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     [row] = ask("").json()["pipelines"]
     assert (row["name"], row["confirmed"], row["at_work"], row["doing"]) == (PIPELINE, 1, "", [])
@@ -79,7 +79,7 @@ def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: As
     assert only["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "WAITING": 1, "RUNNING": 1, "IDLE": 1}
 
 
-def test_a_run_that_was_killed_with_the_turn_is_not_at_work_for_ever(scene: Pipeline, ask: Asking) -> None:
+def test_a_killed_run_that_holds_the_turn_is_not_shown_at_work(scene: Pipeline, ask: Asking) -> None:
     """Nor is what it has decided waiting for it."""
     scene.confirmed({"a": 1})
     store = scene.store
@@ -99,7 +99,7 @@ def test_a_run_that_was_killed_with_the_turn_is_not_at_work_for_ever(scene: Pipe
     assert [ask(name).json()["condition"] for name in ("a", "b", PIPELINE)] == ["IN_DOUBT", "FAILED", "RUNNING"]
 
 
-def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(scene: Pipeline, ask: Asking) -> None:
+def test_a_failed_run_shows_its_error_and_the_failed_task(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     store = scene.store
     store.enter_turn(PIPELINE, RUN, None)
@@ -158,7 +158,7 @@ def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking
     assert "abort" not in checkpoint["fitting"] and "commit" in checkpoint["fitting"]
 
 
-def test_no_act_on_a_checkpoint_is_offered_while_a_process_keeps_the_epoch(scene: Pipeline, ask: Asking) -> None:
+def test_no_checkpoint_action_is_offered_while_a_lease_is_held(scene: Pipeline, ask: Asking) -> None:
     busy = another(scene, "a")
     busy.stage()
     busy.prepare(1)
@@ -185,7 +185,7 @@ def test_warnings_are_counted_and_listed(scene: Pipeline, ask: Asking) -> None:
     assert (warned["code"], warned["subject"], warned["remedy"]) == ("SOURCE_FILE_GREW", "orders", "write a new file.")
 
 
-def test_who_may_see_all_dags_sees_the_pipelines_of_a_deleted_one(scene: Pipeline, ask: Asking) -> None:
+def test_users_who_see_all_dags_see_pipelines_of_deleted_dags(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     ask.delete_dag(RUN.dag_id)
     assert listed(ask) == [PIPELINE] and ask(PIPELINE).status_code == 200

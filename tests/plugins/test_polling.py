@@ -77,9 +77,7 @@ def many(scene: Pipeline) -> list[Scene]:
     return found
 
 
-def test_a_poll_that_finds_nothing_new_costs_one_look_however_many_there_are(
-    many: list[Scene], ask: Asking, cost: Cost
-) -> None:
+def test_a_poll_of_many_unchanged_pipelines_costs_one_query(many: list[Scene], ask: Asking, cost: Cost) -> None:
     first = ask("")
     assert first.json()["total"] == MANY + 1
     tag = first.headers["ETag"]
@@ -90,9 +88,7 @@ def test_a_poll_that_finds_nothing_new_costs_one_look_however_many_there_are(
     assert cost.steps < 20 * NEWEST, "some steps of SQLite's machine for each row"
 
 
-def test_a_whole_answer_costs_a_row_of_each_pipeline_and_what_the_page_shows(
-    many: list[Scene], ask: Asking, cost: Cost
-) -> None:
+def test_the_cost_of_an_answer_does_not_grow_with_the_history(many: list[Scene], ask: Asking, cost: Cost) -> None:
     ask("")  # opens the decision log
     for questions in ("", "?offset=30", "?search=many-0", "?condition=IDLE"):
         cost.begin()
@@ -158,7 +154,7 @@ def test_what_becomes_late_is_told_though_nothing_was_written(
     assert [each.json()["pipelines"][0]["condition"] for each in answers] == ["IDLE", "IDLE", "LATE"]
 
 
-def test_what_is_known_of_one_question_or_user_is_no_answer_to_another(many: list[Scene], ask: Asking) -> None:
+def test_an_etag_is_valid_for_one_query_and_one_user_only(many: list[Scene], ask: Asking) -> None:
     tag = ask("").headers["ETag"]
     assert ask("?offset=25", known=tag).status_code == 200
     assert ask("", known=tag, team="another").status_code == 200
@@ -166,9 +162,7 @@ def test_what_is_known_of_one_question_or_user_is_no_answer_to_another(many: lis
     assert ask("", known=tag).status_code == 304
 
 
-def test_a_pipelines_own_pages_are_asked_no_more_than_whether_it_has_changed(
-    many: list[Scene], ask: Asking, cost: Cost
-) -> None:
+def test_polling_an_unchanged_pipeline_page_costs_two_queries(many: list[Scene], ask: Asking, cost: Cost) -> None:
     for path in ("many-003/timings?each=false", "many-003/checkpoints?limit=20"):
         tag = ask(path).headers["ETag"]
         Scene(many[3].store, "another").take()  # of another pipeline
@@ -177,7 +171,7 @@ def test_a_pipelines_own_pages_are_asked_no_more_than_whether_it_has_changed(
         assert len(cost.statements) == 2 and cost.rows <= 16, "whose it is, and whether it has changed"
 
 
-def test_the_decision_log_is_opened_once_and_again_when_it_is_another_one(
+def test_the_decision_log_is_reopened_only_when_it_is_replaced(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from airflow_ft.plugins import access
@@ -202,7 +196,7 @@ def test_the_decision_log_is_opened_once_and_again_when_it_is_another_one(
     assert ask("?limit=2").json()["total"] == 5 and len(opened) == 3
 
 
-def test_another_installation_in_the_same_place_is_taken_for_what_it_is(
+def test_another_installation_in_the_same_file_is_recognised(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Made anew, or restored into the same file: savepoints of the one before are not its own."""
@@ -253,7 +247,7 @@ def test_a_write_that_moves_no_mark_is_told_within_a_minute(
         assert {ask(path, known=tag).status_code for path, tag in tags.items()} == {200}
 
 
-def test_a_decision_log_that_another_release_has_changed_meanwhile_is_told_as_such(
+def test_a_decision_log_changed_by_a_newer_release_is_reported(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_ft.plugins import access

@@ -26,7 +26,7 @@ def _values(answer: Any) -> Any:
     return [entry["value"] for state in answer.json()["states"] for entry in state["entries"]]
 
 
-def test_a_key_is_looked_up_as_of_the_newest_confirmed_checkpoint(scene: Pipeline, ask: Asking) -> None:
+def test_a_key_is_looked_up_at_the_newest_confirmed_checkpoint(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     scene.confirmed({"a": 2, "b": 1, "null": 5})
     scene.published({"a": 3})
@@ -110,7 +110,7 @@ def test_values_are_for_those_who_may_read_xcoms(scene: Pipeline, ask: Asking) -
     assert "XComs of dag" in refused.json()["detail"]
 
 
-def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
+def test_missing_state_files_are_reported_with_a_remedy(
     scene: Pipeline, ask: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.confirmed({"a": 1})
@@ -127,7 +127,7 @@ def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
     assert answer.status_code == 503 and "below-a-file" in answer.json()["detail"]
 
 
-def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
+def test_unreadable_folders_and_missing_packages_are_reported(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.confirmed({"a": 1})
@@ -178,7 +178,7 @@ def test_the_next_look_opens_nothing_and_nothing_is_left_open(
     assert kept.close_idle() == 0 and closed == [1, 2]
 
 
-def test_handles_that_are_asked_for_at_once_are_two_and_one_stays(scene: Pipeline) -> None:
+def test_concurrent_lookups_use_two_handles_and_keep_one(scene: Pipeline) -> None:
     scene.confirmed({"a": 1})
     scene.confirmed({"a": 2})
     now = 0.0

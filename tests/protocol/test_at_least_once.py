@@ -115,7 +115,7 @@ def test_a_zombie_beside_its_successor_loses_nothing(tmp_path: Path) -> None:
     assert at > 10
 
 
-def test_the_mode_changes_from_run_to_run_and_sinks_with_markers_go_on(tmp_path: Path) -> None:
+def test_sinks_with_markers_continue_when_the_mode_changes(tmp_path: Path) -> None:
     world = World(tmp_path)
     runs = [
         (RunKey("dag", f"run-{number}"), mode) for number, mode in enumerate([ONCE, AT_LEAST, AT_LEAST, ONCE, ONCE])
@@ -150,7 +150,7 @@ def test_what_was_prepared_before_the_mode_changed_goes_first(tmp_path: Path) ->
     world.check_exactly_once([first, second])
 
 
-def test_what_is_left_of_the_mode_before_is_delivered_as_it_was_planned(tmp_path: Path) -> None:
+def test_a_planned_checkpoint_keeps_its_mode_after_a_mode_change(tmp_path: Path) -> None:
     world = a_world(tmp_path)
     [first] = world.stage(1)
     prepare_step(world.context(), world.delivery, world.config, "db")

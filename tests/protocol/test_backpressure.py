@@ -34,7 +34,7 @@ def stream(store: SqliteStore, streaming: bool = True, **config: Any) -> Scene:
     return scene
 
 
-def test_a_stream_waits_for_its_sinks_since_the_newest_checkpoint_was_staged(store: SqliteStore) -> None:
+def test_a_full_queue_holds_back_a_stream_since_the_newest_stage(store: SqliteStore) -> None:
     scene = stream(store, max_concurrent=2)
     assert held_back(store, PIPELINE) is None, "one more may be triggered"
     [second] = scene.stage(continues=True)

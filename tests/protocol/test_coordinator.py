@@ -63,7 +63,7 @@ def test_a_quiet_run_delivers_everything_once(world: World) -> None:
     world.check_exactly_once(numbers)
 
 
-def test_a_finished_run_that_is_cleared_takes_no_epoch_and_no_turn(world: World) -> None:
+def test_a_cleared_finished_run_takes_no_epoch_and_no_turn(world: World) -> None:
     numbers = world.stage(2)
     world.steps(world.context())
     before = world.store.pipeline(PIPELINE)
@@ -73,7 +73,7 @@ def test_a_finished_run_that_is_cleared_takes_no_epoch_and_no_turn(world: World)
     world.check_exactly_once(numbers)
 
 
-def test_a_participant_stays_open_until_a_step_fails_or_the_coordinator_is_closed(world: World) -> None:
+def test_a_participant_stays_open_until_a_failure_or_a_close(world: World) -> None:
     first, second, third = world.stage(3)
     acting = coordinator(world)
     systems = acting._participants
@@ -97,7 +97,7 @@ def test_a_participant_stays_open_until_a_step_fails_or_the_coordinator_is_close
     world.check_exactly_once([first, second, third])
 
 
-def test_a_participant_of_other_sinks_is_not_taken_for_the_one_that_is_open(world: World) -> None:
+def test_a_participant_is_opened_again_when_its_sinks_change(world: World) -> None:
     (first,) = world.stage(1)
     acting = coordinator(world)
     acting.plan(world.delivery, 0)
@@ -111,7 +111,7 @@ def test_a_participant_of_other_sinks_is_not_taken_for_the_one_that_is_open(worl
     assert (systems.opened, systems.closed) == (["db", "log"] * 2, ["db", "log"])
 
 
-def test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered(world: World) -> None:
+def test_a_refusal_in_prepare_rewinds_to_the_last_delivery(world: World) -> None:
     delivered = world.stage(1)
     world.steps(world.context())
     base = world.store.pipeline(PIPELINE).base
@@ -132,7 +132,7 @@ def test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered(wo
     world.check_exactly_once([*delivered, *again])
 
 
-def test_a_refusal_in_the_commit_leaves_a_tombstone_and_nothing_visible(world: World) -> None:
+def test_a_refusal_in_the_commit_leaves_only_an_abort_marker(world: World) -> None:
     (number,) = world.stage(1)
     world.systems["db"].declines_in_commit = True
     with raises(DeclinedError, "declined", participant="db"):
@@ -143,7 +143,7 @@ def test_a_refusal_in_the_commit_leaves_a_tombstone_and_nothing_visible(world: W
     assert (checkpoint.state, checkpoint.after_abort) == (CheckpointState.ABORTED, AfterAbort.REWOUND)
 
 
-def test_a_refusal_after_the_decision_is_tried_again_and_never_aborted(world: World) -> None:
+def test_a_refusal_after_the_decision_is_retried_not_aborted(world: World) -> None:
     (number,) = world.stage(1)
     world.systems["log"].declines_in_commit = True
     with raises(SinkUnavailableError, "refused_after_decision", participant="log", cause="declined"):
@@ -154,7 +154,7 @@ def test_a_refusal_after_the_decision_is_tried_again_and_never_aborted(world: Wo
     world.check_exactly_once([number])
 
 
-def test_what_was_staged_by_a_failed_run_is_delivered_by_the_next(world: World) -> None:
+def test_the_next_run_delivers_what_a_failed_run_staged(world: World) -> None:
     left = world.stage(2)
     run = RunKey("dag", "run-2")
     recover_step(world.context(run=run))
@@ -201,7 +201,7 @@ def test_a_late_commit_meets_the_tombstone(world: World) -> None:
     assert world.systems["db"].rows == []
 
 
-def test_an_abort_that_was_meant_for_a_staged_one_is_refused_once_it_is_prepared(world: World) -> None:
+def test_a_late_abort_is_refused_once_a_retry_has_prepared(world: World) -> None:
     """A prepare is declined and stands still before it writes ABORTED; the next try votes, and its carrier commits."""
     (number,) = world.stage(1)
 
@@ -230,7 +230,7 @@ def test_an_abort_that_was_meant_for_a_staged_one_is_refused_once_it_is_prepared
     world.check_exactly_once([number])
 
 
-def test_an_abort_of_what_the_carrier_committed_delivers_it_instead(world: World) -> None:
+def test_an_abort_after_the_commit_point_delivers_instead(world: World) -> None:
     (number,) = world.stage(1)
     for name in world.delivery.names:
         prepare_step(world.context(), world.delivery, world.config, name)
@@ -254,7 +254,7 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
     assert world.systems["db"].rows == world.systems["log"].rows == numbers
 
 
-def test_what_is_not_decided_in_time_expires_and_its_rows_travel_on(world: World) -> None:
+def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
     one, two = world.stage(2)
     prepare_step(world.context(), world.delivery, world.config, "db")
     hasty = Coordinator(
@@ -335,14 +335,14 @@ def test_a_confirmation_that_fails_gives_the_turn_back(world: World, error: Base
     assert world.store.pipeline(PIPELINE).turn is None
 
 
-def test_a_run_without_new_data_confirms_nothing_and_is_no_failure(world: World) -> None:
+def test_a_run_without_new_data_succeeds_and_confirms_nothing(world: World) -> None:
     world.stage(0)
     world.steps(world.context())
     confirmation = confirm_step(world.context(), world.config, NoArchive())  # type: ignore[arg-type]
     assert (confirmation.confirmed.numbers.count, confirmation.latest) == (0, 0)
 
 
-def test_a_task_that_passed_an_undecided_number_by_waits_for_it_in_its_sink(world: World) -> None:
+def test_a_sink_commits_nothing_before_a_number_that_was_skipped(world: World) -> None:
     """Else it would find its own sink one number behind, and halt the pipeline as if a delivery were lost (I4, I7)."""
     numbers = world.stage(2)
     for name in ("db", "log"):
@@ -408,7 +408,7 @@ def test_recovery_settles_first_what_a_prepared_number_waits_for(tmp_path: Path)
     world.check_exactly_once(numbers)
 
 
-def test_a_run_that_published_nothing_waits_for_what_an_earlier_run_published(world: World) -> None:
+def test_an_empty_run_waits_for_what_an_earlier_run_published(world: World) -> None:
     """I9: its stage found those rows published; whoever waits for it must not start without them."""
     numbers = world.stage(1)
     later = world.context(2, run=RunKey("dag", "run-2"))
@@ -443,7 +443,7 @@ def test_old_markers_are_forgotten_below_the_floor_only(world: World, monkeypatc
     assert world.systems["log"].renewed > 0
 
 
-def test_what_a_sink_of_somebody_else_raises_when_it_is_to_forget_fails_nothing(
+def test_a_sink_that_fails_to_delete_markers_fails_no_delivery(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its rows are confirmed, the other sink is told, files go, and the next pruning makes good what it has missed."""
@@ -486,7 +486,7 @@ def test_sinks_are_told_to_forget_only_now_and_then(world: World, lost: int) -> 
     assert sorted(world.systems["db"].markers) == [n for n in range(step, runs * step + 1, step) if n > expected[-1]]
 
 
-def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World) -> None:
+def test_sources_hear_of_the_newest_confirmed_checkpoint_once(world: World) -> None:
     numbers = world.stage(3)
     world.steps(world.context())
     reported: list[int] = []
@@ -510,7 +510,7 @@ def test_sources_are_told_how_far_the_newest_confirmed_number_goes(world: World)
     assert world.store.checkpoint(PIPELINE, 4).finalised and world.store.checkpoint(PIPELINE, 5).finalised
 
 
-def test_a_token_that_vanished_while_all_was_settled_is_seeded_anew(world: World) -> None:
+def test_a_token_lost_after_all_is_settled_is_seeded_again(world: World) -> None:
     first = world.stage(1)
     world.steps(world.context())
     world.systems["log"].token_is_gone = True
@@ -538,7 +538,7 @@ def test_a_memory_that_does_not_go_by_itself_is_not_made_anew(world: World) -> N
 
 
 @pytest.mark.parametrize("promise", [Promise.REDO, Promise.TWO_PHASE])
-def test_a_token_that_vanished_while_votes_waited_is_seen_before_the_decision(
+def test_a_token_lost_after_voting_is_noticed_before_deciding(
     world: World, monkeypatch: pytest.MonkeyPatch, promise: Promise
 ) -> None:
     world.systems["log"].promise = promise
@@ -553,9 +553,7 @@ def test_a_token_that_vanished_while_votes_waited_is_seen_before_the_decision(
     world.check_exactly_once([*first, *waiting])
 
 
-def test_votes_that_are_young_or_of_a_sink_that_remembers_are_not_asked_for_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_that_remembers_is_not_asked_for_its_vote_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.stage(1)
     world.steps(world.context())
     [waiting] = world.prepared(1)
@@ -567,7 +565,7 @@ def test_votes_that_are_young_or_of_a_sink_that_remembers_are_not_asked_for_agai
     assert {name: vote.prepared for name, vote in found.votes.items()} == before
 
 
-def test_a_token_that_vanished_while_something_is_decided_halts_the_pipeline(world: World) -> None:
+def test_a_token_lost_after_a_decision_halts_the_pipeline(world: World) -> None:
     world.stage(2)
     for name in world.delivery.names:
         prepare_step(world.context(), world.delivery, world.config, name)
@@ -580,7 +578,7 @@ def test_a_token_that_vanished_while_something_is_decided_halts_the_pipeline(wor
     assert state(world, third[0]) is CheckpointState.STAGED
 
 
-def test_sinks_of_a_lost_log_refuse_until_they_are_adopted_and_nothing_is_doubled(world: World) -> None:
+def test_sinks_of_a_lost_log_refuse_rows_until_they_are_adopted(world: World) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
     (number,) = world.stage(1)
@@ -595,9 +593,7 @@ def test_sinks_of_a_lost_log_refuse_until_they_are_adopted_and_nothing_is_double
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 8
 
 
-def test_of_two_that_adopt_at_once_the_one_that_has_looked_before_the_other_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_slower_of_two_simultaneous_adoptions_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.foreign = (9, 30), 7, True
     (number,) = world.stage(1)
@@ -628,7 +624,7 @@ def test_only_a_halted_pipeline_is_adopted(world: World) -> None:
 
 
 @pytest.mark.parametrize("reason", [HaltReason.TOKEN_LOST, HaltReason.STORE_BEHIND_SINK])
-def test_adopting_is_no_way_past_what_is_decided_without_a_former_owner(world: World, reason: HaltReason) -> None:
+def test_adoption_of_own_sinks_is_refused_after_a_decision(world: World, reason: HaltReason) -> None:
     """It said that all was well, and changed nothing: the next run met the same."""
     (number,) = world.stage(1)
     for name in world.delivery.names:
@@ -669,7 +665,7 @@ def test_what_can_only_be_dropped_is_not_taken_for_committed(world: World) -> No
     assert not db.left and not log.left
 
 
-def test_once_decided_a_sink_that_is_away_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_an_unavailable_sink_delays_no_other_after_the_decision(tmp_path: Path) -> None:
     world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
     (number,) = world.stage(1)
     for name in world.delivery.names:

@@ -108,7 +108,7 @@ def test_each_sink_of_each_number_is_told_with_how_it_is_known(world: World) -> 
     assert timedelta(0) <= first.age < timedelta(minutes=5)
 
 
-def test_a_delivery_that_the_log_does_not_know_yet_is_read_from_the_marker(world: World) -> None:
+def test_a_delivery_unknown_to_the_log_is_read_from_the_marker(world: World) -> None:
     world.prepared()
     row = world.store.checkpoint(PIPELINE, 1)
     assert row.plan is not None
@@ -234,7 +234,7 @@ def test_commit_keeps_the_order(world: World) -> None:
 @pytest.mark.parametrize(
     "reason, action", [(HaltReason.HEURISTIC_COMMIT, Resolver.commit), (HaltReason.TOKEN_LOST, Resolver.redeliver)]
 )
-def test_what_is_refused_for_its_order_leaves_the_pipeline_halted(
+def test_an_act_out_of_order_leaves_the_pipeline_halted(
     world: World, reason: HaltReason, action: Callable[[Resolver, int], object]
 ) -> None:
     decided(world, 2)
@@ -392,7 +392,7 @@ def test_quarantine_works_while_halted(world: World) -> None:
 # --- redeliver ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_token_of_a_decided_number_is_set_on_a_persons_word_only(world: World) -> None:
+def test_only_a_person_sets_the_lost_token_of_a_decided_number(world: World) -> None:
     world.stage(1)
     world.steps(world.context())
     decided(world)
@@ -453,7 +453,7 @@ def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
     assert {sink: each.rows for sink, each in confirmation.confirmed.set_aside.items()} == {"copies": 2}
 
 
-def test_a_proof_that_names_the_rows_is_taken_by_whoever_finds_it(world: World) -> None:
+def test_the_next_run_records_the_rows_that_a_person_set_aside(world: World) -> None:
     """The person's process died when the sink had committed: the next run records what the marker says."""
     numbers = decided(world)
     log = world.systems["log"]

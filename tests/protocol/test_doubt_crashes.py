@@ -26,7 +26,7 @@ S = CheckpointState
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("action", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
 @pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])
-def test_an_act_that_dies_at_any_call_leaves_nothing_lost_or_doubled(
+def test_an_act_that_dies_at_any_call_loses_or_doubles_nothing(
     tmp_path: Path, lead: str, action: str, when: str
 ) -> None:
     for at in range(1, 60):

@@ -76,7 +76,7 @@ def test_what_is_taken_counts_as_given() -> None:
                 CheckpointConfig.from_flink({key: wrong})
 
 
-def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
+def test_every_refused_key_is_named_with_its_reason() -> None:
     prefix = "execution.checkpointing."
     refused = {
         f"{prefix}interval-during-backlog": "setting_unsupported",
@@ -153,7 +153,7 @@ def test_one_configuration_serves_checkpoints_and_restarts(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("unaligned", [{}, {"execution.checkpointing.unaligned.enabled": "false"}])
-def test_a_time_out_of_alignment_that_is_not_given_up_has_no_effect(
+def test_an_aligned_timeout_needs_unaligned_mode_to_take_effect(
     unaligned: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = CheckpointConfig.from_flink({**unaligned, "execution.checkpointing.aligned-checkpoint-timeout": "30 s"})
@@ -171,16 +171,14 @@ def test_a_time_out_of_alignment_that_is_not_given_up_has_no_effect(
         ("state.checkpoints.num-retained", "0", "'0'", "1"),
     ],
 )
-def test_an_error_names_the_key_and_shows_the_value_in_flinks_units(
-    key: str, given: Any, value: str, least: str
-) -> None:
+def test_an_error_names_the_key_and_the_value_in_flinks_units(key: str, given: Any, value: str, least: str) -> None:
     with raises(ConfigurationError, "argument_invalid", keys=[key], values=[value]) as caught:
         CheckpointConfig.from_flink({key: given})
     assert caught.error and f"at least {least}" in caught.error.headline and caught.error.remedy
     assert caught.error and "timedelta" not in caught.error.headline
 
 
-def test_settings_that_do_not_fit_together_are_named_by_their_keys() -> None:
+def test_conflicting_settings_are_named_by_their_flink_keys() -> None:
     settings = {"execution.checkpointing.min-pause": 90000, "execution.checkpointing.max-concurrent-checkpoints": 2}
     with raises(ConfigurationError, "arguments_conflict", keys=list(settings)) as caught:
         CheckpointConfig.from_flink(settings)
@@ -293,7 +291,7 @@ def test_two_names_of_a_key_say_the_same() -> None:
         CheckpointConfig.from_flink({unaligned: "true", f"{unaligned}.enabled": "false"})
 
 
-def test_a_nested_configuration_is_taken_as_flinks_config_yaml_has_it() -> None:
+def test_a_nested_configuration_is_read_like_flinks_yaml() -> None:
     given = {
         "interval": "1 s",
         "unaligned": {"enabled": True},

@@ -15,7 +15,7 @@ from tests.protocol.world import PIPELINE, World
 NEXT = RunKey("dag", "run-2")
 
 
-def test_the_sources_do_not_hear_of_a_checkpoint_behind_one_that_still_waits_for_a_sink(tmp_path: Path) -> None:
+def test_sources_hear_nothing_beyond_an_unconfirmed_checkpoint(tmp_path: Path) -> None:
     """The sink was taken out of the DAG meanwhile, so later ones are confirmed without it. A group that stands behind
     the rows that it still lacks would skip them for whoever begins there, as after a lost decision log.
     """

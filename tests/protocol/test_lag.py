@@ -23,7 +23,7 @@ def test_a_count_that_has_shrunk_begins_anew() -> None:
     assert pace.rate(1, 5) is None and pace.rate(2, 7) == 2
 
 
-def test_the_time_that_is_left_is_of_what_was_there_at_the_beginning() -> None:
+def test_the_time_left_ignores_records_that_arrived_later() -> None:
     assert Lag("orders", Unit.RECORDS, 900, 100).seconds_left == 9
     assert Lag("orders", Unit.RECORDS, 900, 100, done=200, expected=1000).seconds_left == 8, "100 came since"
     assert Lag("orders", Unit.RECORDS, 0).seconds_left == 0

@@ -135,7 +135,7 @@ class TestWatch:
         assert self.take(store, watch, clock) == epoch + 1
         assert clock.slept == waits
 
-    def test_a_lease_that_was_renewed_in_between_starts_the_wait_again(
+    def test_a_lease_renewed_in_between_starts_the_wait_again(
         self, store: DecisionLog, watch: LeaseWatch, clock: Clock
     ) -> None:
         epoch, owner = self.owner(store)

@@ -156,7 +156,7 @@ def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path, monkeypat
     stream.world.check_exactly_once(list(range(1, windows * window + 1)))
 
 
-def test_what_many_numbers_at_once_leave_behind_goes_as_fast_as_it_comes(tmp_path: Path) -> None:
+def test_pruning_keeps_up_with_deliveries_of_many_checkpoints(tmp_path: Path) -> None:
     """A stage that is faster than its sinks: each delivery has fifty numbers, and pruning has to follow."""
     kept = []
     with streaming(tmp_path, max_rows=1000) as stream:

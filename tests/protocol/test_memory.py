@@ -18,7 +18,7 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc")
-def test_what_was_freed_goes_back_though_something_behind_it_stays() -> None:
+def test_freed_memory_between_kept_pieces_returns_to_the_system() -> None:
     give_back()
     before = resident()
     pieces = [b"x" * PIECE for _ in range(PIECES)]

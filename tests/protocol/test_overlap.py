@@ -98,7 +98,7 @@ def retaining_each(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("max_rows", [0, 1000])
 @pytest.mark.parametrize("mix", MIXES)
-def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path, mix: str, max_rows: int) -> None:
+def test_checkpoints_published_between_two_calls_are_delivered(tmp_path: Path, mix: str, max_rows: int) -> None:
     at = list(MIXES).index(mix)  # beginning elsewhere in each mix
     while True:
         at += stride(3)
@@ -176,7 +176,7 @@ def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: st
 
 
 @pytest.mark.slow
-def test_what_is_delivered_in_a_long_stage_does_not_stay_among_the_open_ones(tmp_path: Path) -> None:
+def test_a_long_stage_keeps_few_delivered_checkpoints_open(tmp_path: Path) -> None:
     """Else each checkpoint would cost more than the one before it."""
     world = World(tmp_path, max_rows=1)
     opened = []
@@ -193,7 +193,7 @@ def test_what_is_delivered_in_a_long_stage_does_not_stay_among_the_open_ones(tmp
     world.check_exactly_once(stage.numbers)
 
 
-def test_refused_rows_rewind_the_pipeline_and_the_stage_publishes_nothing_more(tmp_path: Path) -> None:
+def test_refused_rows_rewind_the_pipeline_and_end_the_stage(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.systems["db"].declines_in_commit = True
     with pytest.raises(StateConflictError), staging(world) as stage:
@@ -211,7 +211,7 @@ def test_refused_rows_rewind_the_pipeline_and_the_stage_publishes_nothing_more(t
     world.check_exactly_once(again.numbers)
 
 
-def test_rows_of_other_sinks_get_their_number_before_the_stage_begins(tmp_path: Path) -> None:
+def test_rows_of_a_superseded_plan_are_renumbered_before_a_stage(tmp_path: Path) -> None:
     """A plan that gives way while the stage goes on would publish a number between two of the stage's."""
     world = World(tmp_path)
     numbers = world.stage(1)
@@ -259,7 +259,7 @@ def test_a_stream_finalises_often_and_prunes_now_and_then(tmp_path: Path, monkey
         assert len(archive.deleted) == pruned + 4
 
 
-def test_the_sources_of_a_stream_hear_soon_of_one_checkpoint_also_after_they_were_away(
+def test_a_stream_soon_tells_its_sources_of_a_single_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever watches the lag of a consumer group does not wait until so many more have come."""
@@ -292,9 +292,7 @@ def beside(world: World, stage: Stage, **more: Any) -> Overlap:
 
 
 @pytest.mark.slow
-def test_the_sources_hear_of_what_is_confirmed_while_a_sink_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_hear_what_is_confirmed_while_a_sink_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer group would stand still for as long, although rows behind it are delivered."""
     world = World(tmp_path, max_rows=1)
     with staging(world) as stage:
@@ -316,7 +314,7 @@ def test_the_sources_hear_of_what_is_confirmed_while_a_sink_is_away(
 
 
 @pytest.mark.parametrize(("timeout", "longest"), [(20, 5.0), (600, 30.0)])
-def test_a_sink_that_is_away_is_tried_again_before_what_comes_meanwhile_has_expired(
+def test_an_absent_sink_is_retried_before_new_checkpoints_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: int, longest: float
 ) -> None:
     """A pause that is longer than the time-out would let each checkpoint expire, though the sink is back."""
@@ -340,7 +338,7 @@ def test_a_sink_that_is_away_is_tried_again_before_what_comes_meanwhile_has_expi
     assert max(pauses) == pauses[-1] == longest
 
 
-def test_with_at_least_once_what_is_published_while_a_sink_is_away_reaches_the_others_at_once(tmp_path: Path) -> None:
+def test_at_least_once_delivers_to_others_while_a_sink_is_away(tmp_path: Path) -> None:
     world = World(tmp_path, max_rows=1)
     world.delivery = world.deliver_into({"rows": "db", "copies": "log"}, mode=CheckpointingMode.AT_LEAST_ONCE)
     world.systems["db"].away = True
@@ -395,9 +393,7 @@ def test_whatever_ends_the_delivery_is_told(
         assert caught.error.fields == {"cause": "Panic"}
 
 
-def test_the_sources_hear_of_a_checkpoint_also_when_it_could_not_be_summed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_hear_of_a_checkpoint_despite_a_failed_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision log that is away for that moment: else they would wait for the next checkpoint, which may be far."""
     monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
     world = World(tmp_path)
@@ -434,9 +430,7 @@ def test_the_sources_hear_of_what_was_confirmed_before_a_restart(
     assert stage.progress == [1]
 
 
-def test_a_delivery_that_is_fenced_by_nobody_newer_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_delivery_fenced_by_no_newer_owner_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when somebody else takes Kafka's transactional id again and again: no lease tells of it, so the stream would
     go on, and deliver nothing.
     """

@@ -74,7 +74,7 @@ def shape(checkpoints: list[Checkpoint], max_rows: int) -> list[tuple[int, list[
     return [(g.number, [s.number for s in g.segments]) for g in group(checkpoints, max_rows)]
 
 
-def test_the_first_atomic_participant_carries_the_commit_point_and_commits_first() -> None:
+def test_the_first_atomic_participant_carries_the_commit_point() -> None:
     delivery = plan_delivery(
         {"a": ModelSink("kafka", REDO), "b": ModelSink("db1", ATOMIC), "c": ModelSink("db2", ATOMIC)}
     )
@@ -94,7 +94,7 @@ def test_without_an_atomic_participant_the_decision_log_decides() -> None:
     assert plan_delivery({"a": ModelSink("kafka", REDO)}).commit_point is None
 
 
-def test_sinks_of_one_connection_are_one_participant_with_one_strategy() -> None:
+def test_sinks_of_one_connection_are_one_participant() -> None:
     same = plan_delivery({"a": ModelSink("db", ATOMIC, table="x"), "b": ModelSink("db", ATOMIC, table="y")})
     assert [sorted(p.sinks) for p in same.participants] == [["a", "b"]]
     with raises(ConfigurationError, "connection_shared", conn_id="db", sinks=["a", "b"]):
@@ -106,7 +106,7 @@ def test_a_pipeline_without_sinks_is_refused() -> None:
         plan_delivery({})
 
 
-def test_consecutive_numbers_are_delivered_together_up_to_the_limit() -> None:
+def test_consecutive_checkpoints_are_grouped_up_to_the_row_limit() -> None:
     checkpoints = [staged(n, rows=10) for n in (1, 2, 3, 4, 5)]
     assert shape(checkpoints, 20) == [(2, [1, 2]), (4, [3, 4]), (5, [5])]
     assert shape(checkpoints, 1000) == [(5, [1, 2, 3, 4, 5])]
@@ -144,7 +144,7 @@ def test_a_number_without_a_segment_carries_the_others() -> None:
     assert shape([carried(1), staged(2, segment=None)], 0) == [(2, [1])]
 
 
-def test_rows_of_a_sink_that_is_no_longer_declared_are_not_dropped() -> None:
+def test_rows_of_a_sink_no_longer_declared_are_not_dropped() -> None:
     delivery = plan_delivery({"other": ModelSink("db", ATOMIC)})
     segments = [Segment(7, "d", "file:///x", {"rows": 3}, 1)]
     with raises(ConfigurationError, "sink_undeclared", checkpoint=7, sink="rows", rows=3):
@@ -170,7 +170,7 @@ def test_the_declared_order_of_sinks_survives_the_decision_log() -> None:
     assert Plan.from_json(json.loads(canonical_json(again.to_json()))) == plan
 
 
-def test_a_plan_of_an_earlier_release_goes_by_name_and_still_matches() -> None:
+def test_a_plan_of_an_earlier_release_still_matches() -> None:
     delivery = plan_delivery({"orders": ModelSink("db", ATOMIC), "items": ModelSink("db", ATOMIC)})
     stored = json.loads(canonical_json(delivery.participants[0].to_json()))
     del stored["order"]

@@ -49,7 +49,7 @@ def test_no_restart_gives_up_at_once() -> None:
     assert waits(NoRestart(), 10) == [None]
 
 
-def test_a_fixed_delay_gives_up_after_its_attempts_however_long_it_ran_between() -> None:
+def test_a_fixed_delay_never_resets_its_count_of_attempts() -> None:
     strategy = FixedDelay(attempts=2, delay=timedelta(seconds=7))
     assert waits(strategy, 0, 0, 0) == [7, 7, None]
     assert waits(strategy, 0, 1e6, 1e6) == [7, 7, None]
@@ -70,7 +70,7 @@ def test_a_failure_rate_counts_what_lies_in_the_interval() -> None:
     assert waits(strategy, *[5] * 100, 0) == [*[1] * 100, None]
 
 
-def test_failures_that_are_just_the_interval_apart_are_both_in_it_as_in_flink() -> None:
+def test_failures_exactly_one_interval_apart_count_together() -> None:
     strategy = FailureRate(max_failures_per_interval=1, failure_rate_interval=timedelta(seconds=10), delay=SECOND)
     assert waits(strategy, 0, 9) == [1, None]  # 10 s apart
     assert waits(strategy, 0, 9.001) == [1, 1]
@@ -85,7 +85,7 @@ def test_an_exponential_delay_grows_up_to_its_limit() -> None:
     assert endless[2:] == [60] * 998
 
 
-def test_the_jitter_is_a_part_of_the_wait_and_leads_over_neither_limit() -> None:
+def test_the_jitter_keeps_the_wait_within_both_limits() -> None:
     strategy = ExponentialDelay(
         initial_backoff=timedelta(seconds=10),
         max_backoff=timedelta(seconds=45),
@@ -97,7 +97,7 @@ def test_the_jitter_is_a_part_of_the_wait_and_leads_over_neither_limit() -> None
     assert waits(strategy, *[0] * 3, random=0.75) == pytest.approx([11, 22, 44])
 
 
-def test_an_exponential_delay_begins_anew_when_it_has_run_for_long_enough() -> None:
+def test_an_exponential_delay_resets_after_a_long_enough_run() -> None:
     strategy = ExponentialDelay(
         backoff_multiplier=2, reset_backoff_threshold=timedelta(seconds=100), attempts_before_reset_backoff=3
     )
@@ -257,7 +257,7 @@ def test_an_unknown_type_is_answered_with_those_that_there_are(plain: dict[str, 
     assert "none, fixed-delay, failure-rate, exponential-delay" in caught.value.remedy
 
 
-def test_an_unknown_setting_is_answered_with_those_that_there_are() -> None:
+def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RestartStrategy.from_json({"type": "fixed-delay", "attemps": 3})
     assert "attempts, delay" in caught.value.remedy

@@ -134,7 +134,8 @@ def test_another_table_is_nobody_else_s(scene: Scene, sink: SqliteSink) -> None:
     scene.deliver(MINE, sink)
 
 
-def test_a_table_that_the_other_pipeline_has_left_for_another_connection_is_still_filled(scene: Scene) -> None:
+def test_a_table_that_another_pipeline_left_is_still_refused(scene: Scene) -> None:
+    """The other pipeline delivers through another connection now, but its rows are still there."""
     scene.deliver(OTHER, into())
     scene.deliver(OTHER, into("else"))
     with pytest.raises(UnfitTargetError):
@@ -175,7 +176,7 @@ def test_in_one_dag_the_one_that_begins_declares_it_for_both(scene: Scene, dag: 
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_is_retired_still_has_its_rows_there_and_declares_nothing_any_more(scene: Scene, shared: bool) -> None:
+def test_a_table_of_a_retired_pipeline_must_be_declared_shared(scene: Scene, shared: bool) -> None:
     scene.deliver(OTHER, into())
     scene.store.leave_turn(OTHER, RUN)
     scene.store.retire(OTHER, "ada")
@@ -284,7 +285,7 @@ def test_a_connection_that_is_gone_is_compared_by_its_name(scene: Scene) -> None
         scene.deliver("orders-third", into("same"))
 
 
-def test_a_plan_of_another_pipeline_that_cannot_be_read_stops_nobody(scene: Scene) -> None:
+def test_an_unreadable_plan_of_another_pipeline_stops_nobody(scene: Scene) -> None:
     scene.deliver(OTHER, into())
     with scene.store._database.write() as tx:  # type: ignore[attr-defined]
         tx.change("UPDATE checkpoint SET plan = '{}' WHERE pipeline = ?", OTHER)
@@ -337,7 +338,7 @@ def places_of(opener: Opener, sink: SinkSpec) -> set[str]:
     [("b:9092,a:9092", True), ("SASL_SSL://B:9092", True), ("b", True), ("c:1,b", True), ("b:9093", False),
      ("[::1]:9092,z", False)],
 )  # fmt: skip
-def test_a_cluster_is_the_same_one_whichever_of_its_servers_is_named_first(servers: str, same: bool) -> None:
+def test_a_cluster_is_recognised_by_any_of_its_servers(servers: str, same: bool) -> None:
     topic = KafkaSink(topic="orders")
 
     def at(named: str) -> set[str]:

@@ -63,7 +63,7 @@ def test_staged_checkpoints_are_left_to_their_run(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_prepared_rows_of_a_try_that_died_do_not_keep_their_locks(tmp_path: Path) -> None:
+def test_the_sweep_ends_prepared_rows_of_a_try_that_died(tmp_path: Path) -> None:
     """Wherever a run dies before its last vote: what it has prepared is ended by the sweep, and by nobody too early."""
     held_after = []
     for at in count(1):
@@ -90,7 +90,7 @@ def test_prepared_rows_of_a_try_that_died_do_not_keep_their_locks(tmp_path: Path
     assert any("db.prepare" in place for place in held_after), held_after
 
 
-def test_what_follows_a_quarantined_checkpoint_waits_though_it_is_prepared(tmp_path: Path) -> None:
+def test_a_prepared_checkpoint_waits_behind_a_quarantined_one(tmp_path: Path) -> None:
     world = World(tmp_path, max_rows=20, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)})
     with closing(world.store):
         world.stage(1)

@@ -48,7 +48,7 @@ def test_only_what_is_completed_is_in_the_summary() -> None:
     assert not dict(summary([timing(1, 1)]))
 
 
-def test_the_state_is_summed_up_of_those_whose_state_was_measured() -> None:
+def test_the_state_summary_covers_only_measured_checkpoints() -> None:
     sizes = {3: StateSizes(5, 0, 1), 1: StateSizes(15, 400, 0)}
     found = dict(summary([timing(n, 1, 2, 3, 4)._replace(state_sizes=sizes.get(n)) for n in (3, 2, 1)]))
     assert list(found) == ["seconds", *Step, "rows", "bytes", "state_changes", "state_snapshot"]

@@ -44,7 +44,7 @@ def test_bad_checkpoint_settings_are_refused(settings: dict[str, object]) -> Non
         CheckpointConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
+def test_checkpoint_settings_survive_json_but_unknown_ones_fail() -> None:
     config = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7, max_delivery_rows=5)
     assert CheckpointConfig.from_json(config.to_json()) == config
     assert CheckpointConfig.from_json({"timeout": "90", "num_retained": "7", "max_delivery_rows": 5}) == config
@@ -52,7 +52,7 @@ def test_checkpoint_settings_survive_json_and_unknown_ones_are_named() -> None:
         CheckpointConfig.from_json({"minimum_pause": 3})
 
 
-def test_a_mode_is_read_from_text_and_another_one_is_refused_with_those_that_there_are() -> None:
+def test_a_mode_is_read_from_text_and_a_wrong_one_is_refused() -> None:
     config = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
     assert config.to_json() == {"mode": "AT_MOST_ONCE"} and type(config.to_json()["mode"]) is str
     for text in ("AT_MOST_ONCE", " at_most_once\n"):
@@ -68,7 +68,7 @@ def test_a_mode_is_read_from_text_and_another_one_is_refused_with_those_that_the
     assert caught.error and f"CheckpointingMode.{names}" in caught.error.remedy
 
 
-def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_one() -> None:
+def test_an_explicit_built_in_value_overrides_other_defaults() -> None:
     defaults = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7)
     own = CheckpointConfig(timeout=timedelta(minutes=10), quarantine_after=None)
     assert own.timeout == CheckpointConfig().timeout
@@ -105,7 +105,7 @@ def test_unaligned_needs_exactly_once_wherever_the_two_are_said(mode: Checkpoint
     assert moded.with_defaults(unaligned.of_scheduled()).mode is mode  # says nothing to a scheduled pipeline
 
 
-def test_who_wants_no_unaligned_checkpoints_need_not_mind_what_others_say_of_their_time_out() -> None:
+def test_turning_unaligned_off_drops_an_inherited_timeout() -> None:
     others = CheckpointConfig(unaligned=True, aligned_timeout=timedelta(seconds=30))
     assert CheckpointConfig(unaligned=False).with_defaults(others).to_json() == {"unaligned": False}
     later = CheckpointConfig(aligned_timeout=timedelta(seconds=5), unaligned=True).with_defaults(others)

@@ -60,6 +60,6 @@ def test_a_licence_that_this_package_cannot_depend_on_is_refused(licences: list[
     assert refused in one.refused
 
 
-def test_what_a_person_has_looked_up_counts_for_that_distribution_alone() -> None:
+def test_a_manual_licence_review_covers_only_its_distribution() -> None:
     components = [{"name": name, "version": "1"} for name in ("hdfs-native", "hdfs-native-of-others")]
     assert [bool(each.refused) for each in dependencies({"components": components})] == [False, True]

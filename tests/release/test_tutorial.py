@@ -92,9 +92,8 @@ def stranger(tmp_path: Path) -> Iterator[dict[str, str]]:
     await_end(started, 30)
 
 
-def test_a_stranger_gets_to_a_confirmed_checkpoint_in_ten_minutes_and_on_to_airflow(
-    tmp_path: Path, stranger: dict[str, str]
-) -> None:
+def test_the_tutorial_confirms_a_checkpoint_within_ten_minutes(tmp_path: Path, stranger: dict[str, str]) -> None:
+    """The same tutorial then runs the pipeline in Airflow."""
     wheel, _ = build(tmp_path / "dist")
     (tmp_path / "empty").mkdir()
     shell = Shell(tmp_path / "empty", stranger)

@@ -56,7 +56,7 @@ def test_its_barriers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered"])
-def test_of_a_run_without_an_interval_it_is_the_time_that_it_was_triggered_for(run_type: str, tmp_path: Path) -> None:
+def test_without_an_interval_the_barrier_is_the_trigger_time(run_type: str, tmp_path: Path) -> None:
     """Not of the sensor's first look: what the run itself has staged before would not count."""
     context = run_context(run_type, pendulum.datetime(2020, 1, 1))
     context["dag_run"].run_after = END
@@ -173,7 +173,7 @@ class TestInjecting:
         assert {each.injected_by for each in store.barrier("closing")} == {"d/r/t"}
         assert execute(injecting(store=url(tmp_path)), context) == first
 
-    def test_a_pipeline_that_is_not_known_fails_it_and_none_has_the_barrier(self, tmp_path: Path, context: Any) -> None:
+    def test_an_unknown_pipeline_fails_the_injection_for_all(self, tmp_path: Path, context: Any) -> None:
         store = World(tmp_path).store
         store.register(PIPELINE)
         with raises(AirflowFailException) as caught:

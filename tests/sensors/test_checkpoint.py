@@ -63,23 +63,21 @@ def test_its_conditions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
-def test_without_one_it_waits_for_all_that_was_there_when_the_interval_ended(run_type: str, tmp_path: Path) -> None:
+def test_a_scheduled_run_waits_for_data_as_of_its_interval_end(run_type: str, tmp_path: Path) -> None:
     world = World(tmp_path)
     assert sensor().gate(run_context(run_type, END), world.store) == Gate(as_of=END_IN_UTC)
 
 
 @pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered", "asset_materialization"])
 @pytest.mark.parametrize("end", [None, END])
-def test_in_a_run_without_an_interval_of_its_own_for_all_that_is_published(
-    run_type: str, end: Any, tmp_path: Path
-) -> None:
+def test_a_run_without_an_interval_waits_for_all_published_data(run_type: str, end: Any, tmp_path: Path) -> None:
     world = World(tmp_path)
     assert sensor().gate(run_context(run_type, end), world.store) == Gate(as_of=BEGINNING), "nothing is there yet"
     world.stage(2)
     assert sensor().gate(run_context(run_type, end), world.store) == Gate(number=2)
 
 
-def test_in_a_run_that_its_asset_has_triggered_for_what_that_told(tmp_path: Path) -> None:
+def test_a_run_waits_for_the_checkpoint_in_its_asset_event(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stage(5)
     events = [event(f"airflow-ft://{PIPELINE}/", 2), event(f"airflow-ft://{PIPELINE}", 3), event("airflow-ft://x/", 9)]
@@ -110,7 +108,7 @@ def test_beside_its_pipeline_for_what_that_stages_in_this_run(run_type: str, tmp
     assert before.gate(run_context(run_type, END), world.store) == Gate(number=1)
 
 
-def test_a_run_that_has_registered_is_its_own_wherever_its_stage_stands(tmp_path: Path) -> None:
+def test_a_registered_run_waits_for_its_own_checkpoints(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, RunKey("d", "r", 4), None)

@@ -52,7 +52,7 @@ def test_every_fault_at_every_call_is_made_good(running: Running, scenario: Scen
 
 
 @by_turns
-def test_every_fault_at_every_call_is_made_good_over_the_real_decision_log(running: Running) -> None:
+def test_every_fault_is_made_good_over_the_real_decision_log(running: Running) -> None:
     """As above, with the product's own decision log in place of its model."""
     played = 0
     for schedule in every_crash(ONE_ITEM, running):
@@ -84,7 +84,7 @@ def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running
 
 
 @slowly
-def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Running) -> None:
+def test_a_zombie_does_no_harm_where_prepared_branches_are_lost(running: Running) -> None:
     """They are lost after the decision, so the commit delivers them from the log."""
     small = replace(NAMED["xa that loses its branches"], runs=(1,))
 
@@ -100,7 +100,7 @@ def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Ru
 
 
 @slowly
-def test_a_zombie_whose_rows_were_refused_beside_a_successor_whose_rows_are_not(running: Running) -> None:
+def test_a_zombies_late_refusal_does_no_harm_to_its_successor(running: Running) -> None:
     """A late refusal must not abort what another try has prepared or delivered."""
     refused = (Deviation("A1", 1, DeviationKind.EVENT, "prepare declines item 1"),)
     assert play_all(ONE_ITEM, zombie_and_successor(ONE_ITEM, running, refused), running) > 1000

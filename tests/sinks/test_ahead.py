@@ -26,7 +26,7 @@ def settled(ahead: Ahead[int]) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_items_come_in_order_and_the_next_are_made_before_they_are_asked_for(depth: int) -> None:
+def test_items_are_made_ahead_and_come_in_order(depth: int) -> None:
     begun: list[int] = []
     with closing(Ahead(counting(begun, 10), depth)) as ahead:
         settled(ahead)
@@ -70,7 +70,7 @@ def test_nothing_is_made_behind_the_end() -> None:
     assert len(begun) <= 2
 
 
-def test_what_is_made_of_items_comes_in_their_order_by_several_threads() -> None:
+def test_results_of_several_threads_come_in_the_order_of_items() -> None:
     both = threading.Barrier(2, timeout=10)  # one thread alone would never pass it
 
     def make(item: int) -> int:
@@ -82,7 +82,7 @@ def test_what_is_made_of_items_comes_in_their_order_by_several_threads() -> None
     assert list(made_of(iter(()), make)) == []
 
 
-def test_what_making_raises_comes_with_its_item_and_no_more_are_made() -> None:
+def test_an_error_is_raised_at_its_item_and_ends_the_work() -> None:
     begun: list[int] = []
 
     def make(item: int) -> int:

@@ -9,7 +9,7 @@ from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.refused import Refused
 
 
-def test_a_refused_row_does_not_hold_the_memory_of_the_rows_around_it() -> None:
+def test_a_refused_row_does_not_keep_its_batch_in_memory() -> None:
     """One row of each piece would hold all of the segment in memory, which may have any size."""
     refused = Refused(cast("Any", None))
     segment, file = cast("Segment", None), cast("WalFile", None)

@@ -176,7 +176,7 @@ def test_what_it_does_not_offer_is_said(
         verifying.verify_participant([], plan(), connections=pytest.fail)
 
 
-def test_a_missing_client_is_named_with_its_extra_when_the_dag_is_parsed(site: Path) -> None:
+def test_parsing_a_dag_names_a_missing_client_and_its_extra(site: Path) -> None:
     install(site, clients=("json", "no_such_client"), extra="shelf")
     with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
         spec()
@@ -217,7 +217,7 @@ def test_two_distributions_with_one_kind_are_told(site: Path) -> None:
     assert registry.system("mysql").kind == "mysql", "ours are found without a look at the others"
 
 
-def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(site: Path) -> None:
+def test_a_part_that_fails_to_import_is_not_taken_for_missing(site: Path) -> None:
     install(site)
     (site / "shelf" / "setup.py").write_text("import no_such_client\n")
     with pytest.raises(ModuleNotFoundError) as raised:

@@ -27,7 +27,7 @@ AGAIN: list[Source] = [
 
 
 @pytest.mark.parametrize("mode", [CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE])
-def test_what_cannot_be_replayed_is_refused_where_no_row_may_be_lost(mode: CheckpointingMode) -> None:
+def test_a_source_that_is_not_replayable_needs_at_most_once(mode: CheckpointingMode) -> None:
     with raises(ConfigurationError, "source_not_replayable", source="lines", mode=str(mode)) as caught:
         check_mode("lines", SOCKET, mode)
     assert caught.error is not None and "CheckpointingMode.AT_MOST_ONCE" in caught.error.remedy
@@ -36,7 +36,7 @@ def test_what_cannot_be_replayed_is_refused_where_no_row_may_be_lost(mode: Check
 
 
 @pytest.mark.parametrize("source", AGAIN, ids=str)
-def test_what_each_attempt_would_read_again_is_refused_where_no_row_may_come_twice(source: Source) -> None:
+def test_at_most_once_refuses_a_source_that_is_read_again(source: Source) -> None:
     with raises(ConfigurationError, "source_read_again", source="lines", mode="AT_MOST_ONCE") as caught:
         check_mode("lines", source, CheckpointingMode.AT_MOST_ONCE)
     assert caught.error is not None and "CheckpointingMode.EXACTLY_ONCE" in caught.error.remedy

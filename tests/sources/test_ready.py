@@ -38,7 +38,7 @@ def connections(**servers: str) -> ConnectionResolver:
     return resolve
 
 
-def test_all_that_cannot_be_reached_is_one_error_also_of_a_dry_run(tmp_path: Path, listening: str) -> None:
+def test_all_unreachable_brokers_are_one_error_even_in_a_dry_run(tmp_path: Path, listening: str) -> None:
     closed = f"127.0.0.1:{free_port()}"
     found = connections(here=listening, away=f"{closed}, SASL_SSL://[::1]:1", lost="no-such-host.invalid:9092")
     sources: dict[str, Source] = {

@@ -47,7 +47,7 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], c
 
 
 @pytest.mark.parametrize("option", ["failOnDataLoss", "kafka.group.id"])
-def test_an_option_of_the_kafka_reader_that_the_package_sets_is_refused(option: str) -> None:
+def test_a_kafka_option_that_the_package_sets_is_refused(option: str) -> None:
     with raises(ConfigurationError, "option_reserved", option=option):
         KafkaSource(topics=["a"], options={option: "x"})
 
@@ -258,7 +258,7 @@ def test_options_of_the_file_reader() -> None:
         ("csv", {"locale": "de-DE"}, "option_unsafe", {"option": "locale", "value": "de-DE"}),
     ],
 )
-def test_options_that_would_lose_rows_or_change_values_are_refused(
+def test_options_that_lose_rows_or_change_values_are_refused(
     format: str, options: dict[str, Any], code: str, fields: dict[str, str]
 ) -> None:
     with raises(ConfigurationError, code, **fields) as caught:
@@ -280,7 +280,7 @@ def test_options_may_be_truth_values() -> None:
     assert FileSource(path="/x", schema="n int", options=options).reader_options()["multiLine"] is True
 
 
-def test_bounds_and_beginnings_may_be_jinja_and_are_checked_when_it_is_rendered() -> None:
+def test_bounds_and_starts_in_jinja_are_checked_once_rendered() -> None:
     declared = KafkaSource(
         topics=["a"], max_offsets_per_trigger="{{ params.slice }}", starting_offsets="{{ data_interval_start }}"
     )

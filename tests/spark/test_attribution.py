@@ -20,7 +20,7 @@ from airflow_ft.spark.attribution import (
 )
 
 
-def test_a_thread_works_for_the_stream_of_the_thread_that_starts_it() -> None:
+def test_a_thread_works_for_the_stream_of_its_parent_thread() -> None:
     found: list[str] = []
 
     def look() -> None:
@@ -34,7 +34,7 @@ def test_a_thread_works_for_the_stream_of_the_thread_that_starts_it() -> None:
     assert found == ["orders", "orders", ""]
 
 
-def test_a_call_of_the_jvm_works_for_the_stream_that_has_given_the_function() -> None:
+def test_a_jvm_callback_works_for_the_stream_that_registered_it() -> None:
     with working_for("orders"):
         call = bound(current)
     found: list[str] = []

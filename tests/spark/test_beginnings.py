@@ -139,7 +139,7 @@ def test_who_dies_in_between_has_frozen_some(tmp_path: Path) -> None:
     assert _file(last, 0).read_bytes() == _file(dead, 0).read_bytes() and not _file(last, 1).exists()
 
 
-def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that_begins(tmp_path: Path) -> None:
+def test_a_full_refresh_ignores_starts_of_earlier_attempts(tmp_path: Path) -> None:
     former, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
     former.freeze(first, {0: "orders"}, _ids)
     beginning = new_beginning(str(tmp_path), "p", 3)
@@ -180,7 +180,7 @@ def test_ids_are_those_that_the_brokers_tell_now(tmp_path: Path) -> None:
     frozen.freeze(later, {0: "orders"}, lambda _: {0: {"a": "", "b": ""}})
 
 
-def test_what_another_freezes_in_the_meantime_is_not_taken_for_what_was_read(tmp_path: Path) -> None:
+def test_a_start_that_a_zombie_freezes_meanwhile_is_not_used(tmp_path: Path) -> None:
     """A topic is recreated, and a late attempt freezes where it was: its offsets would pass for those of the new one,
     whose first records nobody would read.
     """
@@ -265,7 +265,7 @@ def _at(hour: int) -> dict[str, Any]:
     return dict(rebuild({"orders": declared}, {"orders": values})["orders"].to_json())
 
 
-def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path: Path) -> None:
+def test_a_start_rendered_per_run_stays_at_the_earliest_time(tmp_path: Path) -> None:
     """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
 
     def begins(source: Any) -> Any:
@@ -295,7 +295,7 @@ def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingM
     assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 
 
-def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_path: Path) -> None:
+def test_each_use_of_a_source_has_its_own_positions(tmp_path: Path) -> None:
     """They were found by the number of names, so each source behind it had the positions of another one."""
     sources = {
         "orders": ORDERS,

@@ -115,7 +115,7 @@ def test_an_unaligned_stream_does_not_wait_for_its_sinks(store: SqliteStore) -> 
     assert store.undelivered(PIPELINE) == 5
 
 
-def test_an_unaligned_stream_waits_for_its_sinks_up_to_its_time_out(
+def test_an_unaligned_stream_waits_for_sinks_up_to_its_timeout(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the store's clock, from the trigger on; and no longer than until they are there."""
@@ -154,7 +154,7 @@ def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteSto
     stream.stage_one()
 
 
-def test_what_was_given_up_gets_a_number_while_the_stream_waits_for_room(
+def test_aborted_rows_are_carried_over_while_a_stream_waits(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: it fills the room, and only the stream's own driver may publish a number that carries it."""

@@ -53,7 +53,7 @@ class _Spark:
         (folder / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def test_each_micro_batch_is_computed_with_the_offsets_and_the_watermark_that_it_had(tmp_path: Path) -> None:
+def test_a_recomputed_micro_batch_keeps_offsets_and_watermark(tmp_path: Path) -> None:
     """Also when the savepoint was rescaled: it is a micro-batch further, and its settings count."""
     base = _location(tmp_path, "7-1", 5)
     (Path(base.uri.removeprefix("file://")) / "sources" / "1" / "5").write_text("of a batch that was never published")
@@ -95,7 +95,7 @@ def test_a_source_that_is_used_twice_has_two_lines_again(tmp_path: Path) -> None
     ]
 
 
-def test_a_job_that_uses_a_source_more_often_than_before_has_its_lines(tmp_path: Path) -> None:
+def test_a_job_that_uses_a_source_more_often_has_all_offsets(tmp_path: Path) -> None:
     """It is changed when the savepoint is restored, and what was read is planned before that."""
     base, here = _location(tmp_path, "7-1", 3), _restored(tmp_path, 0)
     assert plan(here, base, 0) == 2
@@ -126,7 +126,7 @@ def test_what_was_planned_and_not_computed_is_planned_again(tmp_path: Path) -> N
         plan(_restored(tmp_path / "later", 4), restored, 5)
 
 
-def test_what_a_location_has_read_is_told_by_offsets_and_names_of_files(tmp_path: Path) -> None:
+def test_locations_are_compared_by_offsets_and_names_of_files(tmp_path: Path) -> None:
     """Not by numbers: a rescaling adds a micro-batch, and the log of read files may have begun anew."""
     older, newer = _restored(tmp_path / "older", 1), _restored(tmp_path / "newer", 3)
     assert has_read_all_of(newer, older) and not has_read_all_of(older, newer) and has_read_all_of(older, older)
@@ -186,7 +186,8 @@ def test_another_history_and_a_record_that_is_gone_are_refused(tmp_path: Path) -
     assert "--later write-again" in caught.error.remedy
 
 
-def test_a_savepoint_of_a_pipeline_that_had_to_catch_up_is_refused_and_spark_must_have_done_it(tmp_path: Path) -> None:
+def test_a_savepoint_taken_before_the_state_caught_up_is_refused(tmp_path: Path) -> None:
+    """A micro-batch that Spark did not compute again is an error too."""
     base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
     plan(here, base, 1)
     with raises(ConfigurationError, "rebuild_impossible"):

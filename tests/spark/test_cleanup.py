@@ -109,7 +109,7 @@ def stream(tmp_path: Path) -> Iterator[Stream]:
 
 @pytest.mark.parametrize("failed", [False, True])
 @pytest.mark.parametrize("kept", ExternalizedRetention)
-def test_nothing_but_the_positions_is_left_where_that_is_asked_for(
+def test_only_the_positions_remain_if_retention_says_so(
     stream: Stream, kept: ExternalizedRetention, failed: bool
 ) -> None:
     stream.run()
@@ -143,9 +143,7 @@ def test_what_is_not_confirmed_keeps_everything(stream: Stream, state: str, capl
     assert "checkpoint 3" in caplog.text and state in caplog.text
 
 
-def test_a_source_that_cannot_be_told_where_it_stands_keeps_everything(
-    stream: Stream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unsupported_source_position_keeps_everything(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     stream.run()
     (local_path(stream.base.location) / "offsets/3").write_text("v1\n{}\n42")
     assert stream.clean_up() == NOT_DELETED
@@ -160,7 +158,7 @@ CALLS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_whoever_dies_at_any_call_leaves_what_the_next_one_can_go_on_from_or_finish(
+def test_a_cleanup_killed_at_any_call_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     deaths = 0
@@ -232,9 +230,7 @@ def test_a_successor_that_begins_meanwhile_keeps_everything(stream: Stream, monk
     assert stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
 
 
-def test_who_wakes_up_after_the_state_was_dropped_deletes_nothing_of_its_successor(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_cleanup_deletes_nothing_of_its_successor(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*arguments: Any) -> int:
         stream.run(first=4, location="3-2")
         return retention.delete_delivered(*arguments)
@@ -245,7 +241,7 @@ def test_who_wakes_up_after_the_state_was_dropped_deletes_nothing_of_its_success
     assert stream.left() == {"1-1/4", "1-1/5", "1-1/6", "spark/3-2"}
 
 
-def test_a_rewind_after_it_finds_where_to_go_although_the_rows_are_gone(stream: Stream) -> None:
+def test_a_rewind_works_after_the_cleanup_deleted_the_rows(stream: Stream) -> None:
     """The next attempt works in a copy, so only the newest confirmed number names the location without state."""
     stream.run()
     stream.clean_up()

@@ -68,7 +68,7 @@ def test_the_same_job_changes_nothing(tmp_path: Path) -> None:
     assert evolution(PIPELINE, SparkPosition(location.uri, -1), []) is None, "its state was dropped"
 
 
-def test_operators_are_known_by_uid_else_by_a_kind_of_which_there_is_one(tmp_path: Path) -> None:
+def test_operators_are_matched_by_uid_or_else_by_a_unique_kind(tmp_path: Path) -> None:
     location = _location(
         tmp_path,
         COUNT,
@@ -107,7 +107,7 @@ def test_another_kind_under_the_same_uid_is_refused(tmp_path: Path) -> None:
         _evolution(location, *_named((DISTINCT, "a")))
 
 
-def test_state_is_left_behind_only_where_somebody_has_allowed_it_at_this_very_batch(tmp_path: Path) -> None:
+def test_state_is_dropped_only_if_allowed_at_this_very_batch(tmp_path: Path) -> None:
     location = _location(tmp_path, COUNT, DISTINCT, plan=_named((COUNT, "a"), (DISTINCT, "b")))
     for allowed, batch in ((None, BATCH), (False, BATCH), (True, BATCH - 1)):
         if allowed is not None:
@@ -136,7 +136,7 @@ MAX = {"keys": [["orders.k"]], "functions": [["max(orders.x)"]]}
 IDS = {"keys": [["orders.id"]]}
 
 
-def test_state_that_would_mean_something_else_is_refused_unless_the_restore_allowed_it(tmp_path: Path) -> None:
+def test_changed_state_is_refused_unless_the_restore_allowed_it(tmp_path: Path) -> None:
     plan = _named((COUNT, "totals"), (DISTINCT, ""))
     location = _location(tmp_path, COUNT, DISTINCT, plan=plan)
     base = SparkPosition(location.uri, location.batch)

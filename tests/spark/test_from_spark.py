@@ -31,7 +31,7 @@ def batch(location: Path, number: int, *sources: str, committed: bool = True) ->
         add_entry(str(location), COMMITS, number, Entry("v1", {"nextBatchWatermarkMs": 0}))
 
 
-def test_a_pipeline_may_begin_where_the_last_committed_batch_of_a_query_ended(tmp_path: Path) -> None:
+def test_a_pipeline_may_begin_where_a_query_last_committed(tmp_path: Path) -> None:
     batch(tmp_path, 9, '{"orders":{"0":5,"1":7}}', '{"a":{"0":1}}')
     batch(tmp_path, 10, '{"orders":{"1":9,"0":5}}', '{"a":{"0":2},"b":{"0":0}}')
     orders, others = query_status(tmp_path)

@@ -87,7 +87,7 @@ def test_a_minute_after_a_step_marks_count_again(clocks: Clocks, step: float) ->
     assert clocks.passed - newest.timestamp() <= 2
 
 
-def test_a_step_that_is_too_small_to_be_noticed_moves_no_mark_before_a_look(clocks: Clocks) -> None:
+def test_an_unnoticed_clock_step_moves_no_mark_before_a_look(clocks: Clocks) -> None:
     found = _idle(clocks)
     clocks.spark_looks(found)
     clocks.set_by -= 0.09

@@ -32,7 +32,7 @@ from tests.waiting import wait_for
 Ends = dict[str, dict[str, int]]
 
 
-def test_of_kafka_offsets_between_what_is_published_and_the_end_count() -> None:
+def test_kafka_lag_counts_from_the_published_offsets_to_the_end() -> None:
     ends: Ends = {"a": {"0": 100, "1": 50}, "b": {"0": 7}}
     asked: list[Sequence[str]] = []
 
@@ -56,7 +56,7 @@ def test_of_kafka_offsets_between_what_is_published_and_the_end_count() -> None:
     assert asked[-1] == ["a", "b"], "of a pattern: the topics that Spark has found"
 
 
-def test_of_folders_files_that_no_published_checkpoint_has_read_count() -> None:
+def test_folder_lag_counts_files_in_no_published_checkpoint() -> None:
     folder = dict.fromkeys(["1", "2", "3", "4", "5"], 7)
     logged = {0: ["1"], 1: ["2", "3"], 2: ["4"]}
 
@@ -128,7 +128,7 @@ def stored_lags(store: DecisionLog) -> list[Lag]:
     return [replace(each, at=None, rate=None) for each in store.lags([PIPELINE]).get(PIPELINE, [])]
 
 
-def test_there_is_a_last_look_at_the_end_which_the_newest_checkpoint_keeps(scene: Scene) -> None:
+def test_the_newest_checkpoint_keeps_the_lag_at_the_end(scene: Scene) -> None:
     gauge = Scripted((70, 30))
     with watch(scene, {"orders": gauge}).watching():
         pass
@@ -145,7 +145,8 @@ def test_what_comes_while_a_run_reads_is_behind_and_not_expected(scene: Scene) -
     assert found.rate is not None and found.rate > 0
 
 
-def test_of_one_source_what_spark_has_read_since_counts_but_not_beyond_what_was_expected(scene: Scene) -> None:
+def test_progress_inside_a_batch_counts_only_for_a_single_source(scene: Scene) -> None:
+    """It never counts beyond what was expected."""
     looking = watch(scene, {"orders": Scripted((100, 50))}, within=30)
     assert [each.done for each in looking.look(2, {})] == [80]
     looking = watch(scene, {"orders": Scripted((100, 50))}, within=1000)

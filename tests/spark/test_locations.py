@@ -80,7 +80,7 @@ def test_after_a_clean_end_the_folder_is_continued_in_place(tmp_path: Path) -> N
     assert location.uri == old.as_uri() and location.batch == 2
 
 
-def test_after_an_unclean_end_the_copy_is_cut_back_to_the_published_batch(tmp_path: Path) -> None:
+def test_an_unclean_end_cuts_the_copy_to_the_published_batch(tmp_path: Path) -> None:
     old = _location(tmp_path, 4, committed=3)
     before = _files(old.as_uri())
     location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
@@ -117,7 +117,7 @@ def test_state_of_unpublished_batches_is_not_copied(tmp_path: Path) -> None:
     assert "state/0/0/SSTs/0001-abc.sst" in found
 
 
-def test_a_zombie_that_replaces_its_files_does_not_change_the_copy(tmp_path: Path) -> None:
+def test_a_zombie_that_replaces_files_does_not_change_the_copy(tmp_path: Path) -> None:
     old = _location(tmp_path, 2)
     location = _open(tmp_path, SparkPosition(old.as_uri(), 1), False)
     replaced = old / "state/0/0/2.delta"
@@ -166,7 +166,7 @@ def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:
     assert _files(old.as_uri()) == _files(base.as_uri()), "nothing in it was touched"
 
 
-def test_what_was_logged_as_read_for_an_unpublished_batch_is_listed_anew(tmp_path: Path) -> None:
+def test_files_logged_for_an_unpublished_batch_are_listed_again(tmp_path: Path) -> None:
     """Else a file that went before it was read would stand in the way for ever, or be taken for read."""
     old = _location(tmp_path, 3)
     _logged(old, 1, last=12, offsets=10)
@@ -185,7 +185,7 @@ def test_a_source_that_has_read_nothing_yet_has_logged_nothing(tmp_path: Path) -
     assert not [name for name in found if name.startswith("sources/0/")]
 
 
-def test_a_folder_whose_log_of_read_files_goes_further_is_not_continued_in_place(tmp_path: Path) -> None:
+def test_a_folder_is_copied_if_its_log_of_read_files_is_ahead(tmp_path: Path) -> None:
     old = _location(tmp_path, 3)
     _logged(old, 1, last=11, offsets=10)
     assert _open(tmp_path, SparkPosition(old.as_uri(), 2), True).uri != old.as_uri()
@@ -207,7 +207,7 @@ def _metadata(of: str) -> str:
 
 
 @pytest.mark.parametrize("of", ["itself", "an older one"])
-def test_a_copy_names_the_schemas_of_its_state_by_paths_into_itself(tmp_path: Path, of: str) -> None:
+def test_a_copy_names_its_state_schemas_by_its_own_paths(tmp_path: Path, of: str) -> None:
     old = _location(tmp_path, 4)
     _with_schemas(old, str(old) if of == "itself" else "/swept/p/spark/0-1")
     before = (old / "state/0/_metadata/v2/0").read_text()
@@ -220,7 +220,7 @@ def test_a_copy_names_the_schemas_of_its_state_by_paths_into_itself(tmp_path: Pa
     assert (again / "state/0/_metadata/v2/0").read_text() == _metadata(str(again))
 
 
-def test_a_location_that_names_schemas_of_another_one_is_not_continued_in_place(tmp_path: Path) -> None:
+def test_a_location_with_schema_paths_of_another_is_copied(tmp_path: Path) -> None:
     """Copies were made so once: they work for as long as the one that they were made from is there."""
     old = _location(tmp_path, 1)
     _with_schemas(old, "/swept/p/spark/0-1")
@@ -261,7 +261,7 @@ def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypa
     assert (local_path(next_one.uri) / "state/0/_metadata/v2/0").read_text() == _metadata(str(local_path(next_one.uri)))
 
 
-def test_a_source_that_is_used_several_times_has_a_line_for_each_use(tmp_path: Path) -> None:
+def test_a_source_used_twice_has_an_offset_line_for_each_use(tmp_path: Path) -> None:
     """Spark writes AAB for a job that reads A twice and B once; and asserts that the next job has as many uses."""
     path = _location(tmp_path, 1)
     location = SparkLocation(str(tmp_path), "p", path.as_uri(), 0, "")

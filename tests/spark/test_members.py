@@ -74,7 +74,7 @@ def test_a_stream_is_tried_again_while_others_run() -> None:
         _tried(away, away, away)
 
 
-def test_an_error_of_others_is_tried_again_and_a_final_one_is_not() -> None:
+def test_an_unknown_error_is_retried_and_a_terminal_one_is_not() -> None:
     assert _tried(RuntimeError("the API server restarts.")) == [False, False]
     with pytest.raises(JobError):
         _tried(JobError("it is bad."))
@@ -88,7 +88,7 @@ def test_waiting_for_another_run_is_not_counted(monkeypatch: pytest.MonkeyPatch)
 FENCED = FencedError("another process took epoch 2.")
 
 
-def test_a_fenced_stream_is_tried_again_unless_it_has_a_successor() -> None:
+def test_a_fenced_stream_is_retried_unless_it_has_a_successor() -> None:
     assert _tried(FENCED, successors=[False]) == [False, False]
     with pytest.raises(FencedError):
         _tried(FENCED, successors=[True])
@@ -96,7 +96,7 @@ def test_a_fenced_stream_is_tried_again_unless_it_has_a_successor() -> None:
         _tried(FENCED, retries=0)
 
 
-def test_a_fenced_stream_that_waits_for_a_lease_ends_once_a_successor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_stream_ends_once_a_successor_has_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "_POLL_SECONDS", 0.0)
     with pytest.raises(FencedError):
         _tried(FENCED, LeaseHeldError("a newer try works."), successors=[False, True])
@@ -172,7 +172,8 @@ def _nothing(_: Any) -> Any:
     raise AssertionError("no sink is asked")
 
 
-def test_a_retry_does_not_start_what_was_stopped_and_a_cleared_run_does(store: DecisionLog) -> None:
+def test_a_retry_does_not_restart_a_stopped_stream(store: DecisionLog) -> None:
+    """A cleared run or another run starts it."""
     assert not _was_stopped(store, pipeline="unknown")
     assert not _was_stopped(store), "it has not begun"
     _staged(store)
@@ -197,7 +198,8 @@ def test_a_retry_returns_what_a_stopped_stream_has_confirmed(store: DecisionLog)
     assert was_stopped(context, 1) == Confirmation(store.counted("orders", RUN), 0)
 
 
-def test_a_retry_does_not_start_what_has_failed_and_a_cleared_run_does(store: DecisionLog) -> None:
+def test_a_retry_does_not_restart_a_failed_stream(store: DecisionLog) -> None:
+    """A cleared run or another run starts it."""
     assert given_up(store, "unknown", RUN, "streams", 1) is None
     assert given_up(store, "orders", RUN, "streams", 1) is None
     note_failure(store, "orders", RUN, JobError("it is bad."), task_id="streams", try_number=3)

@@ -45,7 +45,7 @@ def test_a_source_begins_no_later_than_it_was_read(
         refuse_passing_over("p", "orders", source, first, ids, delivered)
 
 
-def test_what_was_delivered_is_known_behind_numbers_without_rows_of_their_own(tmp_path: Path) -> None:
+def test_delivered_positions_include_rows_carried_over(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         scene = Scene(store)
         assert delivered_positions(store, PIPELINE) == {}

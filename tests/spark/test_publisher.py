@@ -137,7 +137,7 @@ def test_a_server_is_asked_for_the_commit_now_and_then(world: World) -> None:
     assert 3 <= len(looks) <= 12 and looks[1] - looks[0] < 0.8, "soon at first, then less often"
 
 
-def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:
+def test_a_batch_waits_until_the_one_before_is_published(world: World) -> None:
     publisher = world.publisher()
     for batch in range(3):
         assert publisher.begin(batch) == batch + 1
@@ -185,7 +185,7 @@ def test_a_segment_is_sealed_while_spark_commits(world: World) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world: World, committed: bool) -> None:
+def test_a_segment_that_cannot_be_sealed_is_never_published(world: World, committed: bool) -> None:
     publisher = world.publisher()
     publisher.begin(0)
     if committed:
@@ -233,7 +233,7 @@ def test_a_batch_that_spark_failed_on_is_aborted_at_once(world: World) -> None:
     assert world.store.checkpoint("p", 1).reason is AbortReason.STAGE_FAILED
 
 
-def test_what_a_source_has_lost_meanwhile_keeps_it_from_being_published(world: World) -> None:
+def test_a_batch_is_not_published_if_a_source_has_lost_records(world: World) -> None:
     publisher = world.publisher(durable=DataLossError("topic orders was recreated"))
     publisher.begin(0)
     publisher.written(_sealing(1), {})
@@ -287,7 +287,7 @@ def test_a_trigger_that_fails_leaves_no_checkpoint(world: World) -> None:
     assert world.states() == {}
 
 
-def test_a_publication_without_an_answer_is_left_to_the_next_owner(world: World, monkeypatch: Any) -> None:
+def test_an_unanswered_publication_is_left_to_the_next_owner(world: World, monkeypatch: Any) -> None:
     """It may be published: nobody says that it failed."""
     publisher = world.publisher()
     publisher.begin(0)
@@ -304,7 +304,7 @@ def test_a_publication_without_an_answer_is_left_to_the_next_owner(world: World,
     assert world.states() == {1: CheckpointState.TRIGGERED}
 
 
-def test_what_spark_committed_is_published_though_the_query_failed_afterwards(world: World) -> None:
+def test_a_committed_batch_is_published_even_if_the_query_fails(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)
     publisher.written(_sealing(1), {})

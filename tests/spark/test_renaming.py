@@ -295,7 +295,7 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     assert caught.error is not None and "`airflow ft resume orders`" in caught.error.remedy
 
 
-def test_what_cannot_be_the_new_name_is_told_before_anything_is_given_up(saved: tuple[Pipelines, str]) -> None:
+def test_an_invalid_new_name_is_refused_before_any_abort(saved: tuple[Pipelines, str]) -> None:
     pipelines, uri = saved
     pipelines.run(OLD, 2, "staged")
     with pytest.raises(ConfigurationError) as caught:
@@ -307,7 +307,7 @@ def test_what_cannot_be_the_new_name_is_told_before_anything_is_given_up(saved: 
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.STAGED
 
 
-def test_a_name_that_a_sink_knows_of_another_installation_is_not_taken(saved: tuple[Pipelines, str]) -> None:
+def test_a_name_that_belongs_to_another_installation_is_refused(saved: tuple[Pipelines, str]) -> None:
     """It would be found out in the first run, when the old name is given up."""
     pipelines, uri = saved
     ours, url = pipelines.store, pipelines.url
@@ -342,7 +342,7 @@ def test_a_pipeline_stays_in_its_own_log(saved: tuple[Pipelines, str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("name", ["link_tree", "sync_tree", "rename"])
-def test_whoever_dies_while_it_is_renamed_leaves_either_name_and_the_next_one_goes_on(
+def test_an_interrupted_rename_is_finished_by_repeating_it(
     saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch, name: str, before: bool
 ) -> None:
     pipelines, uri = saved
@@ -369,7 +369,7 @@ def test_whoever_dies_while_it_is_renamed_leaves_either_name_and_the_next_one_go
     assert pipelines.have(1, 2, 3)
 
 
-def test_a_person_who_dies_before_the_new_name_begins_may_take_the_old_one_again(saved: tuple[Pipelines, str]) -> None:
+def test_the_old_name_can_be_resumed_until_the_new_one_begins(saved: tuple[Pipelines, str]) -> None:
     pipelines, uri = saved
     pipelines.rename(uri)
     pipelines.store.resume(OLD, "ada")
@@ -383,7 +383,7 @@ def test_a_person_who_dies_before_the_new_name_begins_may_take_the_old_one_again
     assert pipelines.have(1, 2, 3)
 
 
-def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(saved: tuple[Pipelines, str]) -> None:
+def test_a_run_under_a_name_that_was_taken_back_delivers_nothing(saved: tuple[Pipelines, str]) -> None:
     """He has read what the old name reads once more, and sleeps before he publishes it."""
     pipelines, uri = saved
     store = pipelines.store
@@ -407,7 +407,7 @@ def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(sav
     assert "the-right-name" in caught.value.headline
 
 
-def test_who_renames_once_more_while_the_old_name_is_taken_back_makes_no_copy(
+def test_repeating_a_rename_fails_if_the_old_name_is_resumed(
     saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipelines, uri = saved
@@ -428,7 +428,7 @@ def test_who_renames_once_more_while_the_old_name_is_taken_back_makes_no_copy(
     assert pipelines.have(1, 2, 3)
 
 
-def test_the_new_name_goes_on_from_no_other_savepoint_before_it_begins(saved: tuple[Pipelines, str]) -> None:
+def test_a_new_name_restores_no_other_savepoint_before_it_begins(saved: tuple[Pipelines, str]) -> None:
     """What the old name has delivered since would come again, and what it has not would be left out."""
     pipelines, older = saved
     pipelines.run(OLD, 2)
@@ -451,7 +451,7 @@ def test_the_new_name_goes_on_from_no_other_savepoint_before_it_begins(saved: tu
     assert pipelines.have(1, 2, 3)
 
 
-def test_a_decision_log_from_before_what_was_delivered_gives_no_other_name(saved: tuple[Pipelines, str]) -> None:
+def test_a_decision_log_older_than_the_sinks_refuses_a_rename(saved: tuple[Pipelines, str]) -> None:
     """R11: under the old name it would halt at the sinks; under a new one it would deliver once more."""
     pipelines, uri = saved
     bring_back = pipelines.backup()
@@ -468,7 +468,7 @@ def test_a_decision_log_from_before_what_was_delivered_gives_no_other_name(saved
 
 
 @pytest.mark.parametrize("with_table", [True, False], ids=["a table decides", "the log decides"])
-def test_a_decision_log_from_before_the_rename_halts_the_new_name(tmp_path: Path, with_table: bool) -> None:
+def test_a_decision_log_older_than_the_rename_halts_the_new_name(tmp_path: Path, with_table: bool) -> None:
     pipelines = Pipelines(tmp_path, with_table=with_table)
     pipelines.store.register(OLD)
     pipelines.run(OLD, 1)

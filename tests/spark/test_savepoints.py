@@ -140,7 +140,7 @@ def test_it_holds_one_batch_and_tells_what_is_in_it(scene: Scene, tmp_path: Path
     assert [each for each, _ in listing(str(tmp_path / "savepoints"))] == [again, uri]
 
 
-def test_no_savepoint_without_the_state_of_its_operators_is_taken(scene: Scene, tmp_path: Path) -> None:
+def test_no_savepoint_is_taken_if_operator_state_is_missing(scene: Scene, tmp_path: Path) -> None:
     location = tmp_path / "wal" / PIPELINE / "spark" / "1-1"
     remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1, ""), Memory("4.2.0", ({"keys": [["id"]]},)))
     shutil.rmtree(location / "state")
@@ -247,9 +247,7 @@ def test_what_does_not_fit_the_pipeline_is_refused_by_name(scene: Scene, tmp_pat
         _restore(elsewhere, uri)
 
 
-def test_one_of_the_same_number_is_restored_where_the_pipelines_own_folder_is_lost(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_a_savepoint_is_restored_if_the_pipeline_folder_is_lost(scene: Scene, tmp_path: Path) -> None:
     """What it stands at can then be told by its micro-batch alone."""
     uri = _taken(scene, tmp_path)
     shutil.rmtree(tmp_path / "wal")
@@ -338,7 +336,7 @@ def test_who_dies_while_taking_leaves_a_whole_one_or_none(
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("name", ["link_tree", "sync_tree", "restore"])
-def test_who_dies_while_restoring_leaves_the_old_base_or_the_new_one(
+def test_an_interrupted_restore_leaves_the_old_or_the_new_base(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: bool
 ) -> None:
     uri = _taken(scene, tmp_path)
@@ -377,9 +375,7 @@ def test_of_two_restores_at_once_one_wins(scene: Scene, tmp_path: Path, monkeypa
     assert scene.store.pipeline(PIPELINE).base == won[0].position
 
 
-def test_a_copy_of_what_is_deleted_meanwhile_does_not_lack_a_folder_unnoticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_a_folder_that_is_deleted_meanwhile_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The offsets were copied, and when the state's turn came the folder had gone: os.walk passes that by."""
     location = _location(tmp_path / "wal", batch=1)
     linked = local._link_or_copy
@@ -396,7 +392,7 @@ def test_a_copy_of_what_is_deleted_meanwhile_does_not_lack_a_folder_unnoticed(
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_claimed_savepoint_that_cannot_be_deleted_is_restored_all_the_same(scene: Scene, tmp_path: Path) -> None:
+def test_a_claimed_savepoint_that_cannot_be_deleted_is_restored(scene: Scene, tmp_path: Path) -> None:
     uri = _taken(scene, tmp_path)
     (local_path(uri) / "thesis.txt").write_text("five years")
     restored = _restore(scene, uri, claim=ClaimMode.CLAIM)

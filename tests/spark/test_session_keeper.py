@@ -104,7 +104,7 @@ def _started(idle: float = 60.0) -> tuple[Client, Kept]:
     return client, one
 
 
-def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent() -> None:
+def test_a_returned_jvm_is_lent_again_and_writes_to_its_borrower() -> None:
     client, one = _started()
     assert os.read(client.reader, 6) == b"a line"
     assert one.borrow() is None, "it is busy"
@@ -118,7 +118,7 @@ def test_what_is_given_back_is_lent_again_and_says_its_lines_to_whom_it_is_lent(
     wait_for(lambda: has_ended(one.jvm), 60, "it has ended")
 
 
-def test_a_client_that_stops_reading_and_dies_takes_the_jvm_with_it() -> None:
+def test_the_jvm_ends_when_a_client_that_stopped_reading_dies() -> None:
     """Nobody reads what the JVM says, and then the connection ends: it was lent, and is not to be lent again."""
     client, one = _started()
     client.close_pipe()
@@ -144,7 +144,7 @@ def test_a_jvm_that_ends_is_told_and_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("left", ["nothing", "half a line", "something unread"])
-def test_a_driver_ends_with_its_keeper_however_the_connection_ends(left: str) -> None:
+def test_a_driver_dies_when_the_connection_to_its_keeper_ends(left: str) -> None:
     """Else it would go on, and meet a JVM that is gone wherever it happens to be: or wait for it for ever."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-c", DRIVER, str(theirs.fileno())]

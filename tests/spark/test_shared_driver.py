@@ -71,7 +71,7 @@ def _waited(stream: SharedStream) -> tuple[int, list[str]]:
     return stream.wait(lines.append, stream.folder / RESULT), lines
 
 
-def test_streams_share_a_process_and_each_gets_its_own_lines_and_end(world: World) -> None:
+def test_streams_in_one_process_keep_their_own_lines_and_ends(world: World) -> None:
     with private_folder() as a, private_folder() as b:
         one, other = world.start("waits", a), world.start("other", b)
         assert one.pid == other.pid
@@ -120,9 +120,7 @@ def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
         assert world.group.error_of(one) is None
 
 
-def test_lines_that_are_not_read_wait_and_are_dropped_once_no_thread_reads_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_lines_are_dropped_once_no_thread_reads_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "LINES", 10)
     with private_folder() as folder:
         talks = world.start("talks", folder)
@@ -137,7 +135,7 @@ def test_lines_that_are_not_read_wait_and_are_dropped_once_no_thread_reads_them(
     world.group.kill()
 
 
-def test_a_stream_that_hangs_is_to_blame_for_the_end_of_the_others(world: World) -> None:
+def test_a_hanging_stream_is_blamed_for_the_end_of_the_others(world: World) -> None:
     with private_folder() as a, private_folder() as b:
         hangs, other = world.start("hangs", a), world.start("other", b)
         killer = threading.Thread(target=hangs.kill)

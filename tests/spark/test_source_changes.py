@@ -94,7 +94,7 @@ def test_what_is_left_out_goes_on_there(tmp_path: Path) -> None:
     assert not filesystem(again.uri).names(f"{again.uri}/airflow_ft_left")
 
 
-def test_a_source_that_cannot_be_told_where_to_begin_is_not_used_again_without_its_state(tmp_path: Path) -> None:
+def test_a_source_with_no_start_option_needs_its_state_to_return(tmp_path: Path) -> None:
     old = _location(tmp_path, ["own", "orders"], ['{"at":4}', json.dumps(KAFKA)])
     less = _changed(old, ["orders"], "2-1")
     assert _changed(less, ["own", "orders"], "3-1").offsets(1) == [{"at": 4}, KAFKA]

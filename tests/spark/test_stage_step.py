@@ -135,7 +135,7 @@ def test_a_pipeline_that_another_dag_names_too_is_told(
     assert "another pipeline=" in text
 
 
-def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: Path, launch: Any) -> None:
+def test_the_next_attempt_continues_in_place_after_a_clean_end(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     requests = []
 
@@ -193,7 +193,7 @@ def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, la
     assert stage(other, resume_drained=True) is not None and len(launched) == 2
 
 
-def test_a_try_that_has_drained_and_died_leaves_nothing_to_compute(tmp_path: Path, launch: Any) -> None:
+def test_a_retry_after_a_finished_drain_computes_nothing(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
     def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
@@ -230,7 +230,7 @@ def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
     assert drain_of(store, PIPELINE) is None
 
 
-def test_a_savepoint_of_a_drain_says_so_whatever_is_published_since(tmp_path: Path, launch: Any) -> None:
+def test_a_savepoint_of_a_drain_says_so_after_later_publications(tmp_path: Path, launch: Any) -> None:
     """It asks for the number that it covers: the newest one may have gone on behind the drain."""
     world = World(tmp_path)
 
@@ -247,7 +247,7 @@ def test_a_savepoint_of_a_drain_says_so_whatever_is_published_since(tmp_path: Pa
     assert found is not None and found.number == 2
 
 
-def test_a_run_that_has_staged_computes_nothing_and_fences_nobody(tmp_path: Path, launch: Any) -> None:
+def test_a_staged_run_computes_nothing_and_takes_no_epoch(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     world.stage(1)
     epoch = world.store.pipeline(PIPELINE).epoch
@@ -274,7 +274,7 @@ def test_what_another_task_has_staged_is_not_taken_for_this_ones(tmp_path: Path,
     assert world.store.pipeline(PIPELINE) == before and stage(context(world)) is None
 
 
-def test_another_task_that_began_meanwhile_is_met_under_the_own_epoch(tmp_path: Path, launch: Any) -> None:
+def test_a_stage_of_another_task_is_found_after_taking_the_epoch(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     launch(lambda *_, **__: pytest.fail("it was computed"))
     theirs = replace(context(world), worker=Worker("other"), is_own_stage=lambda task: task == "other")
@@ -373,7 +373,7 @@ def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: An
         stage(context(world))
 
 
-def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path, launch: Any) -> None:
+def test_a_fenced_attempt_does_not_end_its_successors_stage(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
     def launcher(
@@ -434,7 +434,7 @@ def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, laun
     world.check_exactly_once([1, 2])
 
 
-def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path: Path, launch: Any) -> None:
+def test_an_unavailable_sink_is_retried_without_ending_the_stage(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     world.systems["log"].away = True
 
@@ -456,7 +456,7 @@ def test_a_sink_that_is_away_is_tried_again_and_does_not_end_the_stage(tmp_path:
     world.check_exactly_once([1, 2])
 
 
-def test_refused_rows_end_the_driver_and_are_the_reason_that_is_given(tmp_path: Path, launch: Any) -> None:
+def test_refused_rows_end_the_driver_and_are_the_reported_reason(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     world.systems["db"].declines_in_prepare = True
     driver = FakeDriver()

@@ -36,7 +36,7 @@ def _snapshot(state: Path, name: str, *shared: int) -> int:
     return len(data)
 
 
-def test_of_each_store_the_changes_of_the_version_and_the_newest_snapshot_before_it(tmp_path: Path) -> None:
+def test_each_store_counts_its_changes_and_its_newest_snapshot(tmp_path: Path) -> None:
     state = tmp_path / "state"
     for version in range(1, 8):
         _write(state, f"0/0/{version}.changelog", 10 * version)

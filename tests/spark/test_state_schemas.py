@@ -75,7 +75,7 @@ def test_types_are_the_same_text_from_json_and_from_scala() -> None:
     assert found["price"] == "decimal(10,2)" and found["tags"] == "array<string>"
 
 
-def test_differences_are_told_field_by_field_also_within_structures() -> None:
+def test_schema_differences_name_each_field_and_nested_field() -> None:
     before = of_scala(_SCALA)
     after = of_scala(
         _SCALA.replace("IntegerType", "LongType").replace("(q,ShortType", "(z,ShortType").replace("tags", "labels")
@@ -148,7 +148,7 @@ def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
     ],
     ids=["avro", "unsaferow", "another operator", "a key"],
 )
-def test_what_spark_refuses_is_told_with_operator_variable_and_types(
+def test_a_schema_refusal_names_operator_variable_and_types(
     tmp_path: Path, operator: str, encoding: str, message: str, expected: str
 ) -> None:
     base = SparkPosition(_location(tmp_path, operator, [[("n", "integer")]], encoding), 0)

@@ -40,15 +40,13 @@ def base(tmp_path: Path) -> SparkPosition:
 
 
 @pytest.mark.parametrize(("name", "value"), [(PARTITIONS, "8"), (PROVIDER, "org.Hdfs"), (FORMAT, "2")])
-def test_a_changed_setting_is_refused_by_name_with_what_the_state_has(
-    base: SparkPosition, name: str, value: str
-) -> None:
+def test_a_setting_that_contradicts_the_state_is_refused_by_name(base: SparkPosition, name: str, value: str) -> None:
     with raises(ConfigurationError, "state_settings_changed", pipeline="orders", settings={name: value}) as caught:
         refuse_changed("orders", base, {"spark.driver.memory": "1g", name: value})
     assert caught.error is not None and "airflow ft reset-state orders" in caught.error.remedy
 
 
-def test_what_is_configured_for_all_pipelines_stops_none_that_has_state(
+def test_a_global_setting_does_not_stop_a_pipeline_with_state(
     base: SparkPosition, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It keeps the old value, and says so; what the pipeline itself says is refused as before."""
@@ -104,7 +102,7 @@ def test_what_the_job_itself_has_set_is_told(base: SparkPosition, caplog: pytest
     ]
 
 
-def test_a_setting_that_the_job_itself_overrides_is_not_taken_for_a_change(base: SparkPosition, tmp_path: Path) -> None:
+def test_a_setting_that_the_job_overrides_is_not_a_change(base: SparkPosition, tmp_path: Path) -> None:
     """What was given is remembered once, and nothing else of the settings, which may hold secrets."""
     kept = tmp_path / "airflow_ft_settings.json"
     assert json.loads(kept.read_text()) == {PARTITIONS: "4"}

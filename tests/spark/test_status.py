@@ -131,7 +131,7 @@ def test_brokers_without_ids_tell_nothing(tmp_path: Path) -> None:
     assert topics.explain() is None
 
 
-def test_a_topic_that_appears_is_compared_from_its_first_batch_on() -> None:
+def test_a_new_topic_is_checked_from_its_first_batch_on() -> None:
     brokers = Brokers(a="A", b="B")
     topics = _topics(brokers, topics=(), pattern="a|b|c")
     assert topics.begin(BOTH) == {}
@@ -147,7 +147,7 @@ def test_a_topic_that_appears_is_compared_from_its_first_batch_on() -> None:
         topics.reading({0: {"d": {"0": 1}}})
 
 
-def test_a_topic_that_is_made_while_the_first_query_starts_is_looked_up_again() -> None:
+def test_a_topic_recreated_as_the_first_query_starts_is_refused() -> None:
     brokers = Brokers(a="A", b="B")
     topics = _topics(brokers)
     topics.begin(LocationStatus())
@@ -157,7 +157,7 @@ def test_a_topic_that_is_made_while_the_first_query_starts_is_looked_up_again() 
         topics.check_start(BOTH.offsets)
 
 
-def test_a_topic_that_is_made_after_the_place_of_a_group_was_looked_up_is_looked_up_again() -> None:
+def test_a_topic_recreated_after_the_group_lookup_is_refused() -> None:
     """The group's offsets count the records of the older one: the first ones of the new one would be left out."""
     source = KafkaSource(topics=["a", "b"], starting_offsets="group_offsets", group_id="g")
     for now, refused in (({"a": "A", "b": "B"}, False), ({"a": "A", "b": "B2"}, True), ({"a": "A"}, True)):
@@ -172,7 +172,7 @@ def test_the_id_of_a_topic_that_is_not_read_for_a_while_is_kept() -> None:
     assert topics.ids_of(BOTH.offsets, BOTH.ids) == BOTH.ids
 
 
-def test_a_deleted_topic_of_a_pattern_is_a_loss_also_without_its_id() -> None:
+def test_a_deleted_topic_of_a_pattern_is_data_loss_without_an_id() -> None:
     lenient = {"topics": (), "pattern": "a|b", "fail_on_data_loss": False}
     assert _topics(Brokers(a="A"), **lenient).begin(LocationStatus(BOTH.offsets)) == {0: {"b": ""}}
     with pytest.raises(DataLossError) as lost:

@@ -17,7 +17,7 @@ class _Hangs:
 
 
 @pytest.mark.parametrize("problem", [None, OSError(28, "No space left on device"), RuntimeError("the JVM is gone")])
-def test_a_job_that_hangs_ends_the_process_also_when_nothing_can_be_reported(
+def test_a_hanging_job_ends_its_process_even_if_its_report_fails(
     monkeypatch: pytest.MonkeyPatch, problem: Exception | None
 ) -> None:
     """Else the task would wait for a driver of which no checkpoint can come any more."""

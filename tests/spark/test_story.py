@@ -83,7 +83,7 @@ def test_what_a_job_prints_twice_is_told_twice() -> None:
     assert story.shows("printed by the job") and story.shows("  and indented")
 
 
-def test_of_an_error_what_the_user_wrote_and_what_caused_it_is_told_once() -> None:
+def test_an_error_shows_the_users_lines_and_its_cause_once() -> None:
     story = Story()
     shown = [line for line in FAILED.splitlines() if story.shows(line)]
     assert shown == [

@@ -91,7 +91,7 @@ def test_what_nobody_tries_again_has_failed_for_good(
     assert ending.cleaned == ([(True, 0, True)] if is_over else [])
 
 
-def test_who_asked_for_a_stop_hears_what_became_of_the_checkpoints(
+def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Ending(World(tmp_path), monkeypatch)
@@ -105,9 +105,7 @@ def test_who_asked_for_a_stop_hears_what_became_of_the_checkpoints(
     assert answer == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
 
 
-def test_sinks_are_looked_at_before_the_first_driver_until_they_are_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = Ending(World(tmp_path), monkeypatch)
     said: list[str] = []
 
@@ -129,7 +127,7 @@ def test_sinks_are_looked_at_before_the_first_driver_until_they_are_ready(
 
 
 @pytest.mark.parametrize("tolerable", [0, -1])
-def test_a_checkpoint_that_took_its_driver_with_it_is_tolerated_like_others(
+def test_tolerance_covers_a_checkpoint_that_ended_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerable: int
 ) -> None:
     """A job that hangs does not end when its checkpoint has expired: its process has to."""

@@ -142,7 +142,7 @@ def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
     assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
 
 
-def test_state_is_kept_in_few_partitions_as_changes_and_snapshots(tmp_path: Path) -> None:
+def test_state_has_few_partitions_with_changes_and_snapshots(tmp_path: Path) -> None:
     conf = settings(_request(), tmp_path)
     assert conf["spark.sql.shuffle.partitions"] == "4"
     kept = {name.removeprefix("spark.sql.streaming.stateStore."): value for name, value in conf.items()}
@@ -173,7 +173,7 @@ def test_local_cluster_has_executors_of_its_own(tmp_path: Path) -> None:
     assert not any(is_local(each) for each in ("local-cluster[2,1,1024]", "spark://localhost:1", "yarn", ""))
 
 
-def test_state_files_of_new_pipelines_on_clusters_have_names_of_their_own(tmp_path: Path) -> None:
+def test_new_pipelines_on_clusters_use_unique_state_file_names(tmp_path: Path) -> None:
     def format_of(**more: object) -> str | None:
         return settings(_request(**{"base": None, "master": "spark://m:7077", **more}), tmp_path).get(FORMAT)
 
@@ -195,7 +195,7 @@ def test_a_run_does_not_wait_long_for_a_maintenance_of_its_state(tmp_path: Path)
     assert [conf[name] for name in names] == ["5s", "1s"]
 
 
-def test_spark_keeps_the_batches_of_what_waits_and_of_what_is_retained(tmp_path: Path) -> None:
+def test_spark_keeps_batches_of_waiting_and_retained_checkpoints(tmp_path: Path) -> None:
     request = _request(retained_batches=100, checkpointing=CheckpointConfig(num_retained=50))
     assert settings(request, tmp_path)["spark.sql.streaming.minBatchesToRetain"] == "149"
 
@@ -250,7 +250,7 @@ def test_secrets_lie_in_private_files_only() -> None:
     assert not folder.exists()
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_uses_is_not() -> None:
+def test_only_the_private_folders_of_dead_processes_are_removed() -> None:
     with private_folder() as living:
         dead = living.with_name("airflow-ft-stage-dead")
         dead.mkdir()
@@ -329,7 +329,7 @@ def test_a_machine_without_java_is_named(tmp_path: Path) -> None:
     store.close()
 
 
-def test_lines_arrive_one_by_one_also_the_last_and_what_is_no_text(tmp_path: Path) -> None:
+def test_each_line_arrives_even_if_unfinished_or_not_valid_text(tmp_path: Path) -> None:
     lines: list[str] = []
     driver = _driver("import sys; sys.stdout.buffer.write(b'a\\r\\nb\\xff\\n\\nlast'); sys.exit(7)")
     assert driver.wait(lines.append, tmp_path / "result") == 7

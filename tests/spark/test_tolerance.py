@@ -65,7 +65,7 @@ class _Driver:
 
 
 @pytest.mark.parametrize("error", [CheckpointExpiredError, SealError, StageError, JobError])
-def test_so_many_failed_checkpoints_in_a_row_are_no_restart_and_other_failures_always_are(
+def test_tolerable_checkpoint_failures_do_not_count_as_restarts(
     error: type[AirflowFtError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
@@ -108,7 +108,7 @@ class _Waits:
     ("error", "interval", "pause"),
     [(SealError, 30, 30.0), (SealError, 0, 1.0), (CheckpointExpiredError, 30, 0.0)],
 )
-def test_what_fails_at_once_and_is_tolerated_without_end_is_no_loop_without_a_pause(
+def test_a_checkpoint_failing_at_once_is_retried_after_a_pause(
     error: type[AirflowFtError], interval: int, pause: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try leaves an aborted checkpoint in the log, and files on the very disk that is full. The next one is due
@@ -128,7 +128,7 @@ def test_what_fails_at_once_and_is_tolerated_without_end_is_no_loop_without_a_pa
 
 
 @pytest.mark.parametrize("error", [CheckpointExpiredError, SealError, StageError, JobError])
-def test_what_the_strategy_has_given_up_on_is_not_restarted_by_whoever_started_the_driver(
+def test_a_failure_that_the_strategy_gave_up_on_is_terminal(
     error: type[AirflowFtError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its strategy would count from the beginning, and so would Airflow's retries after that."""
@@ -166,7 +166,7 @@ class _Away:
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_an_outage_of_the_decision_log_is_waited_for_in_the_driver(
+def test_the_driver_waits_while_the_decision_log_is_unavailable(
     arrives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The JVM continues with a new attempt of the same epoch, and the restart strategy does not count it."""
@@ -185,9 +185,7 @@ def test_an_outage_of_the_decision_log_is_waited_for_in_the_driver(
     assert restarts.count == 0
 
 
-def test_a_publication_that_was_not_answered_is_where_the_new_attempt_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_attempt_begins_at_an_unanswered_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
     with SqliteStore(tmp_path / "ft.db") as store:
         scene = Scene(store)

@@ -59,9 +59,7 @@ def test_what_spark_env_may_set_is_not_judged(tmp_path: Path) -> None:
     assert require_cluster({}) is None
 
 
-def test_a_resource_manager_that_does_not_answer_is_named_before_spark_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_resource_manager_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hadoop's client would try for 15 minutes."""
     away = f"127.0.0.1:{free_port()}"
     configure(monkeypatch, tmp_path, {f"{RM}.address": away})
@@ -100,7 +98,7 @@ def _examined(conf: Mapping[str, str]) -> dict[str, Check]:
     return {check.name: check for check in examine_spark("yarn", [], conf=conf)}
 
 
-def test_doctor_tells_of_the_cluster_and_of_jars_that_each_run_would_upload(
+def test_doctor_checks_the_cluster_and_warns_of_jar_uploads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: str
 ) -> None:
     found = _examined({})

@@ -63,7 +63,7 @@ def test_a_list_has_commas_or_none(comma: bytes) -> None:
         list(strings(part[:-1]))
 
 
-def test_files_that_end_in_the_middle_or_are_of_another_kind_are_refused() -> None:
+def test_truncated_files_and_unknown_formats_are_refused() -> None:
     for data in (records({b"a": b"1"})[:-1], records({b"a": b"1" * 9})[:-9], marked(2, (PUT, b"a", b"1"))[:-1], b""):
         with raises(WalCorruptError, "state_damaged", path="1.changelog"):
             Changes().apply(data, "1.changelog")
@@ -130,7 +130,7 @@ def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") 
         archive.writestr("metadata", "v1\n" + json.dumps(metadata))
 
 
-def test_a_snapshot_of_rocksdb_under_changes_stays_readable_when_it_is_removed(tmp_path: Path) -> None:
+def test_an_open_rocksdb_snapshot_stays_readable_when_removed(tmp_path: Path) -> None:
     values = {b"\2\0a": b"1", b"\2\0b": b"2", b"\2\1c": b"3", b"\3\0d": b"4"}
     rocks(tmp_path, 2, values)
     changes = marked(
@@ -156,7 +156,7 @@ def test_a_snapshot_of_rocksdb_under_changes_stays_readable_when_it_is_removed(t
         open_version(tmp_path.as_uri(), 3)
 
 
-def test_what_a_snapshot_names_and_is_gone_is_gone_and_what_is_damaged_is_damaged(tmp_path: Path) -> None:
+def test_missing_and_damaged_snapshot_files_are_told_apart(tmp_path: Path) -> None:
     rocks(tmp_path, 1, {b"a": b"1"})
     [file] = (tmp_path / "SSTs").iterdir()
     data = file.read_bytes()
@@ -182,7 +182,7 @@ def test_files_with_ids_are_followed_by_their_lineage(tmp_path: Path) -> None:
         open_version(tmp_path.as_uri(), 4, "e")
 
 
-def test_changed_keys_are_told_where_all_files_of_changes_are_there(tmp_path: Path) -> None:
+def test_changed_keys_are_known_only_if_all_change_files_exist(tmp_path: Path) -> None:
     for version in (2, 3):
         (tmp_path / f"{version}.delta").write_bytes(compressed(records({b"%d" % version: b"", b"both": None})))
     folder = tmp_path.as_uri()

@@ -31,7 +31,7 @@ def scene(tmp_path: Path) -> Iterator[Pipeline]:
         yield scene
 
 
-def test_it_shows_the_newest_confirmed_checkpoint_until_it_is_refreshed(scene: Pipeline) -> None:
+def test_a_handle_shows_one_confirmed_checkpoint_until_refreshed(scene: Pipeline) -> None:
     scene.confirmed({"a": 1, "b": 1})
     with state.open(PIPELINE, store=scene.store) as found:
         [operator] = found.operators()
@@ -60,7 +60,7 @@ def test_a_snapshot_a_removal_and_what_came_after(scene: Pipeline) -> None:
         assert found.get(0, "b") == {"count": 1} and not found.refresh()
 
 
-def test_files_that_go_before_they_are_read_move_it_to_the_newest_checkpoint_once(scene: Pipeline) -> None:
+def test_a_handle_moves_to_the_newest_checkpoint_if_files_vanish(scene: Pipeline) -> None:
     scene.confirmed({"a": 1})
     scene.confirmed({"a": 2})
     with state.open(PIPELINE, store=scene.store) as found:
@@ -99,9 +99,7 @@ def test_a_checkpoint_whose_location_is_swept_is_pruned(scene: Pipeline) -> None
         state.open(PIPELINE, store=scene.store)
 
 
-def test_a_newest_checkpoint_that_is_swept_meanwhile_gives_way_to_its_successor(
-    scene: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_moves_on_if_the_newest_checkpoint_is_swept(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.confirmed({"a": 1})
     first = scene.counts.path
     look = scene.store.latest_confirmed

@@ -30,7 +30,7 @@ class TestAborts:
         assert scene.open_numbers() == ([] if state is S.TRIGGERED else [number])
         assert "ABORTED: DECLINED" in scene.event_texts(number)[-1]
 
-    def test_what_its_carrier_may_have_committed_is_not_aborted_without_a_tombstone(self, scene: Scene) -> None:
+    def test_an_abort_of_prepared_rows_requires_an_abort_marker(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.prepare(number)
         with raises(StateConflictError, "abort_marker_missing", checkpoint=number, commit_point="db"):
@@ -100,9 +100,7 @@ class TestRollbacks:
         assert not scene.rolled_back(number, "xa").rollback_pending
 
     @pytest.mark.parametrize("touched", [[], ["log"]])
-    def test_without_an_attempt_of_such_a_participant_nothing_is_pending(
-        self, scene: Scene, touched: list[str]
-    ) -> None:
+    def test_no_rollback_is_pending_without_a_two_phase_attempt(self, scene: Scene, touched: list[str]) -> None:
         (number,) = scene.stage()
         scene.plan(number)
         for name in touched:
@@ -167,7 +165,7 @@ class TestRewinds:
         assert run is not None
         assert not run.staged
 
-    def test_a_rewind_lets_the_run_at_work_stage_again_even_if_it_published_nothing(self, scene: Scene) -> None:
+    def test_a_rewind_lets_a_run_that_published_nothing_stage_again(self, scene: Scene) -> None:
         """I9: its gate would open although what it found published is computed again."""
         (number,) = scene.stage()
         scene.store.enter_turn(PIPELINE, LATER_RUN, None)
@@ -233,7 +231,7 @@ class TestRewinds:
         scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", seen_requests=[first])
         assert scene.store.pipeline(PIPELINE).base == fresh
 
-    def test_state_that_came_with_a_savepoint_is_not_brought_back_either(self, scene: Scene) -> None:
+    def test_state_from_a_savepoint_is_not_restored_after_a_reset(self, scene: Scene) -> None:
         """It began with one, and nobody has published anything since: then there is no number that remembers."""
         scene.take()
         restored, fresh = SparkPosition("file:///spark/1-0", 7), SparkPosition("file:///spark/2-0", -1)
@@ -242,7 +240,7 @@ class TestRewinds:
         assert scene.store.position_before(PIPELINE, 1) == fresh
         assert scene.store.referenced_locations(PIPELINE) == {fresh.location}
 
-    def test_a_pipeline_without_a_base_may_keep_none_and_its_run_has_gone_on_then(self, scene: Scene) -> None:
+    def test_a_run_restores_a_new_pipeline_to_the_beginning_once(self, scene: Scene) -> None:
         scene.take()
         scene.store.restore(PIPELINE, 1, None, "from the beginning", RUN, "the beginning")
         assert scene.store.pipeline(PIPELINE).base is None
@@ -254,7 +252,7 @@ class TestRewinds:
             scene.store.restore(PIPELINE, 1, None, "late")
         assert "from where its sources begin" in "".join(event.message for event in scene.store.events(PIPELINE))
 
-    def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
+    def test_state_is_not_dropped_by_an_old_owner_or_during_a_batch(self, scene: Scene) -> None:
         scene.complete(scene.stage(1, continues=True)[0])
         scene.trigger()
         with raises(StateConflictError, "checkpoint_unresolved", state="TRIGGERED"):
@@ -264,7 +262,7 @@ class TestRewinds:
             scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
         assert scene.store.pipeline(PIPELINE).base == a_position(1)
 
-    def test_an_attempt_that_began_before_a_rewind_publishes_nothing_after_it(self, scene: Scene) -> None:
+    def test_an_attempt_older_than_a_rewind_publishes_nothing(self, scene: Scene) -> None:
         """I1, I10: its state contains the rewound rows, and its base would leave them out."""
         scene.stage(2, continues=True)
         working = scene.trigger()
@@ -279,7 +277,7 @@ class TestRewinds:
         scene.stage(1)
         assert scene.store.pipeline(PIPELINE).last_published == later + 1
 
-    def test_carried_rows_are_delivered_even_while_a_rewind_waits_for_its_stage(self, scene: Scene) -> None:
+    def test_a_pending_rewind_does_not_hold_up_rows_carried_over(self, scene: Scene) -> None:
         """I7: recover needs no stage to deliver what is left."""
         scene.stage(3)
         scene.abort(1)

@@ -49,7 +49,7 @@ class TestAdoption:
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
         assert scene.checkpoint(1).state is S.PREPARED
 
-    def test_what_was_seen_before_somebody_else_was_at_work_is_not_taken_for_the_truth(self, scene: Scene) -> None:
+    def test_adopting_with_an_outdated_epoch_is_refused(self, scene: Scene) -> None:
         """Two look at the sinks; the one has adopted, and delivered, when the other goes on."""
         scene.stage()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")

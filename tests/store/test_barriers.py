@@ -79,7 +79,7 @@ class TestWhatANumberCovers:
         assert store.read_as_of(PIPELINE, 3) == nothing_new.stage_began, "the latest of those that know it"
         assert store.read_as_of(PIPELINE, 2) is None, "a run has one stage: what its first one knew is gone"
 
-    def test_of_a_stream_its_checkpoints_and_what_it_says_between_them(self, scene: Scene) -> None:
+    def test_a_number_of_a_stream_covers_the_last_reported_time(self, scene: Scene) -> None:
         store = scene.store
         scene.take()
         store.begin_stage(PIPELINE, scene.epoch, RUN)

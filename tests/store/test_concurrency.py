@@ -71,7 +71,7 @@ class TestRaces:
         assert scene.kinds(1).count("PREPARED") == 1
         assert len(set(scene.votes(1).values())) == PROCESSES
 
-    def test_of_many_attempts_at_one_participant_only_the_newest_votes(self, scene: Scene, store_url: str) -> None:
+    def test_only_the_newest_of_many_racing_attempts_votes(self, scene: Scene, store_url: str) -> None:
         scene.stage(1)
         scene.plan(1)
         attempts = [scene.attempt(1, "db") for _ in range(PROCESSES)]

@@ -43,7 +43,7 @@ def silence(scene: Scene, seconds: int = 600) -> None:
 
 
 class TestFailed:
-    def test_a_run_that_told_an_error_has_failed_until_another_run_begins(self, scene: Scene) -> None:
+    def test_a_pipeline_is_failed_after_an_error_until_the_next_run(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
@@ -59,7 +59,7 @@ class TestFailed:
         store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
         assert judged(scene).condition is Condition.IDLE
 
-    def test_the_same_run_that_is_tried_again_with_success_has_not_failed(self, scene: Scene) -> None:
+    def test_a_run_that_succeeds_on_a_retry_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
@@ -179,7 +179,7 @@ class TestFailed:
             found = judged(scene)
         assert found.condition is Condition.FAILED
 
-    def test_an_old_run_that_is_cleared_does_not_clear_the_failure_of_a_later_one(self, scene: Scene) -> None:
+    def test_clearing_an_old_run_keeps_the_failure_of_a_later_one(self, scene: Scene) -> None:
         store = scene.store
         for run in (RUN, LATER_RUN):
             store.enter_turn(PIPELINE, run, None)
@@ -236,7 +236,7 @@ class TestNotRunning:
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
         assert judged(scene, ended=[RUN]).condition is Condition.FAILED
 
-    def test_one_that_was_stopped_or_paused_does_not_run_either_and_needs_nobody(self, scene: Scene) -> None:
+    def test_a_stopped_or_paused_stream_is_shown_as_stopped(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
         scene.complete(1)
         scene.store.leave_turn(PIPELINE, RUN, confirmed=True)
@@ -277,7 +277,7 @@ class TestExplained:
             (Failure("SinkUnavailableError", "disk_full", "the disk of db is full.", "free space."), "fails until"),
         ],
     )
-    def test_in_doubt_names_each_sink_that_lacks_it_and_what_comes_next(
+    def test_in_doubt_names_each_unconfirmed_sink_and_the_next_step(
         self, scene: Scene, problem: Failure | None, next_run: str
     ) -> None:
         scene.stage()
@@ -318,7 +318,7 @@ class TestExplained:
         text = judged(scene, paused={RUN.dag_id}).description
         assert 0 < text.index("paused") < text.index("\nFix: ") and text.endswith(BROKEN.remedy)
 
-    def test_quarantine_by_a_person_does_not_claim_that_rows_are_refused(self, scene: Scene) -> None:
+    def test_a_manual_quarantine_does_not_mention_refused_rows(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)

@@ -86,7 +86,7 @@ def test_of_two_that_race_one_counts(scene: Scene, runs: Runs) -> None:
     assert (numbers(scene, RUN), numbers(scene, LATER_RUN)) == (([], []), ([1], [1]))
 
 
-def test_a_run_that_failed_first_counts_when_it_is_confirmed_later(scene: Scene, runs: Runs) -> None:
+def test_a_run_that_failed_first_counts_what_is_confirmed_later(scene: Scene, runs: Runs) -> None:
     [number] = runs.works(RUN)
     scene.store.leave_turn(PIPELINE, RUN)
     scene.complete(number)  # by `airflow ft recover`

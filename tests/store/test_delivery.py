@@ -237,7 +237,7 @@ class TestVotes:
         with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.attempt(1, "db")
 
-    def test_a_decision_that_counts_an_older_vote_cannot_land_on_a_new_attempt(self, scene: Scene) -> None:
+    def test_a_decision_with_an_outdated_vote_is_refused(self, scene: Scene) -> None:
         """R7: the deciding write is under way while a two-phase participant is being prepared anew."""
         scene.promises = {"xa": Promise.TWO_PHASE, "log": Promise.REDO}
         (number,) = scene.stage()
@@ -254,7 +254,7 @@ class TestVotes:
             scene.store.decide(PIPELINE, 1, number, late)
         assert scene.decide(number).state is S.COMMITTING
 
-    def test_the_carrier_commits_under_a_new_attempt_and_its_vote_still_counts(self, scene: Scene) -> None:
+    def test_a_deciding_participant_keeps_its_vote_in_a_new_attempt(self, scene: Scene) -> None:
         (number,) = scene.stage()
         voted = scene.votes(scene.prepare(number).number)
         assert scene.attempt(number, "db") > voted["db"]
@@ -309,7 +309,7 @@ class TestDecisions:
         with raises(StateConflictError, "checkpoint_state", state="COMMITTING", to="ABORTED"):
             scene.abort(number)
 
-    def test_last_delivered_follows_the_decisions_of_each_participant(self, scene: Scene) -> None:
+    def test_last_delivered_follows_each_participants_decisions(self, scene: Scene) -> None:
         scene.stage(3)
         assert scene.store.last_delivered(PIPELINE, "db") == 0
         scene.prepare(1)
@@ -374,7 +374,7 @@ class TestProofs:
         with raises(StateConflictError, "checkpoint_state", state="PREPARED"):
             scene.prove(number, "db")
 
-    def test_everything_that_was_subsumed_is_confirmed_and_finalised_with_the_last(self, scene: Scene) -> None:
+    def test_subsumed_checkpoints_are_confirmed_with_the_last_one(self, scene: Scene) -> None:
         scene.stage(3)
         scene.complete(3, [1, 2, 3], finalise=False)
         assert [scene.checkpoint(n).delivered_by for n in (1, 2, 3)] == [3, 3, 3]

@@ -22,7 +22,7 @@ from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_positi
 
 
 class TestPipelines:
-    def test_a_registered_pipeline_has_no_epoch_and_begins_with_number_one(self, store: DecisionLog) -> None:
+    def test_a_new_pipeline_has_no_epoch_and_begins_with_number_one(self, store: DecisionLog) -> None:
         pipeline = store.register(PIPELINE)
         assert (pipeline.epoch, pipeline.next_number, pipeline.last_published) == (0, 1, 0)
         assert (pipeline.status, pipeline.base, pipeline.turn) == (PipelineStatus.ACTIVE, None, None)
@@ -48,7 +48,7 @@ class TestPipelines:
         assert [c.number for c in store.checkpoints("b")] == [2, 1]
         assert store.pipeline("a").epoch == 1
 
-    def test_a_pipeline_that_does_not_exist_is_a_key_error_in_every_read(self, store: DecisionLog) -> None:
+    def test_every_read_of_an_unknown_pipeline_raises_a_key_error(self, store: DecisionLog) -> None:
         for read in (
             lambda: store.pipeline("nope"),
             lambda: store.leases("nope"),
@@ -118,7 +118,7 @@ class TestEpochs:
         with pytest.raises(LeaseHeldError):
             scene.store.take_epoch(PIPELINE, 1, seen, a_lease("other"), "a test")
 
-    def test_a_take_over_drops_all_leases_and_ends_what_was_not_published(self, scene: Scene) -> None:
+    def test_a_take_over_drops_leases_and_aborts_unpublished_numbers(self, scene: Scene) -> None:
         scene.take()
         staged, triggered = scene.trigger(), scene.trigger()
         scene.publish(staged)
@@ -323,7 +323,7 @@ class TestHalts:
         scene.store.renew_lease(PIPELINE, 1, "worker")
         scene.store.leave_turn(PIPELINE, RUN)
 
-    def test_the_first_reason_stays_and_repeating_it_is_not_told_again(self, scene: Scene) -> None:
+    def test_a_repeated_or_later_halt_keeps_the_first_reason(self, scene: Scene) -> None:
         for _ in range(2):
             scene.store.halt(
                 PIPELINE, HaltReason.TOKEN_LOST, "first", code="token_replaced", remedy="Run `airflow ft adopt`."
@@ -338,7 +338,7 @@ class TestHalts:
         scene.store.resume(PIPELINE, "ada")
         assert scene.store.pipeline(PIPELINE).halt is None
 
-    def test_a_word_on_one_reason_is_none_on_another_that_has_come_since(self, scene: Scene) -> None:
+    def test_resuming_with_an_outdated_reason_is_refused(self, scene: Scene) -> None:
         """Somebody else was faster, and it was halted anew while a person thought about the first reason."""
         scene.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "the sink is ahead")
         with raises(StateConflictError, "action_refused", status="HALTED", reason="STORE_BEHIND_SINK"):

@@ -6,7 +6,7 @@ from tests.store.scene import PIPELINE, RUN, Scene
 
 
 class TestHistory:
-    def test_what_is_told_of_old_numbers_goes_and_what_was_decided_stays(self, scene: Scene) -> None:
+    def test_forgetting_old_events_keeps_what_was_decided(self, scene: Scene) -> None:
         scene.stage(6)
         for number in range(1, 7):
             scene.complete(number)

@@ -20,7 +20,7 @@ LATE = {"late_after": 3600.0}
 
 
 class TestLags:
-    def test_what_was_told_last_counts_and_a_checkpoint_keeps_what_was_told_with_it(self, scene: Scene) -> None:
+    def test_the_newest_lag_counts_and_a_checkpoint_keeps_its_own(self, scene: Scene) -> None:
         store = scene.store
         assert not store.lags([]) and not store.lags([PIPELINE])
         other = Scene(store, "other")
@@ -97,7 +97,7 @@ class TestLate:
         scene.decide(1)
         assert self.condition(scene) is Condition.IN_DOUBT
 
-    def test_a_run_that_found_nothing_new_is_in_time_unless_something_waits(self, scene: Scene) -> None:
+    def test_a_run_that_found_nothing_new_is_late_only_if_rows_wait(self, scene: Scene) -> None:
         scene.stage(made_with=LATE)
         scene.complete(1)
         assert self.condition(scene) is Condition.LATE
@@ -135,7 +135,7 @@ class TestLate:
         scene.stage(run=LATER_RUN, made_with=LATE)
         assert self.condition(scene) is Condition.LATE
 
-    def test_a_run_that_has_begun_while_a_person_was_asked_is_not_made_never_late(self, scene: Scene) -> None:
+    def test_a_pipeline_with_an_active_run_is_not_retired(self, scene: Scene) -> None:
         scene.store.enter_turn(PIPELINE, RUN, None)
         scene.stage(made_with=LATE)
         scene.complete(1)

@@ -36,7 +36,7 @@ def test_a_new_version_is_applied_once_and_keeps_what_is_there(path: Path) -> No
     database.close()
 
 
-def test_a_schema_that_is_newer_than_the_package_is_refused_and_left_alone(path: Path) -> None:
+def test_a_schema_newer_than_the_package_is_refused_unchanged(path: Path) -> None:
     database = SqliteDatabase(path)
     migrate(database, (*migrations(), Migration(99, ("CREATE TABLE future (x BIGINT)",))))
     with raises(ConfigurationError, "newer_release", found=99, known=len(migrations())):

@@ -85,7 +85,8 @@ def test_whoever_acts_on_it_is_refused_and_nothing_is_changed(scene: Scene, acti
     assert (scene.store.pipeline(PIPELINE), scene.event_texts()) == before
 
 
-def test_what_halts_it_once_more_leaves_the_first_reason_and_a_run_can_leave(scene: Scene) -> None:
+def test_a_second_halt_keeps_an_unknown_first_reason(scene: Scene) -> None:
+    """A run of a halted pipeline can still release its lease and leave its turn."""
     store = scene.store
     scene.take()
     store.enter_turn(PIPELINE, RUN, None)
@@ -130,7 +131,7 @@ def test_people_are_told_of_it_and_of_the_others(scene: Scene) -> None:
     assert NEW in status.text and status.remedy.startswith("Install the version")
 
 
-def test_a_reason_of_a_failure_is_shown_as_it_stands_and_handed_on(scene: Scene) -> None:
+def test_an_unknown_failure_reason_is_shown_and_handed_on_as_is(scene: Scene) -> None:
     """What becomes of the rows is told apart from it, so the pipeline goes on."""
     store = scene.store
     scene.stage(3)

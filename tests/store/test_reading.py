@@ -221,7 +221,7 @@ class TestReading:
         scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
         assert scene.store.position_before(PIPELINE, 9) == a_position(1)
 
-    def test_referenced_are_the_files_of_all_that_may_still_be_needed(self, scene: Scene) -> None:
+    def test_files_that_may_still_be_needed_are_referenced(self, scene: Scene) -> None:
         assert scene.store.referenced_locations(PIPELINE) == frozenset()
         scene.stage(4)
         spark = "file:///spark/1-1"
@@ -234,7 +234,7 @@ class TestReading:
         scene.store.prune(PIPELINE, 2)
         assert scene.store.referenced_locations(PIPELINE) == {spark}  # the base
 
-    def test_where_a_rewind_goes_is_referenced_although_its_rows_are_pruned(self, scene: Scene) -> None:
+    def test_a_rewind_target_stays_referenced_after_pruning(self, scene: Scene) -> None:
         """I10: else the next attempt, which may work in a copy, could not be rewound."""
         fresh = SparkPosition("file:///spark/2-0", -1)
         scene.complete(scene.stage(1)[0])

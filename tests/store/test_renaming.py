@@ -27,7 +27,7 @@ def renamed(scene: Scene, delivered: int) -> Scene:
 
 
 class TestRenames:
-    def test_numbers_go_on_under_the_new_name_and_nothing_under_the_old_one(self, scene: Scene) -> None:
+    def test_numbers_continue_under_the_new_name_only(self, scene: Scene) -> None:
         first, second = scene.stage(2)
         scene.complete(first)
         scene.abort(second, AfterAbort.REWOUND, second)
@@ -49,7 +49,7 @@ class TestRenames:
             assert NEW in caught.error.headline and caught.error.fields["new"] == NEW
         assert "RENAMED: it continues as shop-orders" in scene.event_texts()[-1] and "RESTORED" in new.kinds()
 
-    def test_a_run_that_has_died_with_the_turn_is_not_at_work_under_the_old_name_for_ever(self, scene: Scene) -> None:
+    def test_a_rename_frees_the_turn_of_a_dead_run(self, scene: Scene) -> None:
         store = scene.store
         scene.complete(scene.stage()[0])
         store.enter_turn(PIPELINE, RUN, None)
@@ -96,7 +96,7 @@ class TestRenames:
             renamed(scene, 1)
         assert scene.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
 
-    def test_a_name_that_has_rows_of_its_own_takes_no_other_ones_place(self, scene: Scene) -> None:
+    def test_a_name_with_rows_of_its_own_is_refused_as_a_new_name(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
         other = Scene(scene.store, NEW)
         other.complete(other.stage()[0])
@@ -104,7 +104,7 @@ class TestRenames:
             renamed(scene, 1)
         assert scene.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
 
-    def test_a_number_that_was_aborted_before_it_began_is_not_used_twice(self, scene: Scene) -> None:
+    def test_numbers_aborted_under_the_new_name_are_not_reused(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
         other = Scene(scene.store, NEW)
         other.take()
@@ -114,7 +114,7 @@ class TestRenames:
         assert scene.store.pipeline(NEW).former == Former(PIPELINE, 1, 5)
         assert other.checkpoint(4).state is CheckpointState.ABORTED
 
-    def test_an_old_name_is_no_problem_and_a_person_may_take_it_again(self, scene: Scene) -> None:
+    def test_an_old_name_is_no_problem_and_may_be_resumed(self, scene: Scene) -> None:
         store = scene.store
         scene.stage(made_with={})
         scene.complete(1)
@@ -136,7 +136,7 @@ class TestRenames:
         renamed(scene, 1)
         assert scene.store.pipeline(PIPELINE).turn is None
 
-    def test_who_takes_the_old_name_again_shuts_out_whatever_is_at_work_under_the_new_one(self, scene: Scene) -> None:
+    def test_resuming_the_old_name_fences_runs_under_the_new_name(self, scene: Scene) -> None:
         store = scene.store
         scene.complete(scene.stage()[0])
         new = renamed(scene, 1)
@@ -160,7 +160,7 @@ class TestRenames:
         assert store.pipeline(NEW).status is PipelineStatus.ACTIVE and store.pipeline(NEW).renamed_to == ""
         assert store.pipeline(NEW).former == Former(PIPELINE, 1, 3), "number 2 was given out"
 
-    def test_an_old_name_stays_given_up_once_something_is_staged_under_the_new_one(self, scene: Scene) -> None:
+    def test_an_old_name_is_not_resumed_once_the_new_one_has_staged(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
         renamed(scene, 1).stage()
         with raises(StateConflictError, "pipeline_not_new", pipeline=PIPELINE, other=NEW):

@@ -21,7 +21,7 @@ def warned(scene: Scene) -> list[PipelineWarning]:
 
 
 class TestWarnings:
-    def test_a_warning_is_kept_until_a_confirmed_run_does_not_tell_it(self, scene: Scene) -> None:
+    def test_a_warning_is_kept_until_a_confirmed_run_omits_it(self, scene: Scene) -> None:
         store = scene.store
         scene.stage()
         assert warned(scene) == [] and store.warnings([]) == {}
@@ -36,7 +36,7 @@ class TestWarnings:
         store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
         assert warned(scene) == [GREW]
 
-    def test_telling_it_again_renews_it_and_only_a_new_message_is_an_event(self, scene: Scene) -> None:
+    def test_a_repeated_warning_is_an_event_only_with_a_new_message(self, scene: Scene) -> None:
         scene.stage()
         for message in ("1 line", "1 line", "2 lines"):
             warn(scene.store, PIPELINE, replace(GREW, message=message))
@@ -63,7 +63,7 @@ class TestWarnings:
 
 
 class TestProblems:
-    def test_the_newest_error_of_a_participant_is_kept_until_it_votes_yes(self, scene: Scene) -> None:
+    def test_the_newest_error_of_a_participant_lasts_until_its_vote(self, scene: Scene) -> None:
         scene.stage()
         scene.plan(1)
         attempt = scene.attempt(1, "db")

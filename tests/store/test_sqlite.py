@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
         ("/cifs", None),
     ],
 )
-def test_a_network_file_system_is_known_by_the_mount_that_a_folder_lies_on(folder: str, kind: str | None) -> None:
+def test_a_network_file_system_is_known_by_the_mount_of_a_folder(folder: str, kind: str | None) -> None:
     assert network_file_system(Path(folder), MOUNTS) == kind
 
 
@@ -114,7 +114,7 @@ def test_a_full_disk_changes_nothing_and_says_what_to_do(path: Path) -> None:
         assert scene.trigger() == 2
 
 
-def test_a_store_that_vanishes_is_an_error_and_never_a_new_empty_one(path: Path) -> None:
+def test_a_vanished_store_is_an_error_and_is_not_created_again(path: Path) -> None:
     with SqliteStore(path) as store:
         store.register(PIPELINE)
         path.unlink()
@@ -123,7 +123,7 @@ def test_a_store_that_vanishes_is_an_error_and_never_a_new_empty_one(path: Path)
         assert not path.exists()
 
 
-def test_a_file_that_was_put_in_place_of_the_old_one_is_the_store_from_then_on(path: Path, tmp_path: Path) -> None:
+def test_a_file_put_in_place_of_the_store_is_used_from_then_on(path: Path, tmp_path: Path) -> None:
     """What is written to an unlinked file would be lost."""
     with SqliteStore(path) as store:
         scene = Scene(store)
@@ -156,7 +156,7 @@ def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_pat
             late.trigger()
 
 
-def test_an_older_backup_that_is_restored_into_the_open_file_is_told(path: Path, tmp_path: Path) -> None:
+def test_an_older_backup_restored_into_the_open_file_is_an_error(path: Path, tmp_path: Path) -> None:
     older = ("CREATE TABLE meta (name TEXT, value TEXT)", "CREATE TABLE pipeline (name TEXT)")
     with closing(SqliteDatabase(tmp_path / "backup" / "ft.db")) as backup:
         migrate(backup, (Migration(1, older),))
@@ -245,7 +245,7 @@ def _back_up(source: Path, target: Path) -> None:
     new.close()
 
 
-def test_a_connection_that_was_in_use_when_the_file_was_replaced_is_not_used_again(path: Path, tmp_path: Path) -> None:
+def test_a_connection_to_a_replaced_file_is_not_used_again(path: Path, tmp_path: Path) -> None:
     """Another thread has opened the new file since: what it has must not speak for this connection."""
     with SqliteStore(path) as store:
         scene = Scene(store)

@@ -42,7 +42,7 @@ class TestStaging:
         with pytest.raises(KeyError):
             scene.store.spec("0" * 64)
 
-    def test_what_is_given_up_is_not_published_and_what_is_published_is_not_given_up(self, scene: Scene) -> None:
+    def test_giving_up_aborts_only_unpublished_checkpoints(self, scene: Scene) -> None:
         scene.take()
         staged, lost = scene.trigger(), scene.trigger()
         scene.publish(staged)
@@ -62,7 +62,7 @@ class TestStaging:
             scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "too late")
         assert scene.checkpoint(triggered).reason is AbortReason.FENCED
 
-    def test_failures_in_a_row_are_those_of_checkpoints_and_a_confirmed_one_ends_the_row(self, scene: Scene) -> None:
+    def test_a_confirmed_checkpoint_resets_the_checkpoint_failures(self, scene: Scene) -> None:
         scene.take()
         assert scene.store.failed_in_a_row(PIPELINE) == 0
         for reason in AbortReason:
@@ -80,7 +80,7 @@ class TestStaging:
         assert run is not None
         assert run.staged
 
-    def test_a_stage_that_ends_without_a_position_keeps_the_base_as_it_is(self, scene: Scene) -> None:
+    def test_a_stage_that_ends_without_a_position_keeps_the_base(self, scene: Scene) -> None:
         scene.take()
         scene.store.begin_stage(PIPELINE, 1, RUN)
         scene.publish(scene.trigger())
@@ -169,7 +169,7 @@ class TestStaging:
         with raises(StateConflictError, "checkpoint_state", state="ABORTED", to="STAGED"):
             scene.publish(aborted)
 
-    def test_a_number_that_only_carries_has_no_rows_and_keeps_the_base(self, scene: Scene) -> None:
+    def test_a_number_with_only_carried_rows_keeps_the_base(self, scene: Scene) -> None:
         scene.stage(1)
         number = scene.carry()
         checkpoint = scene.checkpoint(number)

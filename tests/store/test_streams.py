@@ -26,7 +26,7 @@ def cut(scene: Scene, *, known: bool = True) -> int:
 
 
 class TestHowFarItHasRead:
-    def test_the_first_checkpoint_that_covers_a_time_is_the_one_to_wait_for(self, scene: Scene) -> None:
+    def test_a_gate_waits_for_the_first_checkpoint_covering_a_time(self, scene: Scene) -> None:
         begin(scene)
         cut(scene)
         at = scene.store.now()
@@ -131,7 +131,7 @@ class TestRequests:
         assert [request.id for request in scene.store.open_requests(PIPELINE)] == [second]
         assert [event.kind for event in scene.store.events(PIPELINE, limit=3)] == ["ANSWERED", "REQUESTED", "REQUESTED"]
 
-    def test_whoever_is_not_the_newest_owner_any_more_answers_nothing(self, scene: Scene) -> None:
+    def test_a_fenced_owner_answers_no_request(self, scene: Scene) -> None:
         """I5: it slept since it looked whether the stream has ended, and another try runs it now."""
         id = scene.store.ask(PIPELINE, RequestKind.STOP, {}, "anna")
         old = scene.take()

@@ -144,7 +144,7 @@ class TestSummary:
         kept()
         assert seen == {(name, known) for name in queries for known in (False, True)}
 
-    def test_the_first_and_the_last_dag_are_known_without_looking_for_them(self, scene: Scene) -> None:
+    def test_a_summary_keeps_the_alphabetically_first_and_last_dag(self, scene: Scene) -> None:
         store = scene.store
         scene.take()
         dags = []
@@ -247,7 +247,7 @@ class TestReportedByTheDriver:
         with pytest.raises(FencedError):
             store.record_state_sizes(PIPELINE, old, 1, SIZES)
 
-    def test_a_checkpoint_keeps_the_application_that_was_to_compute_it(self, scene: Scene) -> None:
+    def test_a_checkpoint_keeps_the_id_of_its_spark_application(self, scene: Scene) -> None:
         scene.take()
         scene.store.trigger(PIPELINE, scene.epoch, RUN, "application_17_0004")
         scene.trigger()

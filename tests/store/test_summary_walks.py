@@ -157,9 +157,10 @@ class TestWalks:
     @pytest.mark.sampled
     @pytest.mark.parametrize("few", [FEW, 2])
     @pytest.mark.parametrize("seed", range(4))
-    def test_what_is_kept_is_what_the_tables_say_and_the_mark_tells_of_each_write(
+    def test_the_kept_summary_always_agrees_with_the_tables(
         self, store: DecisionLog, monkeypatch: pytest.MonkeyPatch, seed: int, few: int
     ) -> None:
+        """The mark changes with each write that changes a row, and only then."""
         counts = summary._COUNTS.replace(f"> {FEW} ", f"> {few} ").replace(f"LIMIT {FEW + 1}", f"LIMIT {few + 1}")
         assert counts.count(f"> {few} ") == 3 and f"LIMIT {few + 1})" in counts
         monkeypatch.setattr(summary, "_COUNTS", counts)
@@ -185,9 +186,9 @@ class TestWalks:
 
 
 class TestLookingMeanwhile:
-    def test_whoever_looks_while_others_write_finds_it_kept_and_an_old_mark_with_old_answers_only(
-        self, store: DecisionLog, store_url: str
-    ) -> None:
+    def test_readers_beside_writers_find_the_summary_consistent(self, store: DecisionLog, store_url: str) -> None:
+        """One mark never stands for two different answers."""
+
         def work(store: DecisionLog, index: int) -> list[str]:
             database = store._database  # type: ignore[attr-defined]
             if index >= 2:

@@ -110,7 +110,7 @@ def test_each_batch_is_one_event_and_is_kept_when_airflow_has_it(tmp_path: Path)
         asyncio.run(play(scene))
 
 
-def test_a_triggerer_that_is_killed_before_airflow_has_the_event_tells_it_again(tmp_path: Path) -> None:
+def test_a_killed_triggerer_sends_an_unsaved_event_again(tmp_path: Path) -> None:
     url, state = f"sqlite:///{tmp_path}/ft.db", State()
 
     async def play(scene: Scene) -> None:

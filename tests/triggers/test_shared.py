@@ -69,7 +69,7 @@ def gate(folder: Path, number: int = 1, store: str = "") -> CheckpointTrigger:
     )
 
 
-def test_many_gates_open_the_log_once_and_ask_when_something_changes(tmp_path: Path, counted: Opened) -> None:
+def test_many_gates_open_the_log_once_and_query_it_after_changes(tmp_path: Path, counted: Opened) -> None:
     world = World(tmp_path)
     world.stage(1)
     gates = [gate(tmp_path) for _ in range(20)]

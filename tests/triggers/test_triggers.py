@@ -159,7 +159,7 @@ def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, ru
 @pytest.mark.parametrize(
     "error", [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), OSError("pipe")]
 )
-def test_a_turn_is_waited_for_while_airflow_cannot_say_whether_its_run_is_over(
+def test_a_task_waits_for_its_turn_while_airflow_cannot_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Airflow's API server restarts: the task that waits would fail, with each of its retries."""

@@ -46,7 +46,7 @@ def test_a_file_appears_once_and_whole_and_is_not_replaced(root: str, files: Fil
     assert files.tree(root) == {"new": 0}
 
 
-def test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files(root: str, files: FileSystem) -> None:
+def test_a_root_without_its_marker_is_unavailable_not_damaged(root: str, files: FileSystem) -> None:
     known: dict[str, str] = {}
 
     class Log:
@@ -124,7 +124,7 @@ def test_what_is_not_there(root: str, files: FileSystem) -> None:
         files.link_tree(nowhere, files.uri(root, "copy"), ALL)
 
 
-def test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins(root: str, files: FileSystem) -> None:
+def test_only_one_racing_writer_creates_a_file_or_folder(root: str, files: FileSystem) -> None:
     won: list[bytes] = []
     made: list[bytes] = []
     ready = threading.Barrier(8)

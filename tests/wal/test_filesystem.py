@@ -117,7 +117,7 @@ def test_a_folder_is_gone_though_another_process_removes_it_too(tree: Path, monk
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_name_is_not_given_by_another_way_because_the_disk_is_full(
+def test_a_write_does_not_fall_back_to_a_rename_on_a_full_disk(
     tree: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A rename would replace what another process has written since."""

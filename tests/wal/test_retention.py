@@ -45,7 +45,7 @@ def test_nothing_but_a_segment_is_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "orders").exists()
 
 
-def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: Path) -> None:
+def test_a_sweep_deletes_only_unreferenced_files_of_older_epochs(tmp_path: Path) -> None:
     kept, waste, lost = _segment(tmp_path, 2, 3, 0), _segment(tmp_path, 2, 3, 1), _segment(tmp_path, 1, 1, 0)
     mine, newer = _segment(tmp_path, 5, 9, 0), _segment(tmp_path, 6, 10, 0)
     base, old, working = _spark(tmp_path, "2-3"), _spark(tmp_path, "1-1"), _spark(tmp_path, "5-9")
@@ -65,7 +65,7 @@ def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: 
     assert sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5) == []
 
 
-def test_of_an_epoch_at_work_only_what_its_earlier_attempts_left_is_deleted(tmp_path: Path) -> None:
+def test_a_sweep_in_a_running_epoch_deletes_only_old_attempts(tmp_path: Path) -> None:
     """`5-0` is no attempt's: from there a pipeline goes on that was restored, say."""
     kept, waste, working = _segment(tmp_path, 5, 2, 0), _segment(tmp_path, 5, 2, 1), _segment(tmp_path, 5, 4, 0)
     older, newer = _segment(tmp_path, 4, 1, 0), _segment(tmp_path, 6, 1, 0)
@@ -101,7 +101,7 @@ def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:
     assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
 
 
-def test_a_sweep_leaves_the_folder_of_a_pipeline_that_is_named_like_an_attempt(tmp_path: Path) -> None:
+def test_a_sweep_spares_a_pipeline_folder_named_like_an_attempt(tmp_path: Path) -> None:
     """One log lies at the root, another in the folder of a pipeline of the first one."""
     of_other = [
         write_segment(SegmentFolder(str(tmp_path / "orders"), "1-1", 1, 1, 0), 1, ROWS),

@@ -159,7 +159,7 @@ def test_a_folder_that_a_lost_history_has_written_is_left_alone(folder: SegmentF
 
 
 @pytest.mark.parametrize("operation", ["open", "sync_file", "write", "sync_folders"])
-def test_an_attempt_whose_files_went_before_it_published_is_computed_again(
+def test_a_segment_deleted_while_sealing_is_a_transient_error(
     folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """A process wakes up while it seals, and its successor has deleted what nobody needed."""
@@ -257,7 +257,7 @@ def test_the_longest_values_of_dictionaries_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_columns_of_values_that_repeat_are_looked_at_in_small_batches(
+def test_many_dictionary_columns_are_examined_in_small_batches(
     folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As text of a kilobyte in twenty columns, 50,000 rows take 1 GB."""

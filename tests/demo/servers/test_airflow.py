@@ -19,7 +19,7 @@ class Components(Airflow):
         self._spawn("no-such-component")
 
 
-def test_a_component_that_ends_while_airflow_starts_is_named_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_component_that_ends_at_startup_is_named_at_once(tmp_path: Path) -> None:
     airflow = Components(tmp_path / "home", {}, {})
     try:
         airflow.start()

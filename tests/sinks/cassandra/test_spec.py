@@ -70,7 +70,7 @@ def test_a_connection_needs_a_keyspace_and_tls_files() -> None:
             pass
 
 
-def test_a_table_has_one_name_in_lineage_and_a_place_at_each_node() -> None:
+def test_a_table_has_one_lineage_name_and_a_place_on_each_node() -> None:
     connection = ConnectionInfo("ring", "cassandra", "One, two", schema="shop")
     found = lineage.dataset({"table": "orders"}, connection)
     assert (found.namespace, found.name) == ("cassandra://One:9042", "shop.orders")

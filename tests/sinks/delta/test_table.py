@@ -57,7 +57,7 @@ def refused(world: World, rows: pa.Table, kind: type[AirflowFtError], code: str,
     return caught.error
 
 
-def test_a_day_that_readers_cannot_parse_is_refused_before_the_decision(tmp_path: Path) -> None:
+def test_an_unparseable_day_is_refused_before_the_decision(tmp_path: Path) -> None:
     """In the log it would make the whole table unreadable, for whoever would mend it as well."""
     rows = pa.table({"id": [1, 2], "day": pa.array([0, 14_600_000], pa.date32())})
     world = world_of(tmp_path, partition_by=["day"])
@@ -73,7 +73,7 @@ def test_a_day_that_readers_cannot_parse_is_refused_before_the_decision(tmp_path
     assert proof.counts[SINK] == 1 and world.target.ids() == [1]
 
 
-def test_rows_and_marker_are_one_commit_and_the_log_s_file_is_the_table_s(tmp_path: Path) -> None:
+def test_one_commit_holds_the_marker_and_the_logs_own_file(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
     adds = [each["add"] for each in log_of(world) if "add" in each]
@@ -106,7 +106,7 @@ def test_bounds_to_the_ends_of_time_are_right_or_left_out(tmp_path: Path) -> Non
     assert table_of(world).open().to_pyarrow_table()["at"].to_pylist() == [first, last]
 
 
-def test_a_file_that_waited_for_long_in_the_log_is_not_taken_for_waste(tmp_path: Path) -> None:
+def test_a_file_that_waited_long_in_the_log_is_not_an_orphan(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -168,7 +168,7 @@ def test_required_parts_of_rows_may_be_null_in_the_table(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("decides", [True, False])
-def test_rows_that_lack_the_table_s_partition_column_have_null_there(tmp_path: Path, decides: bool) -> None:
+def test_rows_without_the_partition_column_get_null_there(tmp_path: Path, decides: bool) -> None:
     world = world_of(tmp_path)
     world.commit_point = decides
     write_deltalake(table_of(world).uri, pa.table({"id": [0], "day": ["a"]}), partition_by=["day"])
@@ -256,7 +256,7 @@ def test_a_table_that_was_changed_since_the_vote_takes_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("after", [pa.float64(), pa.string()])
-def test_verify_does_not_call_exact_what_was_altered_after_the_delivery(tmp_path: Path, after: pa.DataType) -> None:
+def test_verify_reports_columns_altered_after_the_delivery(tmp_path: Path, after: pa.DataType) -> None:
     world = world_of(tmp_path)
     plan = world.plan(pa.table({"id": [2**53 + 1]}))
     delivered = [Delivered(plan, world.deliver(plan), None)]
@@ -302,7 +302,7 @@ def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:
         assert path.exists() == (loss != "all"), "no table is made in the place of a lost one"
 
 
-def test_a_table_that_is_made_anew_beside_a_participant_at_work_halts(tmp_path: Path) -> None:
+def test_a_table_recreated_during_a_delivery_halts_the_pipeline(tmp_path: Path) -> None:
     """It has as many versions as the one that was read before."""
     world = world_of(tmp_path)
     plan = world.plan()
@@ -378,7 +378,7 @@ def test_a_place_with_odd_characters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["gs://bucket/orders", "hdfs://namenode:8020/orders", "orders", "/", "/a%20b"])
-def test_a_folder_that_cannot_work_is_told_when_the_dag_is_parsed(table: str) -> None:
+def test_an_unusable_folder_is_refused_when_the_dag_is_parsed(table: str) -> None:
     with raises(ConfigurationError, "path_invalid", argument="table", value=table) as caught:
         DeltaSink(table=table)
     assert caught.error is not None and caught.error.remedy
@@ -415,7 +415,7 @@ def test_types_are_called_as_spark_calls_them() -> None:
 
 
 @pytest.mark.parametrize("when", ["nothing was there", "its log was there", "its first entry was there"])
-def test_a_table_that_is_made_between_two_looks_is_no_folder_of_something_else(
+def test_a_table_that_appears_between_two_looks_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Another pipeline, or attempt, makes it, and has written its head, after this one has found no table."""
@@ -458,7 +458,7 @@ def test_a_table_that_is_made_between_two_looks_is_no_folder_of_something_else(
     assert len(table.ids()) == 42
 
 
-def test_partition_values_too_long_for_a_path_have_another_folder(tmp_path: Path) -> None:
+def test_overlong_partition_values_get_another_folder(tmp_path: Path) -> None:
     """Readers go by the log, so the folder's name says nothing."""
     columns = [f"c{number}" for number in range(20)]
     world = world_of(tmp_path, partition_by=columns)

@@ -47,7 +47,7 @@ def settle(world: World, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(tmp_path: Path, action: str) -> None:
+def test_a_crash_leaves_all_or_nothing_and_the_next_try_finishes(tmp_path: Path, action: str) -> None:
     for at, world, folder in worlds(tmp_path):
         plan = world.plan(small(world))
         if action == "prepare":
@@ -71,7 +71,7 @@ def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(t
         assert ended == ""
 
 
-def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+def test_a_crash_in_the_first_prepare_blocks_no_later_try(tmp_path: Path) -> None:
     for at in count():
         world = world_of(tmp_path / str(at))
         (tmp_path / str(at)).mkdir()
@@ -85,7 +85,7 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(tmp_pa
             return
 
 
-def test_whoever_sleeps_in_the_very_first_prepare_contradicts_nothing(tmp_path: Path) -> None:
+def test_a_process_that_sleeps_in_the_first_prepare_does_no_harm(tmp_path: Path) -> None:
     """He has seen that nothing is there; what his successor has delivered meanwhile is no ledger that lost its head."""
     for at in count():
         world = world_of(tmp_path / str(at))
@@ -100,7 +100,7 @@ def test_whoever_sleeps_in_the_very_first_prepare_contradicts_nothing(tmp_path: 
         assert is_whole(folder_of(world), 1)
 
 
-def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finishes(tmp_path: Path) -> None:
+def test_the_next_try_finishes_an_abort_that_crashed(tmp_path: Path) -> None:
     for at, world, folder in worlds(tmp_path):
         plan = world.plan(small(world))
         vote = world.prepare(plan)
@@ -120,9 +120,7 @@ def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finish
 
 @pytest.mark.parametrize("deleted", ["", "at once", "when it was pruned"])
 @pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
-    tmp_path: Path, action: str, deleted: str
-) -> None:
+def test_a_process_that_sleeps_through_a_delivery_adds_nothing(tmp_path: Path, action: str, deleted: str) -> None:
     """Deleted: by somebody who keeps checkpoints for some days only."""
 
     def meanwhile(world: World, folder: Folder, plan: Plan, vote: Vote) -> None:
@@ -142,7 +140,7 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
 
 
 @pytest.mark.parametrize("action", ["prepare", "commit", "deliver what is lost"])
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(tmp_path: Path, action: str) -> None:
+def test_a_process_that_sleeps_through_an_abort_adds_nothing(tmp_path: Path, action: str) -> None:
     """The decision log never has one number committed and aborted. Should it, then somebody is told."""
     errors = []
 

@@ -97,7 +97,7 @@ def test_a_reader_that_lists_all_the_time_sees_whole_checkpoints(tmp_path: Path)
     assert not wrong and len(seen) > 3 and folder.ids() == list(range(450))
 
 
-def test_what_was_prepared_is_durable_and_hidden_from_whoever_lists(world: World) -> None:
+def test_prepared_rows_are_durable_and_hidden_from_readers(world: World) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
     folder = folder_of(world)
@@ -108,9 +108,7 @@ def test_what_was_prepared_is_durable_and_hidden_from_whoever_lists(world: World
     assert not tmp.exists() and folder.ids() == world.ids_of(1), "what is lost is delivered from the log"
 
 
-def test_rows_are_durable_before_the_vote_and_visible_durably_before_the_marker(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_synced_before_the_vote_and_before_the_marker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this order, since power may fail between any two of them."""
     seen: list[str] = []
 
@@ -139,7 +137,7 @@ def test_rows_are_durable_before_the_vote_and_visible_durably_before_the_marker(
     ]  # fmt: skip
 
 
-def test_where_nothing_can_lie_beside_the_folder_rows_are_prepared_inside(world: World) -> None:
+def test_rows_are_prepared_inside_the_folder_if_not_beside_it(world: World) -> None:
     """No permission there, or another file system: whatever it is, a rename was tried."""
     folder = folder_of(world)
     folder.staged.write_text("in the way")
@@ -156,7 +154,7 @@ def test_where_nothing_can_lie_beside_the_folder_rows_are_prepared_inside(world:
 
 
 @pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
-def test_what_was_prepared_and_is_no_longer_whole_is_delivered_from_the_log(world: World, lost: str) -> None:
+def test_damaged_prepared_rows_are_delivered_from_the_log(world: World, lost: str) -> None:
     plan = world.plan()
     vote = world.prepare(plan)
     staged = folder_of(world).staged / f"1.1-{vote.prepared}"
@@ -169,7 +167,8 @@ def test_what_was_prepared_and_is_no_longer_whole_is_delivered_from_the_log(worl
     assert folder_of(world).ids() == world.ids_of(1) and list(staged.parent.iterdir()) == []
 
 
-def test_where_nothing_waits_for_votes_it_is_prepared_and_published_in_one_go(world: World) -> None:
+def test_at_least_once_commits_what_it_prepared_without_a_vote(world: World) -> None:
+    """The commit does not read the write-ahead log again."""
     [planned] = plan_delivery({SINK: world.target.sink}, mode=CheckpointingMode.AT_LEAST_ONCE).participants
     plan = replace(world.plan(), participants=(planned,), mode=CheckpointingMode.AT_LEAST_ONCE)
     participant, fence = participant_of(world, plan), world.fence(1, 1)
@@ -203,7 +202,7 @@ def test_a_folder_belongs_to_one_pipeline(world: World) -> None:
     assert folder_of(world).ids() == world.ids_of(1)
 
 
-def test_two_sinks_that_lead_to_one_folder_are_told_before_the_decision(tmp_path: Path) -> None:
+def test_two_sinks_of_one_folder_are_refused_before_the_decision(tmp_path: Path) -> None:
     """By a symbolic link. One took for its own what the other had prepared, and whose rows nobody wrote."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -248,7 +247,7 @@ def test_markers_without_a_head_are_refused(world: World) -> None:
     assert "_airflow_ft/head" in caught.value.remedy
 
 
-def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_path: Path) -> None:
+def test_concurrent_changes_of_a_head_are_made_one_by_one(tmp_path: Path) -> None:
     first = Owned(installation=OURS, epoch=0, attempt=0, last_delivered=0, floor=0)
 
     def work(times: int) -> None:
@@ -331,7 +330,7 @@ def test_what_was_moved_by_hand_before_the_decision_is_found(world: World) -> No
     ],
 )
 @pytest.mark.parametrize("action", ["prepare", "commit", "abort"])
-def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
+def test_a_file_system_error_is_reported_and_shows_no_rows(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AirflowFtError], code: str, action: str
 ) -> None:
     plan = world.plan()
@@ -400,7 +399,7 @@ def test_a_folder_that_is_none_is_told(world: World) -> None:
         ({}, {"id": [1], "Checkpoint": [1]}, "column_reserved", "Checkpoint"),
     ],
 )
-def test_columns_that_do_not_fit_are_named_before_a_row_is_computed(
+def test_columns_that_do_not_fit_are_named_before_computing(
     tmp_path: Path, settings: Any, rows: Any, code: str, column: str
 ) -> None:
     world = world_of(tmp_path, **settings)
@@ -477,7 +476,7 @@ def test_another_format_or_partitioning_needs_another_folder(world: World) -> No
 
 
 @pytest.mark.parametrize("ending", list(PreparedEnding))
-def test_what_a_former_owner_has_left_prepared_is_ended_as_a_person_says(world: World, ending: PreparedEnding) -> None:
+def test_a_person_ends_what_a_former_owner_left_prepared(world: World, ending: PreparedEnding) -> None:
     first = world.plan()
     world.deliver(first)
     plan = world.plan()
@@ -519,7 +518,7 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
         world.prepare(later)
 
 
-def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World) -> None:
+def test_two_adoptions_at_once_leave_the_newest_head_and_rows(world: World) -> None:
     """One of them looks before the other has adopted, and goes on when that one has prepared its first number."""
     plan = world.plan()
     world.deliver(plan)
@@ -542,9 +541,7 @@ def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World
     assert folder_of(world).ids() == world.ids_of(1, 2)
 
 
-def test_whoever_adopts_late_removes_nothing_that_a_newer_one_has_prepared(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_adoption_keeps_rows_that_a_newer_one_prepared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has raised the head, and stands still before it removes what is left."""
     plan = world.plan()
     world.deliver(plan)
@@ -603,7 +600,7 @@ def verified(world: World, *plans: Plan) -> SinkReport:
     return found
 
 
-def test_a_file_that_is_lost_changed_or_doubled_is_found_by_its_name(tmp_path: Path) -> None:
+def test_verify_names_each_lost_changed_or_copied_file(tmp_path: Path) -> None:
     world = world_of(tmp_path, partition_by=("which",))
     plans = []
     for number in range(3):
@@ -718,7 +715,7 @@ def test_the_readme_of_the_folder_s_memory_holds(world: World) -> None:
 
 
 @pytest.mark.parametrize("decides", [True, False])
-def test_partition_folders_too_long_for_a_path_are_refused_before_the_decision(tmp_path: Path, decides: bool) -> None:
+def test_overlong_partition_paths_are_refused_before_a_decision(tmp_path: Path, decides: bool) -> None:
     """Each folder has a name that is short enough; one in the other they have not."""
     columns = [f"c{number}" for number in range(20)]
     world = world_of(tmp_path, partition_by=columns)

@@ -162,7 +162,7 @@ TWICE = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int
         ),
     ],
 )
-def test_a_row_that_the_format_cannot_hold_is_named_and_can_be_set_aside(
+def test_a_row_that_the_format_cannot_hold_can_be_set_aside(
     tmp_path: Path, format: str, rows: pa.Table, words: tuple[str, ...]
 ) -> None:
     world = world_of(tmp_path, format=format)
@@ -207,7 +207,7 @@ def test_partition_columns_name_folders_as_hive_has_them(tmp_path: Path, format:
 
 
 @pytest.mark.parametrize("day", [14_600_000, 2_932_897, -719_163])
-def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: Path, day: int) -> None:
+def test_a_day_no_folder_can_name_is_refused_before_a_decision(tmp_path: Path, day: int) -> None:
     """Spark parses "20240-02-10", and whoever lists such a folder cannot read any of the others."""
     rows = pa.table({"id": [1, 2, 3], "day": pa.array([2_932_896, day, -719_162], pa.date32())})
     world = world_of(tmp_path, partition_by=["day"])
@@ -218,9 +218,7 @@ def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: 
     assert proof.counts[SINK] == 2 and folder_of(world).ids() == [1, 3]
 
 
-def test_partitions_that_the_file_system_takes_for_one_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_that_the_file_system_merges_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(tmp_path, partition_by=["c"])
     plan = world.plan(pa.table({"id": [1, 2], "c": ["DE", "de"]}))
     create = LocalFileSystem.create
@@ -232,9 +230,7 @@ def test_partitions_that_the_file_system_takes_for_one_are_refused(
     assert {name.split("/")[1] for name in folder_of(world).files()} == {"c=DE", "c=de"}
 
 
-def test_many_partitions_keep_few_files_open_and_little_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_ft.sinks.files.writing.OPEN_FILES", 5)
     monkeypatch.setattr("airflow_ft.sinks.files.writing.BUFFERED", 2000)
     monkeypatch.setattr("airflow_ft.wal.reader.ROWS_A_BATCH", 100)

@@ -70,7 +70,7 @@ def test_a_folder_that_only_a_run_knows_needs_a_name() -> None:
     assert 'name="files"' in caught.value.remedy
 
 
-def test_the_participant_is_called_after_its_folder_unless_it_has_a_name() -> None:
+def test_a_folder_gives_its_participant_a_name_by_default() -> None:
     names = {
         folder: FilesSink(folder=folder).participant
         for folder in ("/data/Orders", "file:///data/orders", "hdfs://namenode:8020/data/orders", f"/{'long/' * 20}")

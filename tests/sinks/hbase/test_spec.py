@@ -263,7 +263,7 @@ def test_a_cell_that_is_too_large_is_refused_whatever_its_type() -> None:
         assert set(unfit(HBaseSink(**SINK, encoding="bytes"), rows, deletes)) == refused
 
 
-def test_a_row_that_exceeds_a_frame_is_refused_for_a_framed_gateway_alone() -> None:
+def test_only_a_framed_gateway_refuses_a_row_above_its_frame() -> None:
     """The limit is of the whole row, and a delete is small."""
     half, rest = "x" * 1_000_000, "x" * 899_000
     columns = {"id": ["1", "2", "3", "4"], "one": [half] * 4, "two": [[half], [rest], None, [half]]}

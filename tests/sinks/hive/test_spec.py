@@ -77,7 +77,7 @@ def test_columns_of_a_new_table_and_what_speaks_against_them() -> None:
     assert codes("nothing") == ["job_column_missing"]
 
 
-def test_columns_that_readers_of_orc_take_by_their_order_are_refused() -> None:
+def test_orc_columns_that_readers_take_by_order_are_refused() -> None:
     def codes(format: str, *names: str) -> list[str]:
         schema = pa.schema([pa.field(name, pa.int64()) for name in names])
         return [each.code for each in schema_problems(HiveSink(table=TABLE, format=format), schema, None, "rows")]

@@ -106,7 +106,7 @@ def test_all_files_and_new_folders_are_synced_before_the_commit(tmp_path: Path, 
             assert {file, *(each for each in file.parents if tmp_path in (each, *each.parents))} <= before
 
 
-def test_a_file_of_the_log_is_linked_whatever_the_folder_is_called(tmp_path: Path) -> None:
+def test_a_log_file_is_linked_whatever_its_folder_is_called(tmp_path: Path) -> None:
     given = in_file(tmp_path)
     target = Table(replace(given, extra={**given.extra, "warehouse": f"file://{tmp_path}/my lake%20x"}))
     with closing(World(target, tmp_path)) as world:

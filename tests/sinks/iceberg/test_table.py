@@ -311,7 +311,7 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
 
 
-def test_a_mapping_that_others_change_is_reported_and_used_no_more(world: World) -> None:
+def test_a_name_mapping_that_others_change_is_no_longer_used(world: World) -> None:
     world.deliver(world.plan())
     name = "schema.name-mapping.default"
     with opened(world) as table:

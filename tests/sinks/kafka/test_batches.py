@@ -43,7 +43,7 @@ def test_a_producer_of_ours_takes_batches(extra: dict[str, str]) -> None:
     assert _open(extra) is not None
 
 
-def test_a_handle_of_another_client_is_left_alone_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handle_of_another_client_is_skipped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         assert _open({}, {"client.id": "somebody"}) is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -89,7 +89,7 @@ class _Metadata:
         return SimpleNamespace(topics={name: SimpleNamespace(error=error, partitions=partitions)})
 
 
-def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again() -> None:
+def test_a_broker_that_does_not_know_the_topic_is_asked_again() -> None:
     unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     producer: Any = _Metadata([unknown, unknown, None])
     assert len(BatchSender(producer, 0, 30.0)._describe("orders").partitions) == 2

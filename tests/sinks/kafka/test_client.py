@@ -23,7 +23,7 @@ class _Slot:
         raise AssertionError("nothing is written")
 
 
-def test_a_producer_is_made_while_no_broker_answers_and_initialising_says_so() -> None:
+def test_an_absent_broker_fails_the_producers_initialisation() -> None:
     extra = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 0.5}
     clients = KafkaClients(KafkaSettings.from_connection(ConnectionInfo("kafka", "kafka", extra=extra)))
     clients.producer(_Slot.group, {})
@@ -43,7 +43,7 @@ class _Brokers:
 
 
 @pytest.mark.parametrize(("answers", "left"), [((1, 7), 1), ((-1, 1, 7), 1), ((-1, -1, -1, 7), 1)])
-def test_a_new_producer_waits_for_a_connection_that_stays_but_not_for_ever(answers: tuple[int, ...], left: int) -> None:
+def test_a_new_producer_waits_briefly_for_a_lasting_connection(answers: tuple[int, ...], left: int) -> None:
     extra = {"bootstrap.servers": "127.0.0.1:1"}
     clients = KafkaClients(KafkaSettings.from_connection(ConnectionInfo("kafka", "kafka", extra=extra)))
     brokers: Any = _Brokers(*answers)
@@ -51,7 +51,7 @@ def test_a_new_producer_waits_for_a_connection_that_stays_but_not_for_ever(answe
     assert len(brokers.answers) == left
 
 
-def test_a_token_topic_that_somebody_else_has_just_made_is_waited_for_as_ones_own(
+def test_a_token_topic_that_another_process_created_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The controller knows of it; brokers that do not yet would refuse the first token."""

@@ -19,7 +19,7 @@ def of(login: str = "me", password: str = "hunter2", **extra: Any) -> Connection
     return ConnectionInfo("k", "kafka", host="h", port=9, login=login, password=password, extra=names)
 
 
-def test_the_fields_count_for_source_sink_and_second_client_alike() -> None:
+def test_login_fields_apply_to_source_sink_and_second_client() -> None:
     for mechanism in ({}, {"sasl__mechanism": "PLAIN"}, {"sasl__mechanisms": "PLAIN"}):
         connection = of(security__protocol="sasl_plaintext", **mechanism)
         settings = KafkaSettings.from_connection(connection)
@@ -34,7 +34,7 @@ def test_the_fields_count_for_source_sink_and_second_client_alike() -> None:
         assert 'username="me" password="hunter2"' in java["kafka.sasl.jaas.config"]
 
 
-def test_the_extra_goes_before_the_fields_and_without_sasl_they_mean_nothing() -> None:
+def test_the_extra_takes_precedence_over_the_login_fields() -> None:
     given = {"sasl.username": "you", "sasl.password": "other"}
     connection = of(security__protocol="SASL_SSL", sasl__mechanism="SCRAM-SHA-512", **given)
     assert KafkaSettings.from_connection(connection).common.items() >= given.items()
@@ -46,7 +46,7 @@ def test_the_extra_goes_before_the_fields_and_without_sasl_they_mean_nothing() -
 
 
 @pytest.mark.parametrize(("login", "password", "lacks"), [("me", "", "password"), ("", "x", "user name")])
-def test_a_login_without_all_it_needs_is_named_for_source_and_sink(login: str, password: str, lacks: str) -> None:
+def test_an_incomplete_login_is_named_for_source_and_sink(login: str, password: str, lacks: str) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         connection = of(login, password, sasl__mechanism=mechanism, security__protocol="SASL_SSL")
         with raises(SinkAccessError, "connection_invalid", setting=lacks):

@@ -85,7 +85,7 @@ def test_a_wrong_choice_is_answered_by_all_choices() -> None:
         assert caught.error is not None and choices in caught.error.remedy
 
 
-def test_a_transaction_must_live_as_long_as_a_checkpoint_may_take() -> None:
+def test_a_transaction_must_last_as_long_as_a_checkpoint_may() -> None:
     config = CheckpointConfig(timeout=timedelta(minutes=20))
     short, default = (
         KafkaSink(topic="a", strategy="held", transaction_timeout=timedelta(minutes=19)),
@@ -124,7 +124,8 @@ def without_second_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_second_client")
-def test_held_without_kafka_python_is_refused_when_the_dag_is_parsed() -> None:
+def test_the_strategy_held_is_refused_without_kafka_python() -> None:
+    """The error comes when the DAG is parsed, not in a run."""
     with raises(ConfigurationError, "package_missing", package="kafka-python") as caught:
         KafkaSink(topic="alerts", strategy="held")
     assert caught.error is not None and "airflow-ft[held]" in caught.error.remedy

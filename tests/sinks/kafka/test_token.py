@@ -111,7 +111,7 @@ def test_what_a_token_means(
             judge(present, expectation(number, predecessor), FENCE, may_wait=may_wait)
 
 
-def test_a_token_that_was_set_anew_is_not_the_one_that_was_voted_upon() -> None:
+def test_a_token_that_was_set_again_does_not_match_the_vote() -> None:
     """Unless a person did it, in an epoch after that of the vote."""
     ballot = Ballot(token(1, 2).birth, FENCE.epoch)
     expected = replace(expectation(3, 2), ballot=ballot)
@@ -127,12 +127,12 @@ def test_a_token_that_was_set_anew_is_not_the_one_that_was_voted_upon() -> None:
         judge(genesis(FENCE, 1, NOW), first, FENCE, may_wait=False)
 
 
-def test_another_digest_under_this_number_is_a_store_from_a_backup() -> None:
+def test_another_digest_of_a_number_reveals_a_restored_log() -> None:
     with raises(StoreBehindSinkError, "digest_mismatch", number=2):
         judge(token(1, 2), expectation(2, 1, "of other rows"), FENCE, may_wait=False)
 
 
-def test_a_lower_token_is_waited_for_before_the_decision_and_lost_after_it() -> None:
+def test_a_lower_token_counts_as_lost_only_after_the_decision() -> None:
     assert judge(token(1), expectation(3, 2), FENCE, may_wait=True) is TokenStatus.WAITING
     with raises(TokenLostError, "token_lost", number=1, predecessor=2):
         judge(token(1), expectation(3, 2), FENCE, may_wait=False)

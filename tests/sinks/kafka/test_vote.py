@@ -35,7 +35,7 @@ def rows_of(folder: Path, table: pa.Table) -> SegmentRows:
     ],
     ids=lambda values: str(values.type),
 )
-def test_a_year_without_four_digits_is_refused_before_the_decision(tmp_path: Path, values: Any) -> None:
+def test_a_year_outside_1_to_9999_is_refused_before_a_decision(tmp_path: Path, values: Any) -> None:
     """Milliseconds that were taken for seconds, say. The topic got `<value out of range: ...>`, and verify agreed."""
     rows = rows_of(tmp_path, pa.table({"id": [1, 2, 3], "at": values}))
     with pytest.raises(DeclinedError) as caught:
@@ -64,7 +64,7 @@ def test_timestamps_that_the_brokers_would_replace_are_refused(tmp_path: Path) -
         check_rows(rows, brokers_time, MOST)
 
 
-def test_rows_that_a_topic_would_delete_soon_after_their_delivery_are_told(tmp_path: Path) -> None:
+def test_rows_that_a_topic_would_soon_delete_cause_a_warning(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, pa.table({"id": [1, 2], "at": [1_732_580_000_000, None]}))
     week = replace(LIMITS, retention_ms=604_800_000)
     assert short_lived(rows, week) == {}
@@ -74,7 +74,7 @@ def test_rows_that_a_topic_would_delete_soon_after_their_delivery_are_told(tmp_p
     assert short_lived(rows, LIMITS) == short_lived(rows, replace(week, retention_ms=10**15)) == {}
 
 
-def test_rows_that_are_refused_for_several_reasons_come_in_their_order(tmp_path: Path) -> None:
+def test_rows_refused_for_several_reasons_keep_their_order(tmp_path: Path) -> None:
     table = pa.table({"id": [1, 2, 3, 4], "x": [0.5, float("nan"), 1.5, 2.5], "text": ["", "", "a" * 2000, ""]})
     rows = rows_of(tmp_path, table)
     [file] = rows.reader.files("rows")

@@ -47,7 +47,7 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl_verify_cert": "false"}, False, False),
     ],
 )
-def test_a_certificate_is_verified_by_the_authority_that_is_named(
+def test_a_certificate_is_verified_by_the_named_authority(
     extra: dict[str, object], verified: bool, by_name: bool
 ) -> None:
     """As MySQL's own clients do it: an authority without a mode is VERIFY_CA."""

@@ -42,7 +42,7 @@ def test_fields_of_load_data() -> None:
 
 
 @pytest.mark.parametrize(("found", "put"), [("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\0", "\\0")])
-def test_what_a_field_must_not_hold_is_escaped_also_where_it_is_the_only_such_thing(found: str, put: str) -> None:
+def test_each_special_character_is_escaped_even_without_others(found: str, put: str) -> None:
     column = pa.array(["plain", None, "ä", f"{found}x{found}東京", "", f"y{found}"])
     expected = ["plain", "\\N", "ä", f"{put}x{put}東京", "", f"y{put}"]
     assert lines(column) == expected

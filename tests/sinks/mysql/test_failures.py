@@ -54,9 +54,7 @@ def test_codes_are_sorted_by_what_can_be_done(code: int, expected: Meaning) -> N
         (31001, "no", Meaning.ROWS),
     ],
 )
-def test_what_answers_a_statement_with_rows_is_the_rows_unless_it_is_known_to_be_the_server(
-    code: int, message: str, expected: Meaning
-) -> None:
+def test_an_error_blames_the_rows_unless_it_is_the_servers(code: int, message: str, expected: Meaning) -> None:
     assert meaning_of_rows(pymysql.err.OperationalError(code, message)) is expected
 
 
@@ -75,9 +73,7 @@ def test_what_answers_a_statement_with_rows_is_the_rows_unless_it_is_known_to_be
         (1213, "40001", True, True),  # not in the server's own words
     ],
 )
-def test_an_error_of_any_number_is_the_rows_only_where_a_statement_without_rows_is_taken(
-    code: int, state: str, rows: bool, refused: bool
-) -> None:
+def test_an_unknown_error_blames_the_rows_if_the_server_works(code: int, state: str, rows: bool, refused: bool) -> None:
     error = pymysql.err.OperationalError(code, "not in these words")
     error.sqlstate = state
     target: Any = SimpleNamespace(table=SimpleNamespace(name=TableName("s", "orders")), sink="orders")

@@ -37,7 +37,7 @@ def test_texts_and_labels(full_type: str, held: list[str | None], lacking: list[
             labels(full_type).refuse(array.slice(at, 1), "v")
 
 
-def test_other_types_have_no_labels_and_nothing_is_said_of_no_rows() -> None:
+def test_other_types_have_no_labels_and_null_is_never_refused() -> None:
     assert Labels.parse("varchar", "varchar(9)") is None
     found = labels("enum('a')")
     assert found.unknown(pa.array([], pa.string())).to_pylist() == []

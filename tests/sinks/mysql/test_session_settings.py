@@ -65,7 +65,7 @@ def test_what_only_some_servers_have_is_set_or_refused_by_name(name: str, value:
             refusing.ensure()
 
 
-def test_a_transaction_on_another_connection_is_refused_by_the_setting_that_differs() -> None:
+def test_a_transaction_on_another_connection_is_refused() -> None:
     given = Answers(autocommit="0")
     session_settings.require(given.rows, "10.11-test", Limits(), autocommit=False)
     for name, value in (("autocommit", "ON"), ("sql_mode", "ANSI_QUOTES"), ("tx_isolation", "REPEATABLE-READ")):

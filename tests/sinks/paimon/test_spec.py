@@ -75,7 +75,7 @@ def test_parts_that_must_not_be_null_and_defaults_are_odd() -> None:
     assert [column.must for column in columns] == [False, True, False]
 
 
-def test_columns_that_paimon_keeps_for_itself_or_cannot_divide_by() -> None:
+def test_reserved_columns_and_unfit_partition_columns_are_found() -> None:
     schema = pa.schema({"id": pa.int64(), "_KEY_id": pa.int64(), "ratio": pa.float64()})
     sink = PaimonSink(table=TABLE, partition_by=["ratio", "day"])
     found = [(each.code, each.column) for each in schema_problems(sink, schema, None, (), Buckets(), "rows")]

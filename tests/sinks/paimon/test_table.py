@@ -70,7 +70,7 @@ def test_rows_are_one_snapshot_and_the_log_s_file_is_the_table_s(tmp_path: Path)
     assert not list((path / "consumer").iterdir()), "nothing keeps snapshots from expiring"
 
 
-def test_a_file_that_waited_for_long_in_the_log_is_not_taken_for_waste(tmp_path: Path) -> None:
+def test_a_file_that_waited_long_in_the_log_is_not_an_orphan(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -224,7 +224,7 @@ def test_a_snapshot_of_ours_that_is_gone_halts(tmp_path: Path, what: str) -> Non
         world.prepare(world.plan())
 
 
-def test_an_expired_snapshot_whose_number_is_given_again_is_no_mistake(tmp_path: Path) -> None:
+def test_a_reused_number_of_an_expired_snapshot_is_no_error(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
     others(world, 2)

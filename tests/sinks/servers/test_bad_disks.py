@@ -75,7 +75,7 @@ def test_a_full_disk_of_a_sink_is_told_and_the_next_try_delivers(disk: Disk, tmp
     assert world.commit(plan, vote).outcome is Outcome.COMMITTED and world.target.ids() == both
 
 
-def test_a_full_disk_of_the_decision_log_is_told_and_changes_nothing(disk: Disk) -> None:
+def test_a_full_disk_of_the_decision_log_changes_nothing(disk: Disk) -> None:
     with SqliteStore(disk.folder / "ft.db") as store:
         scene = Scene(store)
         scene.stage(1, continues=True)
@@ -90,7 +90,7 @@ def test_a_full_disk_of_the_decision_log_is_told_and_changes_nothing(disk: Disk)
 
 @pytest.mark.server
 @pytest.mark.parametrize("strategy", ["local", "prepared"])
-def test_a_full_disk_of_postgres_is_told_and_the_next_try_delivers(
+def test_a_full_postgres_disk_is_reported_and_a_retry_delivers(
     servers_folder: Path, postgres_database: Database, tmp_path: Path, strategy: str
 ) -> None:
     """That of the table's tablespace: the server itself lives on."""
@@ -116,7 +116,7 @@ def test_a_full_disk_of_postgres_is_told_and_the_next_try_delivers(
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_folder_without_permission_is_told_and_the_next_try_delivers(tmp_path: Path, kind: str) -> None:
+def test_a_read_only_folder_is_reported_and_a_retry_delivers(tmp_path: Path, kind: str) -> None:
     """Root passes modes of files by, so it is tried in a process without that right."""
     place = tmp_path / "sink"
     place.mkdir()

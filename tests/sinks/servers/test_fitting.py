@@ -84,7 +84,7 @@ def test_a_table_is_compared_with_columns(any_mysql_database: Database, name: st
     assert any_mysql_database.sql("SHOW TABLES") == [("orders",)], "neither ledger nor head"
 
 
-def test_a_table_that_is_locked_is_waited_for_in_vain_only_shortly(any_mysql_database: Database) -> None:
+def test_a_locked_table_does_not_hold_up_the_check_of_columns(any_mysql_database: Database) -> None:
     """Whoever holds it, rows are staged; and whether the server can tell its columns meanwhile is its own matter."""
     any_mysql_database.sql("CREATE TABLE other (id INT) ENGINE=InnoDB")
     import pymysql
@@ -141,7 +141,7 @@ def test_a_topic_that_replaces_mapped_timestamps_is_refused(kafka: Kafka, topic_
     assert [check.name for check in checks if "LogAppendTime" in check.text] == [f"topic {topic}"]
 
 
-def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
+def test_a_system_that_cannot_be_asked_does_not_hide_the_others(
     mariadb_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     mariadb_database.sql("CREATE TABLE orders (id BIGINT) ENGINE=InnoDB")
@@ -168,7 +168,7 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
         assert any(f"connection {name} cannot be asked now" in line for line in caplog.messages), name
 
 
-def test_wrong_settings_of_a_kafka_sink_are_told_without_any_broker(tmp_path: Path) -> None:
+def test_wrong_kafka_sink_settings_are_found_without_a_broker(tmp_path: Path) -> None:
     sinks: Mapping[str, Any] = {"copies": KafkaSink(topic="t", conn_id="bus", key="nokey")}
     unreachable = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 1}
     bus = ConnectionInfo("bus", "kafka", extra=unreachable)

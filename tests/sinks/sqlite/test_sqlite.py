@@ -178,7 +178,7 @@ def test_every_value_arrives_as_it_is_in_a_table_that_is_made(world: World) -> N
         ("TEXT", pa.list_(pa.int32()), False),
     ],
 )
-def test_a_column_that_would_change_values_is_refused_before_anything_runs(
+def test_a_column_that_would_change_values_is_refused_beforehand(
     world: World, declared: str, type: pa.DataType, fits: bool
 ) -> None:
     file = file_of(world)
@@ -238,7 +238,7 @@ def test_a_table_that_does_not_fit_is_told_with_what_helps(
     assert caught.error is not None and caught.error.remedy and name in caught.error.headline
 
 
-def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: World) -> None:
+def test_the_table_fills_its_own_keys_and_defaults(world: World) -> None:
     file_of(world).sql(
         "CREATE TABLE orders (key INTEGER PRIMARY KEY, ID INTEGER, text TEXT, by TEXT NOT NULL DEFAULT 'me')"
     )
@@ -265,7 +265,7 @@ def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: 
     ],
 )
 @pytest.mark.parametrize("decides", [True, False])
-def test_rows_that_it_would_change_or_refuse_are_told_before_the_decision(
+def test_rows_that_sqlite_would_change_or_refuse_are_declined(
     world: World, rows: dict[str, Any], names: tuple[str, ...], decides: bool
 ) -> None:
     file_of(world).sql(
@@ -323,7 +323,7 @@ def test_a_table_that_goes_is_not_made_again(world: World) -> None:
         world.prepare(world.plan())
 
 
-def test_a_table_is_made_for_the_first_rows_of_a_sink_whenever_they_come(world: World) -> None:
+def test_a_table_is_created_when_a_sink_gets_its_first_rows(world: World) -> None:
     """An optional one may get its first rows with a later checkpoint."""
     for number in (1, 2):
         world.deliver(world.plan_of(number, world.nothing(number)))
@@ -401,9 +401,7 @@ def test_a_file_that_is_lost_halts(world: World) -> None:
         world.prepare(plan)
 
 
-def test_a_file_that_is_replaced_while_rows_are_written_is_no_delivery(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_written_to_a_replaced_file_are_not_delivered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.deliver(world.plan())
     plan, file = world.plan(), file_of(world)
     vote = world.prepare(plan)
@@ -494,7 +492,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED)
 @pytest.mark.parametrize("decides", [True, False])
-def test_a_table_is_judged_again_by_the_transaction_that_delivers(world: World, changed: str, decides: bool) -> None:
+def test_the_delivering_transaction_checks_the_table_again(world: World, changed: str, decides: bool) -> None:
     world.commit_point = decides
     file = file_of(world)
     file.sql(LAID_OUT)
@@ -530,7 +528,7 @@ def test_a_table_is_judged_again_by_the_transaction_that_delivers(world: World, 
         ('id INTEGER CONSTRAINT "it\'s" UNIQUE ON CONFLICT ROLLBACK', ["rollback"]),
     ],
 )
-def test_what_a_constraint_does_with_a_conflict_is_read_token_by_token(column: str, found: list[str]) -> None:
+def test_conflict_clauses_are_read_token_by_token(column: str, found: list[str]) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
         db.execute(f"CREATE TABLE t ({column})")
         [(sql,)] = db.execute("SELECT sql FROM sqlite_schema WHERE name = 't'").fetchall()

@@ -276,7 +276,7 @@ def test_what_split_makes_comes_from_what_transform_has_read(sources: Sources, s
     }
 
 
-def test_plans_are_read_once_and_a_sink_that_comes_later_is_read_then(
+def test_the_plan_of_each_sink_is_read_only_once(
     sources: Sources, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Any] = []
@@ -325,7 +325,8 @@ def test_a_node_that_nobody_knows_makes_the_columns_unknown() -> None:
         plan_columns.lineage_of(plan, lambda *_: frozenset())
 
 
-def test_of_two_steps_the_stronger_counts_and_what_decides_on_rows_does_so_ever_after() -> None:
+def test_the_stronger_of_two_steps_decides_the_lineage() -> None:
+    """An indirect use, such as a filter, wins over every direct use."""
     steps = {
         (How.IDENTITY, How.IDENTITY): How.IDENTITY,
         (How.AGGREGATION, How.TRANSFORMATION): How.AGGREGATION,

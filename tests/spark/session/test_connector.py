@@ -146,7 +146,7 @@ def test_what_is_installed_for_the_tests_is_what_the_table_says() -> None:
         assert connector._is_whole(JARS / jar.file, jar), jar.file
 
 
-def test_a_spark_whose_own_connector_was_never_published_gets_the_one_that_was(
+def test_a_spark_without_its_own_connector_gets_an_older_one(
     repository: Repository, spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spark("4.2.1")
@@ -193,7 +193,7 @@ def test_what_the_user_brings_is_used_and_nothing_is_fetched(
     assert repository.asked == []
 
 
-def test_other_repositories_come_first_and_a_login_goes_to_its_host_alone(repository: Repository) -> None:
+def test_a_login_is_sent_only_to_its_own_repository(repository: Repository) -> None:
     login = repository.url.replace("//", "//ada:p%40ss@")
     conf = {"spark.jars.repositories": f"{repository.url}/empty,{login}"}
     connector.fetch(connector.choose("4.2.0"), conf)
@@ -201,7 +201,7 @@ def test_other_repositories_come_first_and_a_login_goes_to_its_host_alone(reposi
     assert len(repository.asked) == 2 * len(NAMES)
 
 
-def test_a_repository_that_lacks_it_or_sends_something_else_is_named_without_its_login(
+def test_a_failing_repository_is_reported_without_its_login(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", repository.url.replace("//", "//ada:planted-Secret-4@"))
@@ -221,9 +221,7 @@ def test_a_repository_that_lacks_it_or_sends_something_else_is_named_without_its
     connector.fetch(chosen, {})
 
 
-def test_a_repository_that_cannot_be_reached_is_tried_again_by_the_next_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_repository_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "*")
     for place, expected in (

@@ -214,7 +214,7 @@ def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path, options:
     assert _rows(_read(spark, tmp_path, "csv", "s string, t string", files, **kept)) == [("\xe9", "x")]
 
 
-def test_lines_whose_ends_are_not_found_in_an_encoding_are_no_row(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_fails_if_its_encoding_hides_the_line_ends(spark: SparkSession, tmp_path: Path) -> None:
     read = partial(_read, spark, format="csv", schema="s string")
     for number, (encoding, options) in enumerate((("UTF-16", {"lineSep": "\n"}), ("Cp037", {}))):
         text = {"a": "é\nx\n".encode(encoding)}

@@ -64,7 +64,7 @@ def test_a_cluster_that_ends_the_application_is_told_apart() -> None:
         raise as_error(RuntimeError("Job 1 cancelled because SparkContext was shut down"), "p", "j")
 
 
-def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSession) -> None:
+def test_a_missing_path_is_shown_with_hadoops_file_system(spark: SparkSession) -> None:
     error = RuntimeError("[PATH_NOT_FOUND] Path does not exist: /data/in. SQLSTATE: 42K03")
     found = as_error(error, "p", "j")
     assert (found.code, found.fields) == ("folder_missing", {"path": "/data/in"})

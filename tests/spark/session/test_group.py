@@ -50,7 +50,7 @@ def _loaded(spark: SparkSession) -> set[str]:
     return found
 
 
-def test_a_stream_that_ends_uploads_and_unloads_its_own_state_stores(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_ending_stream_uploads_and_unloads_only_its_own_state(spark: SparkSession, tmp_path: Path) -> None:
     session, mine = _counts(spark, tmp_path / "1-1")
     _, other = _counts(spark, tmp_path / "1-10")
     assert {"1-1", "1-10"} <= _loaded(spark)
@@ -88,7 +88,7 @@ def test_a_guard_of_one_stream_leaves_the_others_alone(spark: SparkSession, tmp_
         spark.readStream.format("rate").load().writeStream.format("noop").start()
 
 
-def test_the_split_of_one_stream_does_not_wait_for_that_of_another(spark: SparkSession) -> None:
+def test_the_split_of_a_stream_does_not_wait_for_another(spark: SparkSession) -> None:
     """A hanging one would delay the start of all others."""
     frame = spark.range(1)
     refused, ended = threading.Event(), threading.Event()

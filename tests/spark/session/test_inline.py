@@ -62,7 +62,7 @@ def test_a_mistake_is_told_with_the_dag_file_and_its_line(
 
 
 @pytest.mark.spark
-def test_the_dag_file_is_not_imported_and_its_lines_are_shown_as_they_were(tmp_path: Path) -> None:
+def test_a_job_is_loaded_without_importing_its_dag_file(tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     text = f"import pathlib\nN = pathlib.Path({str(tmp_path / 'imported')!r}).touch()\n{MISTAKEN}"
     found = job_of(file, text)
@@ -139,7 +139,7 @@ def other(spark, sources):
 """
 
 
-def test_two_jobs_of_a_file_have_modules_of_their_own_and_both_have_their_lines(tmp_path: Path) -> None:
+def test_two_jobs_of_one_dag_file_have_separate_modules(tmp_path: Path) -> None:
     """As streams of a group, in one process."""
     path = tmp_path / "orders.py"
     jobs = [job_of(path, TWO, name) for name in ("one", "other")]

@@ -243,7 +243,7 @@ def test_values_are_exact_and_statistics_are_those_of_the_rows(spark: SparkSessi
     ],
 )
 @pytest.mark.parametrize("few", [False, True])
-def test_text_that_is_not_utf8_is_refused_before_anything_is_published(
+def test_text_that_is_not_utf8_is_refused_before_publishing(
     spark: SparkSession, tmp_path: Path, value: str, few: bool
 ) -> None:
     """A sink would find it only when it sends the rows, perhaps after another sink has committed."""
@@ -284,9 +284,7 @@ def test_the_log_holds_the_same_however_a_batch_was_written(spark: SparkSession,
     assert statistics == other_statistics
 
 
-def test_a_batch_that_was_expected_to_be_small_and_is_not_is_computed_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_larger_than_expected_is_computed_again(spark: SparkSession, tmp_path: Path) -> None:
     few = staging.FEW_ROWS
     fits = write_batch(_request(tmp_path), Job(f"{HERE}:unsplit", {}), spark.range(0, few, 1, 1), 0, 1, {}, few=True)
     assert fits.seal().rows == {"orders": few}

@@ -27,7 +27,7 @@ def printed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("printed")
-def test_files_that_change_or_go_after_they_were_listed_are_named(spark: SparkSession, folder: Path) -> None:
+def test_files_changed_or_removed_after_listing_are_named(spark: SparkSession, folder: Path) -> None:
     found = static_listings(spark.read.text(str(folder)))
     assert [len(each.files) for each in found] == [4]
     sizes = {path.rpartition("/")[2]: size for path, (size, _) in found[0].files.items()}

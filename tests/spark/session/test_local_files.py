@@ -58,9 +58,7 @@ def _manager(spark: SparkSession, path: Path) -> Any:
 
 
 @pytest.mark.parametrize("root", ["/tmp/wal", "file:///tmp/wal"])
-def test_a_session_writes_no_checksums_and_renames_by_the_file_system(
-    session: SparkSession, tmp_path: Path, root: str
-) -> None:
+def test_a_session_writes_no_checksum_files_to_a_local_path(session: SparkSession, tmp_path: Path, root: str) -> None:
     session.range(3).write.parquet(f"file://{tmp_path}/before")
     assert any(name.endswith(".crc") for name in _names(tmp_path / "before"))
     spare_processes(session, root)
@@ -70,9 +68,7 @@ def test_a_session_writes_no_checksums_and_renames_by_the_file_system(
     assert session.newSession().conf.get(MANAGER, "") == "", "it is the setting of one run"
 
 
-def test_a_file_takes_the_place_of_one_that_has_a_checksum_and_the_other_way_round(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_a_file_replaces_one_with_a_checksum_and_vice_versa(session: SparkSession, tmp_path: Path) -> None:
     """As when another manager writes to the location, or has: a stale checksum would make it unreadable."""
     file, by_context = tmp_path / "7.delta", _manager(session, tmp_path)
     assert by_context.getClass().getSimpleName() == "FileContextBasedCheckpointFileManager"

@@ -81,7 +81,7 @@ def test_where_a_reader_of_kafka_begins(spark: SparkSession, options: dict[str, 
     assert _is_at_the_end(jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)) == at_the_end
 
 
-def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing_again(tmp_path: Path) -> None:
+def test_an_at_most_once_attempt_starts_without_a_base(tmp_path: Path) -> None:
     def base_of(mode: CheckpointingMode) -> tuple[Any, bool, bool]:
         request = StageRequest(
             pipeline="orders",
@@ -107,7 +107,7 @@ def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing
         assert base_of(mode) == (SparkPosition("/wal/orders/spark/1-1", 7), True, True)
 
 
-def test_a_socket_that_its_server_has_closed_ends_the_query_when_all_that_had_come_is_read() -> None:
+def test_a_closed_socket_ends_the_query_once_its_rows_are_read() -> None:
     threads = "[Thread[#1,main,5,main], Thread[#9,TextSocketSource(localhost, 9999),5,main]]"
 
     def sockets(living: str) -> Sockets:

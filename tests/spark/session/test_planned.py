@@ -247,7 +247,7 @@ def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
     assert caught.error and caught.error.fields["paths"][0].endswith("\\xe9.json") and "UTF-8" in caught.error.remedy
 
 
-def test_such_a_name_that_comes_while_a_stream_is_at_work_is_warned_of(reading: Reading) -> None:
+def test_a_stream_warns_of_a_new_name_that_java_cannot_decode(reading: Reading) -> None:
     reading.add("a.json")
     source = FileSource(path=str(reading.folder / "in"), schema="id bigint")
     warnings: list[PipelineWarning] = []
@@ -319,7 +319,7 @@ def test_a_table_is_no_folder_of_files(reading: Reading, marker: str) -> None:
     assert reading.read() == [0]
 
 
-def test_what_spark_leaves_out_of_a_folder_that_it_has_written_is_warned_of(
+def test_a_warning_tells_that_spark_skips_files_in_its_output(
     reading: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading.add("a.json")

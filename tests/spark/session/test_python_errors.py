@@ -85,7 +85,7 @@ def test_a_worker_that_says_nothing_of_python_is_none() -> None:
     assert of_worker(["java.io.IOException: broken pipe", ""]) is None
 
 
-def test_the_last_of_several_exceptions_counts_and_frames_of_libraries_do_not() -> None:
+def test_the_headline_is_the_last_exception_in_the_users_code() -> None:
     text = """An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/jobs/orders.py", line 3, in first
     old()

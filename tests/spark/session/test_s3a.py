@@ -92,7 +92,7 @@ def test_spark_does_not_upload_keys_of_the_environment_to_yarn(monkeypatch: pyte
         ({"conf": {"spark.redaction.regex": "nothing"}}, "spark_setting_unsafe"),
     ],
 )
-def test_what_does_not_go_with_a_bucket_is_refused_in_the_task_too(more: dict[str, Any], code: str) -> None:
+def test_the_task_also_refuses_settings_unfit_for_a_bucket(more: dict[str, Any], code: str) -> None:
     """The configuration, a Spark connection or `spark_conf` may say it, which no DAG parse sees."""
     with raises(ConfigurationError, code):
         request(**more)

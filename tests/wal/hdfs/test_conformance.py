@@ -19,8 +19,8 @@ from tests.wal.test_conformance import (
     test_a_file_is_read_in_pieces_and_from_anywhere,
     test_a_file_under_a_second_name_stays_when_the_first_goes,
     test_a_folder_gets_another_name_once,
-    test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files,
-    test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins,
+    test_a_root_without_its_marker_is_unavailable_not_damaged,
+    test_only_one_racing_writer_creates_a_file_or_folder,
     test_segments_are_written_read_and_swept,
     test_what_is_not_there,
 )
@@ -35,8 +35,8 @@ __all__ = [
     "test_a_file_is_read_in_pieces_and_from_anywhere",
     "test_a_file_under_a_second_name_stays_when_the_first_goes",
     "test_a_folder_gets_another_name_once",
-    "test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files",
-    "test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins",
+    "test_a_root_without_its_marker_is_unavailable_not_damaged",
+    "test_only_one_racing_writer_creates_a_file_or_folder",
     "test_segments_are_written_read_and_swept",
     "test_what_is_not_there",
 ]

@@ -30,8 +30,8 @@ from tests.wal.test_conformance import (
     test_a_file_appears_once_and_whole_and_is_not_replaced,
     test_a_file_is_read_in_pieces_and_from_anywhere,
     test_a_file_under_a_second_name_stays_when_the_first_goes,
-    test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files,
-    test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins,
+    test_a_root_without_its_marker_is_unavailable_not_damaged,
+    test_only_one_racing_writer_creates_a_file_or_folder,
     test_segments_are_written_read_and_swept,
     test_what_is_not_there,
 )
@@ -45,8 +45,8 @@ __all__ = [
     "test_a_file_appears_once_and_whole_and_is_not_replaced",
     "test_a_file_is_read_in_pieces_and_from_anywhere",
     "test_a_file_under_a_second_name_stays_when_the_first_goes",
-    "test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files",
-    "test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins",
+    "test_a_root_without_its_marker_is_unavailable_not_damaged",
+    "test_only_one_racing_writer_creates_a_file_or_folder",
     "test_segments_are_written_read_and_swept",
     "test_what_is_not_there",
 ]
@@ -70,7 +70,7 @@ def test_files_of_several_parts_and_those_whose_writer_died(root: str, files: Fi
     assert files.read(files.uri(root, "large")) == data
 
 
-def test_folders_that_s3a_has_marked_are_no_files_and_are_removed(root: str, files: FileSystem) -> None:
+def test_folder_markers_of_s3a_are_not_listed_and_are_removed(root: str, files: FileSystem) -> None:
     place = BucketPlace.of(root)
     for name in ("state", "state/0"):
         marked = s3._folder_store(os.getpid(), place.bucket, f"{place.key}/{name}", settings_of(place))
@@ -155,7 +155,7 @@ def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: s
         filesystem(nowhere).write(f"{nowhere}/x", b"")
 
 
-def test_what_the_environment_says_of_aws_does_not_mix_with_a_connection(
+def test_aws_environment_variables_do_not_mix_with_a_connection(
     versitygw: VersityGw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {

@@ -184,9 +184,7 @@ def test_the_printed_statements_suffice(world: World) -> None:
         ('"ID" bigint PRIMARY KEY, text text', "column_required"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_before_anything_is_computed(
-    world: World, columns: str, code: str
-) -> None:
+def test_a_table_that_does_not_fit_is_refused_before_computing(world: World, columns: str, code: str) -> None:
     table(world, "odd", columns)
     plan = world.plan()
     problems = lacking(world) or requirements.schema_problems(

@@ -74,7 +74,7 @@ def continues(world: World, *numbers: int) -> None:
 
 @pytest.mark.parametrize("action", ["prepare", "commit", "abort", "forget"])
 @pytest.mark.parametrize("make", [ADOPTED, REWRITTEN, BUCKET], indirect=True)
-def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(make: Make, action: str) -> None:
+def test_a_crash_leaves_all_or_nothing_and_the_next_try_finishes(make: Make, action: str) -> None:
     for at, world in begun(make):
         plan: Plan = world.plan(small(world))
         vote = world.prepare(plan)
@@ -102,7 +102,7 @@ def test_whoever_dies_anywhere_leaves_all_or_nothing_and_the_next_one_finishes(m
 
 
 @pytest.mark.parametrize("make", [ADOPTED, BUCKET], indirect=True)
-def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(make: Make) -> None:
+def test_a_crash_in_the_first_prepare_blocks_no_later_try(make: Make) -> None:
     for at in count():
         world = make(at)
         plan = world.plan(small(world))

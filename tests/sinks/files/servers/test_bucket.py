@@ -110,7 +110,7 @@ def test_whoever_dies_anywhere_is_followed_by_one_who_finishes(
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("deaths")
-def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(s3: S3, tmp_path: Path) -> None:
+def test_a_crash_in_the_first_prepare_blocks_no_later_try(s3: S3, tmp_path: Path) -> None:
     for at in count():
         (tmp_path / str(at)).mkdir()
         world = World(Bucket(s3), tmp_path / str(at))
@@ -127,7 +127,7 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(s3: S3
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("deaths")
-def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finishes(s3: S3, tmp_path: Path) -> None:
+def test_the_next_try_finishes_an_abort_that_crashed(s3: S3, tmp_path: Path) -> None:
     for at, world, bucket in worlds(s3, tmp_path):
         plan = world.plan(small(world))
         vote = world.prepare(plan)
@@ -173,7 +173,7 @@ def for_each_sleeper(
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("sleepers")
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
+def test_a_process_that_sleeps_through_a_delivery_adds_nothing(
     s3: S3, tmp_path: Path, action: str, deleted: str
 ) -> None:
     def meanwhile(world: World, bucket: Bucket, plan: Plan, vote: Vote) -> None:
@@ -193,9 +193,7 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.sampled("sleepers")
-def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(
-    s3: S3, tmp_path: Path, action: str
-) -> None:
+def test_a_process_that_sleeps_through_an_abort_adds_nothing(s3: S3, tmp_path: Path, action: str) -> None:
     """The decision log never has one number committed and aborted. Should it, then somebody is told."""
 
     def meanwhile(world: World, bucket: Bucket, plan: Plan, vote: Vote) -> None:
@@ -219,7 +217,7 @@ def world(s3: S3, tmp_path: Path) -> World:
 
 
 @pytest.mark.server
-def test_files_are_ended_at_their_size_and_readers_of_folders_know_partitions(s3: S3, tmp_path: Path) -> None:
+def test_files_are_split_at_their_size_in_readable_partitions(s3: S3, tmp_path: Path) -> None:
     world = World(Bucket(s3, format="csv", file_bytes=1 << 18, success_file=True, partition_by=("which",)), tmp_path)
     bucket = bucket_of(world)
     rows = world.table(0, 200_000).append_column("which", [["a/b", "50%", None, "x y"] * 50_000])
@@ -273,9 +271,7 @@ def test_verify_names_what_is_gone_and_what_was_changed(world: World) -> None:
 
 
 @pytest.mark.server
-def test_a_store_that_knows_no_conditions_is_refused_before_anything_is_there(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_without_conditional_writes_is_refused_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     put = obstore.put
     monkeypatch.setattr(obstore, "put", lambda store, key, data, **_: put(store, key, data))
     with raises(UnfitTargetError, "file_system_unsupported", feature="If-None-Match"):
@@ -284,7 +280,7 @@ def test_a_store_that_knows_no_conditions_is_refused_before_anything_is_there(
 
 
 @pytest.mark.server
-def test_files_of_a_checkpoint_that_are_lost_half_way_are_told_and_delivered_anew(s3: S3, tmp_path: Path) -> None:
+def test_files_lost_half_way_are_reported_and_delivered_again(s3: S3, tmp_path: Path) -> None:
     """Somebody's rule has deleted what was prepared, when some of it had been shown."""
     world = World(Bucket(s3, partition_by=("text",)), tmp_path)
     bucket, plan = bucket_of(world), world.plan(small(world))

@@ -102,7 +102,8 @@ def deliver_first(new: World, former: Former) -> Plan:
 # --- what passes -----------------------------------------------------------------------------------------------------
 
 
-def test_numbers_go_on_readers_see_both_and_all_that_looks_after_the_folder_goes_on(make: Make) -> None:
+def test_a_renamed_pipeline_continues_its_folder_and_numbers(make: Make) -> None:
+    """Readers see both parts, and verify, doctor, pruning and adoption work on."""
     world = make("0")
     world.attempts = 20
     theirs = [Delivered(plan, world.deliver(plan), None) for plan in (world.plan(small(world)) for _ in range(2))]
@@ -137,7 +138,7 @@ def test_numbers_go_on_readers_see_both_and_all_that_looks_after_the_folder_goes
     assert seen(new, *range(1, 8)), "a lost decision log"
 
 
-def test_the_old_name_is_shut_out_whatever_its_rank_and_what_it_has_settled_stays_proven(make: Make) -> None:
+def test_the_old_name_is_shut_out_but_its_deliveries_stay_proven(make: Make) -> None:
     world = make("0")
     world.attempts = 20
     settled = world.plan(small(world))
@@ -177,7 +178,7 @@ def test_it_passes_on_again(make: Make) -> None:
     assert ledger_of(world.target).has_been_of("old")
 
 
-def test_numbers_that_a_new_decision_log_gives_out_again_are_none_of_the_former_pipeline(make: Make) -> None:
+def test_a_new_log_may_reuse_numbers_of_the_former_pipeline(make: Make) -> None:
     """The folder passes, and before anything is prepared the log is lost: so nothing tells how far numbers had come."""
     world = make("0")
     world.deliver(world.plan(small(world)))
@@ -197,7 +198,7 @@ def test_numbers_that_a_new_decision_log_gives_out_again_are_none_of_the_former_
 # --- what does not ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_stands_elsewhere_or_is_anothers_is_refused_and_stays_as_it_is(make: Make) -> None:
+def test_a_folder_of_another_owner_or_number_is_not_taken_over(make: Make) -> None:
     world, former = old_with(make)
     new = renamed(world)
     before = _all(world.target)
@@ -264,7 +265,7 @@ def acting(world: World, plan: Plan, action: str, at: int, vote: Vote | None = N
 
 @pytest.mark.slow
 @pytest.mark.sampled
-def test_whoever_dies_while_it_passes_leaves_either_owner_and_the_next_one_goes_on(make: Make) -> None:
+def test_a_crash_during_the_handover_leaves_exactly_one_owner(make: Make) -> None:
     owners = []
     for at, world, former in worlds(make):
         new = renamed(world)

@@ -85,7 +85,7 @@ def test_a_disabled_table_is_refused(world: World, short: str) -> None:
         db.enable_table(short)
 
 
-def test_a_table_that_is_disabled_after_the_vote_has_the_rows_wait(world: World, short: str) -> None:
+def test_a_table_disabled_after_the_vote_makes_the_rows_wait(world: World, short: str) -> None:
     db: happybase.Connection = world.target.db  # type: ignore[attr-defined]
     world.target.sink = replace(world.target.sink, table=short)  # type: ignore[type-var]
     plan = world.plan()

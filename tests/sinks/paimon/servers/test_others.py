@@ -316,7 +316,7 @@ def test_a_table_that_was_dropped_halts(world: World) -> None:
         world.prepare(plan)
 
 
-def test_a_table_that_was_renamed_halts_and_goes_on_when_it_is_back(world: World) -> None:
+def test_a_renamed_table_halts_delivery_until_the_name_is_back(world: World) -> None:
     world.deliver(world.plan())
     table = table_of(world)
     table.paimon.ask("rename", table.named, to="shop.moved")

@@ -133,7 +133,7 @@ def test_a_table_that_no_longer_fits_has_the_rows_wait(make: Make, before: str, 
     assert world.target.ids() == [1, 2, 3]
 
 
-def test_a_name_that_leads_to_another_table_than_at_the_vote_has_the_rows_wait(make: Make) -> None:
+def test_rows_wait_while_the_table_name_leads_to_another_table(make: Make) -> None:
     world = make(f"CREATE SCHEMA other; {PLAIN}")
     plan, vote = decided(world, world.table(1, 3), settings="local")
     database = table_of(world).database.name
@@ -148,7 +148,7 @@ def test_a_name_that_leads_to_another_table_than_at_the_vote_has_the_rows_wait(m
     assert world.target.ids() == [1, 2, 3]
 
 
-def test_a_name_that_leads_elsewhere_is_told_where_the_ledger_is_named(make: Make) -> None:
+def test_a_replaced_table_is_reported_if_the_ledger_has_a_schema(make: Make) -> None:
     world = make(f"CREATE SCHEMA other; {PLAIN}", ledger_schema="public")
     plan, vote = decided(world, world.table(1, 3), settings="local")
     database = table_of(world).database.name
@@ -160,7 +160,7 @@ def test_a_name_that_leads_elsewhere_is_told_where_the_ledger_is_named(make: Mak
     assert table_of(world).sql("SELECT count(*) FROM other.orders") == [(0,)]
 
 
-def test_keys_that_are_equal_by_another_collation_than_at_the_vote_have_the_rows_wait(make: Make) -> None:
+def test_rows_wait_if_the_key_collation_changed_after_the_vote(make: Make) -> None:
     world = make("CREATE TABLE orders (id text PRIMARY KEY, text text, version bigint)", **UPSERT)
     table_of(world).sql("CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     plan, vote = decided(world, pa.table({"id": ["a", "A"], "text": ["x", "y"]}), settings="upsert")
@@ -218,7 +218,7 @@ def test_no_table_is_altered_between_the_judgement_and_the_rows(
 
 
 @pytest.mark.parametrize("settings", STRATEGIES)
-def test_a_schema_that_takes_the_name_while_rows_are_sent_gets_none(
+def test_a_schema_renamed_into_place_during_a_send_gets_no_rows(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
     """RENAME of a schema waits for no lock of its tables."""
@@ -243,7 +243,7 @@ def test_a_schema_that_takes_the_name_while_rows_are_sent_gets_none(
 
 
 @pytest.mark.parametrize("change", ["ALTER TABLE orders DROP text", "DROP TABLE orders"])
-def test_a_table_that_is_altered_before_its_lock_is_had_has_the_rows_wait(
+def test_rows_wait_if_the_table_changes_before_it_is_locked(
     make: Make, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     world = make(PLAIN)
@@ -262,7 +262,7 @@ def test_a_table_that_is_altered_before_its_lock_is_had_has_the_rows_wait(
 
 
 @pytest.mark.parametrize("settings", STRATEGIES)
-def test_a_partition_that_is_attached_while_rows_are_sent_is_judged(
+def test_a_partition_attached_while_rows_are_sent_is_checked(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
     world = make(BY_ID, **STRATEGIES[settings])
@@ -294,7 +294,7 @@ def test_a_user_who_may_write_some_columns_only_delivers(make: Make) -> None:
     assert world.target.ids() == world.ids_of(1)
 
 
-def test_row_level_security_that_is_switched_on_after_the_vote_has_the_rows_wait(make: Make) -> None:
+def test_rows_wait_if_row_security_is_enabled_after_the_vote(make: Make) -> None:
     world = make(PLAIN, **UPSERT)
     table_of(world).sql(";".join(ddl_of("public")))
     tables = "orders, airflow_ft_head, airflow_ft_ledger"
@@ -311,7 +311,7 @@ def test_row_level_security_that_is_switched_on_after_the_vote_has_the_rows_wait
     assert world.target.ids() == [1, 2, 3]
 
 
-def test_verify_does_not_call_exact_what_was_altered_after_the_delivery(make: Make) -> None:
+def test_verify_reports_columns_altered_after_the_delivery(make: Make) -> None:
     world = make(FLOATS)
     plan = world.plan(pa.table({"id": [1], "v": [0.1]}))
     proof = world.deliver(plan)

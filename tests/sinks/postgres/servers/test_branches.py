@@ -95,7 +95,7 @@ def prepared(world: World) -> list[tuple[int, str]]:
 # --- one process -----------------------------------------------------------------------------------------------------
 
 
-def test_branches_are_prepared_side_by_side_and_become_visible_with_one_proof(world: World) -> None:
+def test_prepared_branches_become_visible_with_one_proof(world: World) -> None:
     plan = world.plan()
     attempt = world.attempt()
     notes = prepare(world, plan, attempt)
@@ -120,7 +120,7 @@ def test_a_commit_between_two_branches_is_finished(world: World) -> None:
     assert "redelivered" not in proof.detail and world.target.ids() == world.ids_of(1)
 
 
-def test_a_branch_that_was_rolled_back_by_hand_is_delivered_again_and_no_other(world: World) -> None:
+def test_only_the_branch_rolled_back_by_hand_is_delivered_again(world: World) -> None:
     plan = world.plan()
     attempt = world.attempt()
     notes = prepare(world, plan, attempt)
@@ -139,7 +139,7 @@ def test_a_refused_row_leaves_no_branch_prepared(world: World) -> None:
     assert world.target.ids() == []
 
 
-def test_rows_of_one_key_in_two_branches_are_told_and_leave_no_lock(make: Make) -> None:
+def test_a_key_in_two_branches_is_reported_and_leaves_no_lock(make: Make) -> None:
     world = make("CREATE TABLE orders (id bigint UNIQUE, text text)", strategy="prepared", branches=2)
     plan = world.plan(pa.table({"id": [1, 2, 3, 1], "text": ["a", "b", "c", "d"]}))
     attempt = world.attempt()
@@ -176,7 +176,8 @@ def test_branches_that_find_no_room_are_sent_after_the_decision(world: World) ->
     assert proof.detail["deferred"] and world.target.ids() == world.ids_of(1)
 
 
-def test_rows_that_need_each_other_at_the_end_are_sent_together_after_the_decision(make: Make) -> None:
+def test_rows_that_refer_to_each_other_need_one_transaction(make: Make) -> None:
+    """Branches decline them; without room for branches, one transaction sends them after the decision."""
     key = "parent bigint REFERENCES orders DEFERRABLE INITIALLY DEFERRED"
     world = make(f"CREATE TABLE orders (id bigint PRIMARY KEY, {key})", strategy="prepared", branches=3)
     plan = world.plan(pa.table({"id": [1, 2, 3, 4, 5, 6], "parent": [6, 5, 4, 3, 2, 1]}))
@@ -189,7 +190,7 @@ def test_rows_that_need_each_other_at_the_end_are_sent_together_after_the_decisi
     assert proof.counts == {SINK: 6} and world.target.ids() == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_commit_by_hand_of_one_branch_halts_an_abort_and_counts_when_it_is_decided_so(world: World) -> None:
+def test_a_branch_committed_by_hand_counts_and_halts_an_abort(world: World) -> None:
     plan = world.plan()
     prepare(world, plan, world.attempt())
     table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[0].sql}")
@@ -205,7 +206,7 @@ def test_a_commit_by_hand_of_one_branch_halts_an_abort_and_counts_when_it_is_dec
 
 
 @pytest.mark.parametrize("ending", PreparedEnding)
-def test_what_a_former_owner_has_committed_in_part_is_listed_and_ended(world: World, ending: PreparedEnding) -> None:
+def test_half_committed_branches_of_a_former_owner_are_ended(world: World, ending: PreparedEnding) -> None:
     world.deliver(world.plan())
     plan = world.plan()
     prepare(world, plan, world.attempt())
@@ -227,7 +228,7 @@ def test_what_a_former_owner_has_committed_in_part_is_listed_and_ended(world: Wo
 # --- announced: several processes ------------------------------------------------------------------------------------
 
 
-def test_branches_of_several_processes_become_visible_as_one_checkpoint(world: World) -> None:
+def test_branches_of_several_processes_become_visible_together(world: World) -> None:
     plan = world.plan()
     notes = announce(world, plan, 1)
     assert sink(world, plan).branches(plan) == LABELS and prepared(world) == []
@@ -357,7 +358,7 @@ MEANWHILE = (others_deliver, a_newer_attempt_delivers, others_abort)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("step", ["announce", "load", "conclude", "prepare"])
-def test_a_step_that_sleeps_at_any_statement_changes_nothing_that_others_have_done(
+def test_a_step_that_wakes_up_late_changes_nothing_others_did(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     step: str,

@@ -115,7 +115,7 @@ UPSERT = {"strategy": "upsert", "key_columns": ["id"], "version_column": "versio
     ids=["foreign", "unlogged"],
 )
 @pytest.mark.parametrize("settings", [{}, {"strategy": "prepared"}, UPSERT], ids=["local", "prepared", "upsert"])
-def test_a_partition_that_would_forget_or_double_rows_is_refused_at_any_depth(
+def test_a_foreign_or_unlogged_partition_is_refused_at_any_depth(
     make: Make, settings: dict[str, Any], partition: str, code: str, remedy: str
 ) -> None:
     # A foreign table can have no unique index, nor be below a table that has one.
@@ -132,13 +132,13 @@ def test_a_partition_that_would_forget_or_double_rows_is_refused_at_any_depth(
     assert any(check.verdict is Verdict.PROBLEM and refusal.what in check.text for check in found), found
 
 
-def test_a_partition_that_is_unlogged_is_filled_when_that_is_wanted(make: Make) -> None:
+def test_an_unlogged_partition_is_filled_if_that_is_allowed(make: Make) -> None:
     world = make(f"{BY_ID} CREATE UNLOGGED TABLE lost PARTITION OF high DEFAULT", allow_unsafe_durability=True)
     world.deliver(world.plan())
     assert world.target.ids() == world.ids_of(1)
 
 
-def test_children_of_a_plain_table_get_no_rows_and_are_not_looked_at(make: Make) -> None:
+def test_child_tables_of_a_plain_table_are_ignored(make: Make) -> None:
     world = make(
         f"{ORDERS}; CREATE UNLOGGED TABLE child () INHERITS (orders);"
         f" {ELSEWHERE} CREATE FOREIGN TABLE far () INHERITS (orders) SERVER elsewhere"
@@ -158,7 +158,7 @@ def test_everything_that_does_not_fit_is_told_at_once(make: Make) -> None:
     assert refusal.fields["codes"] == ["column_unfit", "column_missing", "column_required"]
 
 
-def test_a_table_of_another_schema_a_partitioned_one_and_one_with_odd_names_are_filled(make: Make) -> None:
+def test_a_partitioned_table_in_an_oddly_named_schema_is_filled(make: Make) -> None:
     world = make(
         'CREATE SCHEMA "my.shop";'
         'CREATE TABLE "my.shop"."or""der 100%s?" (id bigint, text text) PARTITION BY LIST (id);'
@@ -172,7 +172,7 @@ def test_a_table_of_another_schema_a_partitioned_one_and_one_with_odd_names_are_
     assert table_of(world).sql('SELECT last_delivered FROM "my.shop".airflow_ft_head') == [(2,)]
 
 
-def test_columns_are_found_as_postgresql_reads_names_without_quotes(make: Make) -> None:
+def test_columns_match_as_postgresql_reads_unquoted_names(make: Make) -> None:
     world = make("CREATE TABLE orders (key bigserial, orderid bigint, \"Text\" text, by text NOT NULL DEFAULT 'me')")
     world.deliver(world.plan(pa.table({"orderId": [5, 6], "Text": ["a", "b"]})))
     assert table_of(world).sql("SELECT * FROM orders") == [(1, 5, "a", "me"), (2, 6, "b", "me")]
@@ -251,9 +251,7 @@ REFUSING: dict[str, tuple[str, int | None, str | None, list[int]]] = {
 
 @pytest.mark.parametrize("what", REFUSING)
 @pytest.mark.parametrize("decides", [True, False])
-def test_rows_that_are_refused_are_told_before_the_decision_and_can_be_set_aside(
-    make: Make, what: str, decides: bool
-) -> None:
+def test_refused_rows_stop_the_decision_and_can_be_set_aside(make: Make, what: str, decides: bool) -> None:
     ddl, row, sqlstate, taken = REFUSING[what]
     world = make(ddl)
     world.commit_point = decides
@@ -283,7 +281,7 @@ AT_THE_END = (
 
 
 @pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])
-def test_rows_that_the_end_of_the_transaction_refuses_are_declined(make: Make, strategy: str) -> None:
+def test_rows_refused_at_the_end_of_a_transaction_are_declined(make: Make, strategy: str) -> None:
     settings = UPSERT if strategy == "upsert" else {"strategy": strategy}
     ddl = "CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint)"
     world = make(f"{ddl}; {AT_THE_END}", **settings)
@@ -339,7 +337,7 @@ def test_many_refused_rows_are_found_among_many_that_are_not(make: Make) -> None
 # --- who waits for whom --------------------------------------------------------------------------------------------
 
 
-def test_a_stranger_who_holds_the_head_is_waited_for_and_then_told(make: Make) -> None:
+def test_a_stranger_that_locks_the_head_is_reported_after_a_wait(make: Make) -> None:
     world = make(ORDERS)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -354,7 +352,7 @@ def test_a_stranger_who_holds_the_head_is_waited_for_and_then_told(make: Make) -
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_a_session_that_stands_still_is_ended_by_a_newer_attempt_alone(make: Make, newer: bool) -> None:
+def test_only_a_newer_attempt_ends_a_stalled_session(make: Make, newer: bool) -> None:
     world = make(ORDERS)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -445,7 +443,7 @@ def test_the_place_of_a_head_is_locked_before_it_is_made(make: Make, monkeypatch
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("action", ["prepare", "commit", "abort"])
-def test_a_death_at_any_statement_leaves_all_or_nothing_and_is_made_good(
+def test_a_death_at_any_statement_leaves_all_rows_or_none(
     make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     world = make(ORDERS)
@@ -480,7 +478,7 @@ def test_a_death_at_any_statement_leaves_all_or_nothing_and_is_made_good(
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_zombie_that_stands_still_at_any_statement_changes_nothing_when_it_goes_on(
+def test_a_zombie_that_pauses_at_any_statement_changes_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     world = make(ORDERS)
@@ -536,9 +534,7 @@ def test_an_older_attempt_never_lowers_the_head(make: Make, monkeypatch: pytest.
     assert at > 5
 
 
-def test_a_commit_of_which_the_answer_is_lost_is_found_by_its_marker(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_answer_is_lost_is_found_by_its_marker(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make(ORDERS)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -560,7 +556,7 @@ def test_a_commit_of_which_the_answer_is_lost_is_found_by_its_marker(
 # --- the server ----------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_is_kept_between_steps_and_made_anew_when_it_is_lost(make: Make) -> None:
+def test_steps_share_a_connection_and_replace_a_lost_one(make: Make) -> None:
     world = make(ORDERS)
     table = table_of(world)
     plan = world.plan()
@@ -630,7 +626,7 @@ def drop_user(world: World) -> None:
     table.sql(f"DROP ROLE {table.connection.login}")
 
 
-def test_a_server_that_lets_in_no_more_sessions_is_told_with_what_helps(make: Make) -> None:
+def test_a_reached_connection_limit_is_reported_with_a_remedy(make: Make) -> None:
     world = make(ORDERS)
     name = table_of(world).database.name
     limited(world, "INSERT ON orders")
@@ -678,7 +674,7 @@ def test_a_server_that_takes_no_writes_is_refused(make: Make) -> None:
         world.prepare(world.plan())
 
 
-def test_a_server_that_may_forget_commits_is_refused_unless_that_is_wanted(own_server: Any, tmp_path: Path) -> None:
+def test_a_server_that_may_lose_commits_is_refused_by_default(own_server: Any, tmp_path: Path) -> None:
     from tools.servers import Database
 
     server = own_server(Postgres, fsync="off", max_prepared_transactions=0)

@@ -74,7 +74,7 @@ def test_a_vote_survives_a_crash_of_the_server(make: Make) -> None:
     assert table_of(world).prepared(world) == []
 
 
-def test_what_is_prepared_keeps_keys_and_table_until_the_decision(make: Make) -> None:
+def test_prepared_rows_lock_keys_and_table_until_the_decision(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -176,7 +176,7 @@ def test_a_commit_needs_the_vote(make: Make) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
-def test_nothing_is_held_where_other_software_has_taken_all_places(
+def test_rows_are_sent_after_the_decision_if_no_place_is_free(
     own_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     server = own_server(Postgres, max_prepared_transactions=1)
@@ -204,7 +204,7 @@ def test_nothing_is_held_where_other_software_has_taken_all_places(
 # --- by hand -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_rolled_back_by_hand_after_the_vote_is_delivered_from_the_log(make: Make) -> None:
+def test_rows_rolled_back_by_hand_are_delivered_from_the_log(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     vote = world.prepare(plan)
@@ -227,7 +227,7 @@ def test_what_is_delivered_from_the_log_may_be_set_aside(make: Make) -> None:
     assert proof.counts[SINK] == 39 and world.target.ids() == world.ids_of(1)
 
 
-def test_what_is_committed_by_hand_is_told_and_counts_when_it_is_decided_so(make: Make) -> None:
+def test_rows_committed_by_hand_are_reported_and_not_sent_again(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     participant = world.participant(plan)
@@ -245,7 +245,7 @@ def test_what_is_committed_by_hand_is_told_and_counts_when_it_is_decided_so(make
     assert world.target.ids() == world.ids_of(1)
 
 
-def test_what_is_committed_by_hand_halts_an_abort_until_it_is_deleted(make: Make) -> None:
+def test_rows_committed_by_hand_halt_an_abort_until_deleted(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     world.prepare(plan)
@@ -295,7 +295,7 @@ def settle(world: World, plan: Plan, action: str) -> None:
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("action", ["deliver", "abort"])
-def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
+def test_a_zombie_that_prepares_late_leaves_nothing_prepared(
     make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     """It stands still at each of its statements, before and after which its successor settles the number."""
@@ -325,7 +325,7 @@ def test_a_zombie_that_prepares_late_meets_the_newer_head_or_the_tombstone(
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("action", ["deliver", "abort", "commit"])
-def test_a_death_at_any_statement_leaves_nothing_visible_and_is_made_good(
+def test_a_death_at_any_statement_is_repaired_by_a_successor(
     make: Make, monkeypatch: pytest.MonkeyPatch, action: str, before: bool
 ) -> None:
     world = make(ORDERS, **PREPARED)
@@ -357,7 +357,7 @@ def test_a_death_at_any_statement_leaves_nothing_visible_and_is_made_good(
     assert died > 2
 
 
-def test_an_older_attempt_rolls_back_nothing_that_a_newer_one_has_prepared(make: Make) -> None:
+def test_an_older_attempt_rolls_back_nothing_of_a_newer_one(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     vote = prepare(world, plan, 5)
@@ -392,9 +392,7 @@ def test_an_answer_that_is_lost_ends_in_one_delivery(make: Make, monkeypatch: py
     assert seen and world.target.ids() == world.ids_of(1) and table_of(world).prepared(world) == []
 
 
-def test_a_zombie_that_prepares_a_number_which_is_settled_and_pruned_leaves_nothing(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_that_prepares_a_pruned_number_leaves_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The place of its marker is free again then: only the head tells."""
     world = make(ORDERS, **PREPARED)
     at, struck = 1, 0
@@ -420,9 +418,7 @@ def test_a_zombie_that_prepares_a_number_which_is_settled_and_pruned_leaves_noth
 
 
 @pytest.mark.slow
-def test_a_zombie_rolls_back_nothing_that_its_successor_has_prepared_meanwhile(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_rolls_back_nothing_that_its_successor_prepared(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands still between any two of its statements while the successor votes."""
     world = make(ORDERS, **PREPARED)
     at, struck = 1, 0
@@ -473,7 +469,7 @@ def left_prepared(world: World) -> Plan:
 
 
 @pytest.mark.parametrize("ending", PreparedEnding)
-def test_what_a_former_owner_has_left_is_told_and_ended_as_a_person_says(make: Make, ending: PreparedEnding) -> None:
+def test_a_former_owners_branches_end_as_a_person_decides(make: Make, ending: PreparedEnding) -> None:
     world = make(ORDERS, **PREPARED)
     plan = left_prepared(world)
     participant = world.participant(plan)
@@ -507,7 +503,7 @@ def test_the_statements_that_are_told_end_it(make: Make) -> None:
     assert orphan.commit.startswith("COMMIT PREPARED")
 
 
-def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_them(make: Make) -> None:
+def test_a_delivery_blocked_by_a_former_owners_rows_stops(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     left_prepared(world)
     world.participant(world.plan_of(3)).adopt(world.fence(5, 1, THEIRS), 1)
@@ -523,7 +519,7 @@ def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_th
     assert world.target.ids() == world.ids_of(1, 2)
 
 
-def test_what_another_pipeline_or_other_software_has_prepared_is_left_alone(make: Make) -> None:
+def test_prepared_transactions_of_others_are_left_alone(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     table = table_of(world)
     table.sql("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'of somebody else'")
@@ -540,7 +536,7 @@ def test_what_another_pipeline_or_other_software_has_prepared_is_left_alone(make
     other.close()
 
 
-def test_a_number_whose_rows_are_counted_otherwise_is_not_prepared(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_with_a_wrong_row_count_is_not_prepared(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make(ORDERS, **PREPARED)
     plan = world.plan()
     monkeypatch.setattr(load.Load, "all", lambda self: 39)

@@ -155,7 +155,7 @@ def changes(*rows: tuple[str, int, str | None]) -> pa.Table:
     return pa.table({"op": ops, "id": ids, "text": pa.array(texts, pa.string())})
 
 
-def test_changes_that_the_table_refuses_are_found_and_the_change_before_counts(make: Make) -> None:
+def test_after_a_refused_change_the_change_before_it_counts(make: Make) -> None:
     world = make(
         f"{PLAIN.format('text CHECK (text <> $$no$$)')}; CREATE TABLE other (id bigint REFERENCES orders);"
         " INSERT INTO orders VALUES (7, 'used', 0), (8, 'old', 0); INSERT INTO other VALUES (7)",

@@ -144,7 +144,7 @@ def test_what_is_prepared_is_committed_as_durably_as_all_else(make: Make, monkey
     assert shown == [("on",)]
 
 
-def test_a_role_for_which_keys_and_triggers_are_passed_over_is_refused_by_name(make: Make) -> None:
+def test_a_role_that_skips_keys_and_triggers_is_refused_by_name(make: Make) -> None:
     world = make(ORDERS)
     table_of(world).sql(";".join(ddl_of("public")))
     limited(world, "SELECT, INSERT, UPDATE, DELETE ON orders, airflow_ft_head, airflow_ft_ledger")

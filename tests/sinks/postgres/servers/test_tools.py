@@ -112,7 +112,7 @@ def test_branches_that_never_find_room_are_told(make: Make) -> None:
     assert "branches" not in examined(make("", strategy="prepared", branches=2))
 
 
-def test_what_a_doctor_has_left_prepared_is_rolled_back_by_the_next_prepare(make: Make) -> None:
+def test_prepare_rolls_back_what_a_doctor_has_left_prepared(make: Make) -> None:
     world = make(ORDERS, strategy="prepared")
     plan = world.plan()
     fence = world.fence(0, 0)
@@ -202,7 +202,7 @@ def test_verify_finds_a_loss_a_double_and_a_change(make: Make) -> None:
     assert "table orders" in report().error and not report().is_complete
 
 
-def test_verify_compares_several_checkpoints_and_what_was_set_aside(make: Make) -> None:
+def test_verify_compares_several_checkpoints_and_rows_set_aside(make: Make) -> None:
     world = make("CREATE TABLE orders (id bigint CHECK (id <> 85), text text)")
     delivered = []
     for number in (1, 2):

@@ -190,7 +190,7 @@ def test_every_value_arrives_as_it_is(make: Make, name: str) -> None:
     assert [row[0] for row in found] == [*texts, None]
 
 
-def test_null_and_empty_text_stay_apart_where_they_are_all_there_is(make: Make) -> None:
+def test_null_and_empty_text_stay_apart_in_the_only_column(make: Make) -> None:
     world = make("CREATE TABLE orders (text text)")
     world.deliver(world.plan(pa.table({"text": [None, "", "\\.", None]})))
     assert table_of(world).sql("SELECT text FROM orders ORDER BY ctid") == [(None,), ("",), ("\\.",), (None,)]
@@ -236,9 +236,7 @@ LISTS = pa.list_(pa.int64())
         ("jsonb", LISTS),
     ],
 )  # fmt: skip
-def test_a_type_that_would_be_changed_is_refused_before_anything_runs(
-    make: Make, declared: str, type: pa.DataType
-) -> None:
+def test_a_type_that_would_change_values_is_refused_beforehand(make: Make, declared: str, type: pa.DataType) -> None:
     world = make(f"CREATE TABLE orders (value {declared})")
     plan = world.plan(pa.table({"value": pa.array([], type)}))
     [asked] = requirements.schema_problems(
@@ -276,7 +274,7 @@ def test_a_type_that_would_be_changed_is_refused_before_anything_runs(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("decides", [True, False])
-def test_a_value_that_would_be_changed_or_refused_is_told_by_its_row(
+def test_a_value_that_does_not_fit_is_reported_with_its_row(
     make: Make, declared: str, type: pa.DataType, good: Any, bad: Any, sqlstate: str | None, decides: bool
 ) -> None:
     """Behind texts of several lines, of which the server counts each."""

@@ -62,7 +62,7 @@ def test_the_last_change_of_a_key_wins_in_the_order_of_the_log(make: Make) -> No
 
 
 @pytest.mark.parametrize("other", ["more columns", "another order", "another type", "no nulls"])
-def test_the_order_of_the_log_holds_among_segments_of_different_schemas(make: Make, other: str) -> None:
+def test_segments_of_different_schemas_keep_the_order_of_the_log(make: Make, other: str) -> None:
     world = make(f"{ORDERS}; ALTER TABLE orders ADD more text", **CHANGES)
     middle = changes(("u", 1, "middle"), ("u", 2, "y"))
     schema = middle.schema
@@ -103,7 +103,7 @@ def test_an_older_checkpoint_revives_nothing(make: Make) -> None:
     assert found(world) == []
 
 
-def test_keys_of_several_columns_and_a_type_of_its_own_are_compared_by_the_table(make: Make) -> None:
+def test_keys_of_several_columns_compare_as_the_table_does(make: Make) -> None:
     world = make(
         "CREATE EXTENSION citext; CREATE TABLE orders (shop citext, id bigint, text text, version bigint,"
         " UNIQUE (id, shop)); ALTER TABLE orders ALTER shop SET NOT NULL, ALTER id SET NOT NULL",
@@ -117,9 +117,7 @@ def test_keys_of_several_columns_and_a_type_of_its_own_are_compared_by_the_table
     "settings", [{"strategy": "local"}, {"strategy": "prepared"}, CHANGES], ids=lambda s: s["strategy"]
 )
 @pytest.mark.parametrize("decides", [True, False])
-def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
-    make: Make, settings: dict[str, Any], decides: bool
-) -> None:
+def test_a_segment_without_rows_for_the_sink_is_skipped(make: Make, settings: dict[str, Any], decides: bool) -> None:
     world = make(ORDERS, **settings)
     world.commit_point = decides
     rows = changes(("c", 1, "a"), ("c", 2, "b")) if "change_column" in settings else world.table(1, 2)
@@ -161,16 +159,14 @@ def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
         (pa.table({"op": [1], "id": [1], "text": ["a"]}), "column_unfit", {"column": "op"}),
     ],
 )
-def test_rows_that_cannot_be_taken_are_declined_before_the_decision(
-    make: Make, rows: pa.Table, code: str, fields: dict[str, Any]
-) -> None:
+def test_unfit_changes_are_declined_by_prepare(make: Make, rows: pa.Table, code: str, fields: dict[str, Any]) -> None:
     world = make(ORDERS, **CHANGES)
     with raises(DeclinedError, code, sink=SINK, **fields) as caught:
         world.prepare(world.plan(rows))
     assert caught.error is not None and caught.error.remedy and found(world) == []
 
 
-def test_rows_without_the_kind_of_change_are_declined_before_the_decision(make: Make) -> None:
+def test_rows_without_the_change_column_are_declined_by_prepare(make: Make) -> None:
     world = make(ORDERS, **CHANGES)
     with raises(DeclinedError, "job_column_missing", sink=SINK, column="op", argument="change_column"):
         world.prepare(world.plan(pa.table({"id": [1], "text": ["a"]})))
@@ -193,7 +189,7 @@ def test_rows_without_the_kind_of_change_are_declined_before_the_decision(make: 
         ("CREATE TABLE orders (id bigint PRIMARY KEY, text text, version int)", "column_unfit"),
     ],
 )
-def test_a_table_without_such_a_key_or_a_version_is_told_with_what_helps(make: Make, ddl: str, code: str) -> None:
+def test_a_table_without_a_usable_key_or_version_is_refused(make: Make, ddl: str, code: str) -> None:
     world = make(ddl, **UPSERT)
     with raises(UnfitTargetError, code, sink=SINK, table="public.orders") as caught:
         world.prepare(world.plan())
@@ -266,7 +262,7 @@ def test_changes_that_are_left_out_without_a_word_are_noticed(make: Make, what: 
     assert found(world) == [(1, "new", 1), (2, "new", 1), (3, "new", 1)]
 
 
-def test_what_a_trigger_does_besides_and_what_is_of_a_higher_version_is_no_loss(make: Make) -> None:
+def test_rows_of_a_higher_version_are_no_loss_beside_a_trigger(make: Make) -> None:
     leaves = trigger("BEFORE INSERT OR UPDATE OR DELETE ON orders", "true", "RETURN coalesce(new, old)")
     world = make(f"{ORDERS}; INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7); {leaves}", **CHANGES)
     world.deliver(world.plan(changes(("u", 1, "older"), ("d", 2, None), ("c", 3, "ours"), ("d", 4, None))))
