@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow_ft.protocol.connections import UNKNOWN_TYPE, ConnectionInfo, ConnectionResolver
-from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
+from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver, missing_connection
+from airflow_ft.protocol.errors import ConfigurationError
 
 
 class _Connection(Protocol):
@@ -38,7 +38,7 @@ def task_connections(conn_id: str) -> ConnectionInfo:
     try:
         return connection_info(conn_id, BaseHook.get_connection(conn_id))
     except AirflowException as error:
-        raise _missing(conn_id) from error
+        raise missing_connection(conn_id) from error
 
 
 def server_connections(conn_id: str) -> ConnectionInfo:
@@ -49,18 +49,7 @@ def server_connections(conn_id: str) -> ConnectionInfo:
     try:
         return connection_info(conn_id, Connection.get_connection_from_secrets(conn_id))
     except AirflowException as error:
-        raise _missing(conn_id) from error
-
-
-def _missing(conn_id: str) -> SinkAccessError:
-    return SinkAccessError(
-        f"the Airflow connection {conn_id!r} is not defined, or cannot be read now.",
-        code="connection_missing",
-        remedy=f"Create it with `airflow connections add {conn_id} {UNKNOWN_TYPE}`, or set"
-        f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`)."
-        " If the connection exists, compare [core] fernet_key and [secrets] backend here with those of the API server.",
-        participant=conn_id,
-    )
+        raise missing_connection(conn_id) from error
 
 
 def connection_info(conn_id: str, connection: _Connection) -> ConnectionInfo:

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_ft.protocol.errors import AirflowFtError
-
-UNKNOWN_TYPE = "--conn-type ..."
-"""Part of the remedy of a missing connection, as long as its type is unknown."""
+from airflow_ft.protocol.errors import SinkAccessError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +29,23 @@ class ConnectionResolver(Protocol):
     def __call__(self, conn_id: str) -> ConnectionInfo: ...
 
 
+def missing_connection(conn_id: str, conn_type: str = "...") -> SinkAccessError:
+    """Return the error for a connection that Airflow lacks, with the command that creates one of this type."""
+    return SinkAccessError(
+        f"the Airflow connection {conn_id!r} is not defined, or cannot be read now.",
+        code="connection_missing",
+        remedy=f"Create it with `airflow connections add {conn_id} --conn-type {conn_type}`, or set"
+        f" AIRFLOW_CONN_{conn_id.upper()}. The page of the sink or source describes its fields (`airflow ft docs`)."
+        " If the connection exists, compare [core] fernet_key and [secrets] backend here with those of the API server.",
+        participant=conn_id,
+    )
+
+
 def connection_of_type(conn_type: str, conn_id: str, connections: ConnectionResolver) -> ConnectionInfo:
-    """Return a connection, and raise as `connections` does. `conn_type` completes the fix of a missing one."""
+    """Return a connection, and raise as `connections` does. The fix of a missing one names `conn_type`."""
     try:
         return connections(conn_id)
-    except AirflowFtError as error:
-        if conn_type:
-            error.remedy = error.remedy.replace(UNKNOWN_TYPE, f"--conn-type {conn_type}")
-        error.located()
-        raise
+    except SinkAccessError as error:
+        if error.code != "connection_missing" or not conn_type:
+            raise
+        raise missing_connection(conn_id, conn_type) from error.__cause__
