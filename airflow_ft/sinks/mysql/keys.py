@@ -49,14 +49,9 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     """
     name = target.table.name
     if session.is_mariadb and (period := _period_key(session, name)):
-        raise UnfitTargetError(
-            f"{name} has the key {period}. MariaDB has no INSERT ... ON DUPLICATE KEY UPDATE for such a table.",
-            code="table_unsupported",
-            remedy=f"Drop that key of {name}, or use strategy 'local'.",
-            sink=target.sink,
-            table=str(name),
-            key=period,
-        )
+        what = f"{name} has the key {period}. MariaDB has no INSERT ... ON DUPLICATE KEY UPDATE for such a table."
+        remedy = f"Drop that key of {name}, or use strategy 'local'."
+        raise target.misfits.of_table(what, "table_unsupported", remedy, key=period)
     wanted = sorted(key.lower() for key in sink.key_columns)
     unique = unique_keys(session, name)
     same = [key for key in unique if sorted(key.parts) == wanted]
@@ -64,15 +59,10 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     if not fitting:
         raise _no_key(target, sink, same)
     if others := [str(key) for key in unique if key not in fitting]:
-        raise UnfitTargetError(
-            f"{name} has other unique keys: {', '.join(others)}. An upsert that meets one of them would overwrite"
-            " another row.",
-            code="other_unique_key",
-            remedy=f"Drop these keys of {name}, or use strategy 'local'.",
-            sink=target.sink,
-            table=str(name),
-            keys=others,
-        )
+        what = f"{name} has other unique keys: {', '.join(others)}."
+        what += " An upsert that meets one of them would overwrite another row."
+        remedy = f"Drop these keys of {name}, or use strategy 'local'."
+        raise target.misfits.of_table(what, "other_unique_key", remedy, keys=others)
     for key in sink.key_columns:
         _check_key_column(target, key)
     version = target.table.column(sink.version_column or "")
@@ -129,15 +119,10 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         if (column := target.table.column(part)) is not None and (column.type.endswith(("text", "blob")))
     ]
     new = "PRIMARY KEY" if old == "PRIMARY KEY" else f"UNIQUE {old}"
-    return UnfitTargetError(
-        f"the key {short} of {name} compares only the beginning of a value. Rows whose keys begin alike would become"
-        " one.",
-        code="key_unfit",
-        remedy=f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}.",
-        sink=target.sink,
-        table=str(name),
-        key=str(short),
-    )
+    what = f"the key {short} of {name} compares only the beginning of a value. Rows whose keys begin alike would become"
+    what += " one."
+    remedy = f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}."
+    return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
 
 
 def _check_key_column(target: Target, key: str) -> None:
@@ -145,21 +130,11 @@ def _check_key_column(target: Target, key: str) -> None:
     assert column is not None  # it is in the key
     name = f"{target.table.name}.{column.name}"
     if column.generated:
-        raise UnfitTargetError(
-            f"the server computes the key column {name}, so neither rows nor deletes can name its value.",
-            code="column_generated",
-            remedy=f"Store the values: run ALTER TABLE {target.table.name.sql} MODIFY {quote(column.name)}"
-            f" {column.full_type} NOT NULL.",
-            sink=target.sink,
-            table=str(target.table.name),
-            key_column=column.name,
-        )
+        what = f"the server computes the key column {name}, so neither rows nor deletes can name its value."
+        stored = f"ALTER TABLE {target.table.name.sql} MODIFY {quote(column.name)} {column.full_type} NOT NULL"
+        remedy = f"Store the values: run {stored}."
+        raise target.misfits.of_table(what, "column_generated", remedy, key_column=column.name)
     if column.type == "set":
-        raise UnfitTargetError(
-            f"the key column {name} is a SET, whose text depends on the order of its labels. Deletes would miss rows.",
-            code="column_unfit",
-            remedy=f"Change {name} to VARCHAR.",
-            sink=target.sink,
-            table=str(target.table.name),
-            key_column=column.name,
-        )
+        what = f"the key column {name} is a SET, whose text depends on the order of its labels."
+        what += " Deletes would miss rows."
+        raise target.misfits.of_table(what, "column_unfit", f"Change {name} to VARCHAR.", key_column=column.name)
