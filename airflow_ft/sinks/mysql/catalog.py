@@ -12,6 +12,7 @@ from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
+from airflow_ft.sinks.mysql.session_settings import as_text
 
 if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.labels import Labels
@@ -202,22 +203,19 @@ def _column(row: tuple[object, ...]) -> Column:
     def number(value: object) -> int | None:
         return None if value is None else int(str(value))
 
-    def text(value: object) -> str:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
     return Column(
-        name=text(name),
-        type=text(kind).lower(),
-        full_type=text(full),
-        nullable=text(nullable).upper() == "YES",
-        default=None if default is None else text(default),
-        extra=text(extra or ""),
+        name=as_text(name),
+        type=as_text(kind).lower(),
+        full_type=as_text(full),
+        nullable=as_text(nullable).upper() == "YES",
+        default=None if default is None else as_text(default),
+        extra=as_text(extra or ""),
         characters=number(characters),
         octets=number(octets),
         precision=number(precision),
         scale=number(scale),
         fraction=number(fraction),
-        charset=None if charset is None else text(charset),
-        collation=None if collation is None else text(collation),
+        charset=None if charset is None else as_text(charset),
+        collation=None if collation is None else as_text(collation),
         character_bytes=number(character_bytes),
     )

@@ -39,7 +39,8 @@ from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import quote
-from airflow_ft.sinks.mysql.session import Session, is_on
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.session_settings import is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.vote import Target, read_target
 from airflow_ft.sinks.mysql.vote import schema_problems as problems_of

@@ -87,7 +87,7 @@ class Session:
         self.pipelining_allowed = flag(info.extra.get("pipelining"), default=True)
         given = arguments(info, limits, self.local_infile_allowed)
         try:
-            self._connection = WireConnection(**given)
+            self._connection: Any = WireConnection(**given)
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
             raise SinkAccessError(
                 f"PyMySQL cannot log in without the package cryptography: {error}.",
@@ -113,14 +113,12 @@ class Session:
 
     @property
     def _calls_itself(self) -> str:
-        connection: Any = self._connection
-        return str(connection.get_server_info())
+        return str(self._connection.get_server_info())
 
     @property
     def id(self) -> int:
         """The server's number of this connection."""
-        connection: Any = self._connection
-        return int(connection.thread_id())
+        return int(self._connection.thread_id())
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +133,7 @@ class Session:
 
     def load(self, sql: str, stream: Iterable[bytes | memoryview]) -> Statement:
         """Executes LOAD DATA LOCAL, sending `stream`. Raises what `stream` raises, with the connection cut."""
-        connection: Any = self._free
+        connection = self._free
         connection.packet_bytes = max(1024, min(1 << 20, self.max_allowed_packet // 2))
         connection.stream = stream
         try:
@@ -188,26 +186,24 @@ class Session:
 
     def post(self, request: Insert | Changes) -> None:
         """Send a statement; `answer` returns its result."""
-        connection: Any = self._connection
         if isinstance(request, Changes):
-            self._sent.append(connection.send_query(request.sql))
+            self._sent.append(self._connection.send_query(request.sql))
             return
         given = request.given
-        number, known = self._prepared.get(request.sql) or (connection.prepare(request.sql), b"")
+        number, known = self._prepared.get(request.sql) or (self._connection.prepare(request.sql), b"")
         # The server keeps them from the last execution; another segment may have others for the same columns.
         changed = request.types * given.rows.num_rows if request.types != known else b""
-        self._sent.append(connection.send_execute(number, given.nulls, changed, given.values))
+        self._sent.append(self._connection.send_execute(number, given.nulls, changed, given.values))
         self._prepared[request.sql] = number, request.types
 
     def answer(self) -> Statement:
         """Return the result of the oldest posted statement. If it failed, the others are dropped."""
-        connection: Any = self._connection
         try:
-            affected = connection.receive(self._sent.popleft())
+            affected = self._connection.receive(self._sent.popleft())
         except pymysql.err.MySQLError:
             self._receive_all()
             raise
-        message = getattr(connection._result, "message", None) or b""
+        message = getattr(self._connection._result, "message", None) or b""
         records = re.search(rb"Records: (\d+)", message if isinstance(message, bytes) else message.encode())
         return Statement(int(affected), self._warning_count(), int(records[1]) if records else 0)
 
@@ -219,10 +215,9 @@ class Session:
 
     def forget_statements(self) -> None:
         """Frees what `send` has prepared."""
-        connection: Any = self._connection
         while self._prepared:
             number, _ = self._prepared.popitem()[1]
-            connection.forget(number)
+            self._connection.forget(number)
 
     def rows(self, sql: str, args: Iterable[Any] | None = None) -> list[Row]:
         """Executes a query and returns all its rows."""
@@ -240,14 +235,14 @@ class Session:
         return self.rows(sql, args)[0][0]
 
     @property
-    def _free(self) -> WireConnection:
+    def _free(self) -> Any:
         """Return the connection if no answer is pending: otherwise it would be taken for that of another request."""
         if self._sent:
             raise RuntimeError("a statement on this connection still waits for its answer")
         return self._connection
 
     def _warning_count(self) -> int:
-        result: Any = self._connection._result
+        result = self._connection._result
         return int(result.warning_count or 0) if result is not None else 0
 
     def begin(self) -> None:
@@ -269,7 +264,7 @@ class Session:
                 self._connection.close()
         except (pymysql.err.MySQLError, OSError):
             # The server rolls back when the socket is gone; closing it is all that is left to do here.
-            self._connection._force_close()  # type: ignore[attr-defined]
+            self._connection._force_close()
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
@@ -303,7 +298,7 @@ class Session:
     def has_redo_log(self) -> bool:
         """False when MySQL's redo log is disabled (ALTER INSTANCE): a crash then costs the whole server."""
         row = self.row("SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'")
-        return row is None or is_on(str(row[1]))
+        return row is None or session_settings.is_on(str(row[1]))
 
     @property
     def max_allowed_packet(self) -> int:
@@ -318,7 +313,7 @@ class Session:
     @property
     def can_load_local(self) -> bool:
         """Return whether both the connection and the server allow LOAD DATA LOCAL."""
-        return self.local_infile_allowed and is_on(self.variables.get("local_infile", "OFF"))
+        return self.local_infile_allowed and session_settings.is_on(self.variables.get("local_infile", "OFF"))
 
 
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
@@ -329,8 +324,3 @@ def _formatted(sql: str, args: Iterable[Any] | None) -> tuple[str, tuple[Any, ..
     if args is None:
         return sql, None  # then it leaves percent signs alone
     return _QUOTED.sub(lambda name: name[0].replace("%", "%%"), sql), tuple(args)
-
-
-def is_on(value: str) -> bool:
-    """Reads a boolean server variable."""
-    return value.strip().lower() not in ("0", "off", "")

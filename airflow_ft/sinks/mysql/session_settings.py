@@ -117,7 +117,7 @@ def _wrong(rows: Rows, server: str, limits: Limits, *, autocommit: bool = True) 
     return [
         (name, value)
         for name, value in found.items()
-        if not (_is_right(name, value, limits) if name != "autocommit" else _is_on(value) is autocommit)
+        if not (_is_right(name, value, limits) if name != "autocommit" else is_on(value) is autocommit)
     ]
 
 
@@ -131,10 +131,10 @@ def _values(rows: Rows, server: str) -> Mapping[str, str]:
                 raise
             _known.pop(server, None)  # another server behind the same words
         else:
-            return {name: _text(value) for name, value in zip(names, row, strict=True)}
+            return {name: as_text(value) for name, value in zip(names, row, strict=True)}
     listed = ", ".join(f"'{name}'" for name in (*WANTED, *_IDLE))
     found = {
-        str(name).lower(): _text(value)
+        str(name).lower(): as_text(value)
         for name, value in rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({listed})")
     }
     _known[server] = tuple(found)
@@ -156,17 +156,19 @@ def _is_right(name: str, value: str, limits: Limits) -> bool:
     if name == "note_verbosity":
         return not {"BASIC", "ALL"}.isdisjoint(value.upper().split(","))
     if name in _SWITCHES:
-        return _is_on(value) is (wanted == "1")
+        return is_on(value) is (wanted == "1")
     if wanted.isdigit():
         return float(value) == float(wanted)
     return value.upper() == wanted.upper() or (name == "completion_type" and value == "0")
 
 
-def _is_on(value: str) -> bool:
+def is_on(value: str) -> bool:
+    """Reads a boolean server variable."""
     return value.strip().lower() not in ("0", "off", "")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value of information_schema or a variable, which some servers send as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

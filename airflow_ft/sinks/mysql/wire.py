@@ -6,17 +6,11 @@ import ssl
 import struct
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
 from pymysql.connections import Connection, MySQLResult
 from pymysql.constants import COMMAND
-from pymysql.cursors import Cursor
-
-if TYPE_CHECKING:
-    _PlainConnection = Connection[Cursor]  # the stubs are generic, the class is not
-else:
-    _PlainConnection = Connection
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 
@@ -49,7 +43,10 @@ class _Result(MySQLResult):
         self._read_ok_packet(answer)  # type: ignore[attr-defined]
 
 
-class WireConnection(_PlainConnection):
+_Connection: Any = Connection  # its stubs lack most of what is used here
+
+
+class WireConnection(_Connection):  # type: ignore[misc]
     """PyMySQL's connection with our result: its own would read the file whose name the server sends.
 
     Where TLS is only preferred, nothing is verified: its context is made once, without reading the system's
@@ -62,7 +59,7 @@ class WireConnection(_PlainConnection):
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         if sslp == {}:
             return _unverified()
-        made: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]
+        made: ssl.SSLContext = super()._create_ssl_ctx(sslp)
         return made
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
@@ -79,8 +76,7 @@ class WireConnection(_PlainConnection):
     def prepare(self, sql: str) -> int:
         """COM_STMT_PREPARE of a statement that returns no rows; the server's number of it."""
         self._command(_STMT_PREPARE, sql.encode())
-        connection: Any = self
-        answer = connection._read_packet().get_all_data()
+        answer = self._read_packet().get_all_data()
         number, columns, parameters = struct.unpack_from("<IHH", answer, 1)
         for count in (parameters, columns):  # each with an end of its own
             for _ in range(count + 1 if count else 0):
@@ -101,8 +97,7 @@ class WireConnection(_PlainConnection):
 
         `sent` is what sending it returned: answers come in the order of the statements, each with numbers of its own.
         """
-        connection: Any = self
-        connection._next_seq_id = sent
+        self._next_seq_id = sent
         return self._read_query_result()
 
     def forget(self, number: int) -> None:
@@ -111,16 +106,14 @@ class WireConnection(_PlainConnection):
 
     def _command(self, code: int, data: bytes) -> int:
         """Sends a command; the number that the first packet of its answer will have."""
-        connection: Any = self
-        connection._execute_command(code, data)
-        return int(connection._next_seq_id)
+        self._execute_command(code, data)
+        return int(self._next_seq_id)
 
     def _skip_packet(self) -> None:
         """Reads a packet that is not needed: a statement has thousands, which `_read_packet` takes its time for."""
-        connection: Any = self
-        low, high, sequence = struct.unpack("<HBB", connection._read_bytes(4))
-        connection._read_bytes(low + (high << 16))
-        connection._next_seq_id = (sequence + 1) % 256
+        low, high, sequence = struct.unpack("<HBB", self._read_bytes(4))
+        self._read_bytes(low + (high << 16))
+        self._next_seq_id = (sequence + 1) % 256
 
 
 @cache

@@ -30,7 +30,8 @@ from airflow_ft.sinks.mysql.failures import describe
 from airflow_ft.sinks.mysql.fencing import hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.session import Session, is_on
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.session_settings import is_on
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, owner_of, recover
 
 log = logging.getLogger(__name__)
