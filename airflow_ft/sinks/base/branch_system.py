@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import DeclinedError, FencedError, HaltError
@@ -15,7 +14,7 @@ from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.one_transaction import Db, OneTransactionParticipant, TransactionLedger
-from airflow_ft.sinks.base.prepared import PreparedName
+from airflow_ft.sinks.base.prepared import BranchName
 
 T = TypeVar("T")
 
@@ -34,13 +33,6 @@ def side_by_side(work: Sequence[Callable[[], T]], gravest: Sequence[type[Excepti
     if errors:
         raise errors[0]
     return [future.result() for future in futures]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BranchName(PreparedName):
-    """A prepared branch."""
-
-    branch: str
 
 
 class BranchLedger(TransactionLedger, Protocol):

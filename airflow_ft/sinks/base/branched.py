@@ -31,10 +31,19 @@ from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName, BranchSystem, side_by_side
+from airflow_ft.sinks.base.branch_system import BranchLedger, BranchSystem, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker, check_owner
 from airflow_ft.sinks.base.one_transaction import Db
-from airflow_ft.sinks.base.prepared import DEFERRED, PROBE_NUMBER, committed_by_hand, counted, require_vote, voted
+from airflow_ft.sinks.base.prepared import (
+    DEFERRED,
+    PROBE_NUMBER,
+    BranchName,
+    committed_by_hand,
+    committed_in,
+    counted,
+    require_vote,
+    voted,
+)
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.refused import Refused
 
@@ -347,11 +356,7 @@ class BranchedParticipant(BranchSystem[Db]):
             if transaction is None:
                 return ""
             ledger = self._branches_of(transaction)
-            found = {
-                label: marker
-                for label, marker in ledger.branch_markers(plan.number).items()
-                if marker.outcome is Outcome.COMMITTED and marker.installation == plan.installation
-            }
+            found = committed_in(ledger.branch_markers(plan.number), plan.installation)
             if not found or ledger.marker(plan.number) is not None:
                 return ""
             return self._heuristic_text(ledger, plan, found)

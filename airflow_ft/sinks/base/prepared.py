@@ -1,30 +1,39 @@
-"""Prepared transactions before the decision (TWO_PHASE): their names, and texts for those that no vote counts."""
+"""Prepared branches before the decision (TWO_PHASE): their names, and those that no vote counts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.errors import AbortedHeuristicCommitError, TerminalError
-from airflow_ft.protocol.votes import Vote
+from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.orphans import Orphan, OrphanKind
+from airflow_ft.protocol.votes import Outcome, Vote
+from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.slices import Slice
 
 PROBE_NUMBER = 0
 """The number of what a preflight or a doctor prepares; checkpoints count from 1."""
 DEFERRED = "deferred"
 """The note of a vote that holds nothing, and why."""
+MAY_WAIT = (
+    " If the retry fails too, two branches may wait for each other: rows with the same unique key, or a foreign key"
+    " from one to the other. With branches=1 the server names the row, or takes it."
+)
+"""The end of a remedy for a lock that was not had, if there are several branches."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PreparedName:
-    """Name of a prepared transaction, or a branch of one. Each system defines its format and its unique part."""
+class BranchName:
+    """Name of a prepared branch. Each system defines its format and its unique part."""
 
     owner: str
     number: int
     epoch: int
     attempt: int
+    branch: str
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -64,3 +73,33 @@ def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str
     """Return the notes of a vote; `there` are branches that a person has committed."""
     early = {"heuristic": list(there)} if there else {}
     return {**notes, **early, "branches": {part.label: part.rows for part in slices}}
+
+
+def committed_in(markers: Mapping[str, Marker], installation: str) -> dict[str, Marker]:
+    """Return the visible branches of an installation, of markers by label."""
+    return {
+        label: marker
+        for label, marker in markers.items()
+        if marker.outcome is Outcome.COMMITTED and marker.installation == installation
+    }
+
+
+def marked_orphans(found: Iterable[tuple[int, str, Marker]]) -> Iterator[Orphan]:
+    """Yield what former owners have marked: visible branches, and tombstones of whole numbers (branch "")."""
+    for number, branch, marker in found:
+        if marker.outcome is Outcome.COMMITTED and branch:
+            of = int(marker.detail.get("of", 0))
+            counts = ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in sorted(marker.counts.items()))
+            text = f"branch {branch}{f' of {of}' if of else ''} is committed and visible: {counts or 'no rows'}"
+            yield Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of)
+        elif marker.outcome is Outcome.ABORTED and not branch:
+            yield Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone)
+
+
+def rank_to_keep(name: BranchName, markers: Iterable[Marker], undecided: Iterable[BranchName]) -> tuple[int, int]:
+    """Return the attempt of an undecided number whose branches belong together: the visible one, else the newest.
+
+    `markers` are those of the number's branches, `undecided` all prepared branches that nothing decides.
+    """
+    visible = [(marker.epoch, marker.attempt) for marker in markers if marker.outcome is Outcome.COMMITTED]
+    return max(visible or [each.rank for each in undecided if (each.owner, each.number) == (name.owner, name.number)])

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.base.prepared import committed_in
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import literal
 from airflow_ft.sinks.mysql.session import Session
@@ -20,11 +20,7 @@ from airflow_ft.sinks.mysql.session import Session
 
 def committed_early(session: Session, ledger: Ledger, plan: Plan) -> dict[str, Marker]:
     """The visible branches of this installation's number that has no marker of the whole: neither kept nor given up."""
-    found = {
-        branch: marker
-        for branch, marker in ledger.branch_markers(session, plan.number).items()
-        if marker.outcome is Outcome.COMMITTED and marker.installation == plan.installation
-    }
+    found = committed_in(ledger.branch_markers(session, plan.number), plan.installation)
     return found if found and ledger.marker(session, plan.number) is None else {}
 
 

@@ -14,16 +14,15 @@ import pymysql
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import check_adopter
-from airflow_ft.sinks.base.prepared import PROBE_NUMBER
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER, marked_orphans, rank_to_keep
 from airflow_ft.sinks.base.slices import labels
 from airflow_ft.sinks.base.sql_sink import MAX_BRANCHES
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe
 from airflow_ft.sinks.mysql.fencing import kill, older_sessions
-from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
+from airflow_ft.sinks.mysql.ledger import Head, Ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, owner_of, recover
 
@@ -41,15 +40,7 @@ def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Or
             return []
         raise
     last = head.last_delivered if head else 0
-    found = []
-    for number, branch, marker in ledger.markers_of_others(session, last, installation):
-        if marker.outcome is Outcome.COMMITTED:
-            counts = ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in sorted(marker.counts.items()))
-            of = int(marker.detail.get("of", 0))
-            text = f"branch {branch}{f' of {of}' if of else ''} is committed and visible: {counts or 'no rows'}"
-            found.append(Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of))
-        elif branch == WHOLE:
-            found.append(Orphan(number, branch, OrphanKind.ABORTED, marker.installation, marker.tombstone))
+    found = list(marked_orphans(ledger.markers_of_others(session, last, installation)))
     for owner, xid in prepared_by(listed, ledger, owners):
         if _is_undecided(ledger, session, xid, last):
             text = f"branch {xid.branch} is prepared (epoch {xid.epoch}, attempt {xid.attempt}), and keeps its locks"
@@ -129,7 +120,9 @@ def end_prepared(
         )
     for owner, xid in found:
         if xid in undecided:
-            kept = ending is PreparedEnding.COMMIT and xid.rank == _counted(session, ledger, xid, undecided)
+            kept = ending is PreparedEnding.COMMIT and xid.rank == rank_to_keep(
+                xid, ledger.branch_markers(session, xid.number).values(), undecided
+            )
             verb = "COMMIT" if kept else "ROLLBACK"
         else:
             verb = _as_marked(session, ledger, xid)
@@ -159,16 +152,6 @@ def _listed(session: Session) -> Listed:
 def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool:
     """Return whether nothing in the sink says what was to become of it."""
     return xid.number > last and xid.number != PROBE_NUMBER and ledger.marker(session, xid.number) is None
-
-
-def _counted(session: Session, ledger: Ledger, xid: Xid, undecided: Sequence[Xid]) -> tuple[int, int]:
-    """The attempt of this number whose branches belong together."""
-    visible = [
-        (marker.epoch, marker.attempt)
-        for marker in ledger.branch_markers(session, xid.number).values()
-        if marker.outcome is Outcome.COMMITTED
-    ]
-    return max(visible or [other.rank for other in undecided if (other.owner, other.number) == (xid.owner, xid.number)])
 
 
 def _as_marked(session: Session, ledger: Ledger, xid: Xid) -> str:

@@ -24,13 +24,14 @@ from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.prepared import voted
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.failures import DUPLICATE_XID, code_of, describe
 from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, take_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.xa import XaParticipant, voted
+from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.mysql.xid import Xid, lock_of, recover
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class SharedXaParticipant(XaParticipant):
             there = self._joined(plan, fence, notes, [part.label for part in slices], tries)
             if there is None:
                 return None
-            return voted({name: note for name, note in notes.items() if name != SESSION}, fence, slices, there)
+            kept = {name: note for name, note in notes.items() if name != SESSION}
+            return voted({**kept, "epoch": fence.epoch}, slices, there)
 
         return self._persist("preparing", plan, conclude)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.base.branch_system import side_by_side
 from airflow_ft.sinks.base.memory import check_marker, check_owner
-from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
+from airflow_ft.sinks.base.prepared import MAY_WAIT, PROBE_NUMBER, committed_by_hand, counted, require_vote, voted
 from airflow_ft.sinks.base.slices import Slice
 from airflow_ft.sinks.mysql.branches import BY_GRAVITY, BranchedParticipant
 from airflow_ft.sinks.mysql.failures import (
@@ -75,10 +75,7 @@ class XaParticipant(BranchedParticipant):
         except SinkUnavailableError as error:
             cause = error.__cause__
             if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
-                error.remedy += (
-                    " If the retry fails too, two branches may wait for each other: rows with the same unique key, or a"
-                    " foreign key from one to the other. With branches=1 the server names the row, or takes it."
-                )
+                error.remedy += MAY_WAIT
             raise error.located() from cause
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
@@ -109,7 +106,7 @@ class XaParticipant(BranchedParticipant):
         except (AirflowFtError, pymysql.err.MySQLError):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
-        return voted(notes, fence, slices, there)
+        return voted({**notes, "epoch": fence.epoch}, slices, there)
 
     def _there_already(self, plan: Plan, fence: Fence) -> list[str]:
         """Return branches that an XA COMMIT by hand made visible: only delivering the rest makes the number complete
@@ -389,9 +386,3 @@ class XaParticipant(BranchedParticipant):
                 if holder is None:
                     self._free_since[xid] = time.monotonic()
         return listed
-
-
-def voted(notes: Mapping[str, Any], fence: Fence, slices: Sequence[Slice], there: Sequence[str]) -> Mapping[str, Any]:
-    """Return the notes of a vote; `there` are branches that a person has committed."""
-    early = {"heuristic": there} if there else {}
-    return {**notes, **early, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}

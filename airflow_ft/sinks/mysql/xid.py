@@ -18,7 +18,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.sinks.base import prepared
-from airflow_ft.sinks.base.prepared import PreparedName
+from airflow_ft.sinks.base.prepared import BranchName
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import await_end, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
@@ -37,10 +37,9 @@ _BRANCH = re.compile(rb"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-z]{1,4})\.([0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Xid(PreparedName):
+class Xid(BranchName):
     """One branch of this package."""
 
-    branch: str
     nonce: str
 
     @property

@@ -21,8 +21,7 @@ import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.sinks.base.branch_system import BranchName
-from airflow_ft.sinks.base.prepared import owner_of
+from airflow_ft.sinks.base.prepared import BranchName, owner_of
 from airflow_ft.sinks.postgres.failures import (
     INSUFFICIENT_PRIVILEGE,
     NOT_IN_PREREQUISITE_STATE,

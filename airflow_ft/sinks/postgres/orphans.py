@@ -7,14 +7,12 @@ of exactly those installations: no other one is touched (I8).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.base.prepared import PROBE_NUMBER, owner_of
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER, marked_orphans, owner_of, rank_to_keep
 from airflow_ft.sinks.postgres.gid import Gid, end_prepared, listed
 from airflow_ft.sinks.postgres.ledger import Ledger
 
@@ -25,15 +23,7 @@ def find_orphans(ledger: Ledger, installation: str) -> list[Orphan]:
     """Return what other installations have left past the last delivered number: markers and prepared transactions."""
     prepared = list(_of_others(ledger, installation))  # before the markers: what is committed meanwhile shows there
     head = ledger.head()
-    found = []
-    for number, branch, marker in ledger.branches_of_others(head.last_delivered if head else 0, installation):
-        if marker.outcome is Outcome.COMMITTED and branch:
-            of = int(marker.detail.get("of", 0))
-            counts = ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in sorted(marker.counts.items()))
-            text = f"branch {branch}{f' of {of}' if of else ''} is committed and visible: {counts or 'no rows'}"
-            found.append(Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of))
-        elif marker.outcome is Outcome.ABORTED and not branch:
-            found.append(Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone))
+    found = list(marked_orphans(ledger.branches_of_others(head.last_delivered if head else 0, installation)))
     for owner, gid in prepared:
         if _is_undecided(ledger, gid):
             text = f"branch {gid.branch} is prepared (epoch {gid.epoch}, attempt {gid.attempt}), and holds its locks"
@@ -80,8 +70,10 @@ def end_of_others(
             found=len(undecided),
         )
     for owner, gid in found:
-        kept = ending is PreparedEnding.COMMIT and gid in undecided and gid.rank == _counted(ledger, gid, undecided)
-        verb = "COMMIT" if kept else "ROLLBACK"
+        verb = "ROLLBACK"
+        if ending is PreparedEnding.COMMIT and gid in undecided:
+            kept = rank_to_keep(gid, ledger.branch_markers(gid.number).values(), undecided)
+            verb = "COMMIT" if gid.rank == kept else "ROLLBACK"
         log.warning("%s: %s PREPARED of branch %s of checkpoint %d of the former owner, installation %s",
                     ledger.participant, verb, gid.branch, gid.number, owner)  # fmt: skip
         end_prepared(ledger.session, gid, verb, seconds)
@@ -96,14 +88,6 @@ def _of_others(ledger: Ledger, installation: str) -> Iterator[tuple[str, Gid]]:
     for owner in sorted(set(ledger.installations()) - {installation}):
         for gid in listed(ledger.session, owner_of(owner, *ledger.key)):
             yield owner, gid
-
-
-def _counted(ledger: Ledger, gid: Gid, undecided: Sequence[Gid]) -> tuple[int, int]:
-    """Return the attempt of this number whose branches belong together."""
-    markers = ledger.branch_markers(gid.number).values()
-    visible = [(marker.epoch, marker.attempt) for marker in markers if marker.outcome is Outcome.COMMITTED]
-    rivals = [other.rank for other in undecided if (other.owner, other.number) == (gid.owner, gid.number)]
-    return max(visible or rivals)
 
 
 def _is_undecided(ledger: Ledger, gid: Gid) -> bool:

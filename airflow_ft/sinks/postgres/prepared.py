@@ -23,10 +23,10 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.branch_system import BranchLedger, BranchName
+from airflow_ft.sinks.base.branch_system import BranchLedger
 from airflow_ft.sinks.base.branched import BranchedParticipant
 from airflow_ft.sinks.base.memory import Marker
-from airflow_ft.sinks.base.prepared import owner_of
+from airflow_ft.sinks.base.prepared import MAY_WAIT, BranchName, owner_of
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning
 from airflow_ft.sinks.postgres.gid import (
     Gid,
@@ -132,10 +132,7 @@ class PreparedParticipant(BranchedParticipant[Session], LocalParticipant):
         except SinkUnavailableError as error:
             # The cause may be withheld, since it quotes rows.
             if self._width > 1 and error.code == "lock_timeout" and "sqlstate" in error.fields:
-                error.remedy += (
-                    " If the retry fails too, two branches may wait for each other: rows with the same unique key, or a"
-                    " foreign key from one to the other. With branches=1 the server names the row, or takes it."
-                )
+                error.remedy += MAY_WAIT
             raise error.located() from error.__cause__
 
     def _heuristic_text(self, ledger: BranchLedger, plan: Plan, found: Mapping[str, Marker]) -> str:
