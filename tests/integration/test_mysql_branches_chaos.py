@@ -18,10 +18,9 @@ from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import slices
-from airflow_ft.sinks.mysql.fencing import await_end, hold_lock, kill, lock_name
+from airflow_ft.sinks.mysql.fencing import await_end, hold_lock, kill, lock_name, new_nonce
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.parameters import insert_statement
-from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from tests.integration.proxy import Proxy
 from tests.integration.test_mysql_xa import prepared

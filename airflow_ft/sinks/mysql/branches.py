@@ -18,7 +18,6 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
-from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.base.slices import Slice, divide, labels
@@ -27,7 +26,6 @@ from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 
@@ -47,33 +45,6 @@ class BranchedParticipant(ServerParticipant):
     def _slices(self, plan: Plan) -> list[Slice]:
         """The branches of a plan: the same each time."""
         return divide(self._opened(plan), self._sinks, self._width)
-
-    def _opened(self, plan: Plan) -> list[Any]:
-        wal: WalReader = self._wal
-        return [wal.open(segment) for segment in plan.segments]
-
-    def _fill(
-        self,
-        session: Session,
-        ledger: Ledger,
-        plan: Plan,
-        part: Slice,
-        targets: Mapping[str, Target],
-        detail: Mapping[str, Any],
-        way: Way,
-    ) -> dict[str, int]:
-        """The rows of a branch whose marker is in, then what the server counted into that marker."""
-        counts = dict.fromkeys(part.rows, 0)
-        refused = way.refused(part.label)
-        readers = list(part.readers(self._opened(plan)))
-        for name, target in targets.items():  # in the declared order
-            for reader in readers:
-                counts[name] = counts.get(name, 0) + self._send(session, plan, reader, target, way, refused)
-        if refused is not None:  # durable before COMMIT, and named by the branch's marker
-            detail = {**detail, **set_aside_detail(refused.write())}
-        if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
-            raise marker_lost(ledger, plan.number)
-        return counts
 
     def _detail(self, session: Session, fence: Fence, way: Way, part: Slice) -> dict[str, Any]:
         return {
@@ -113,7 +84,8 @@ class BranchedParticipant(ServerParticipant):
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
                     return  # settled: `_conclude` reads the markers
                 targets = self._fitting(session, plan, vote, way)
-                self._fill(session, ledger, plan, part, targets, detail, way)
+                readers = list(part.readers(self._opened(plan)))
+                self._fill(session, ledger, plan, readers, targets, detail, way, part.label)
                 self._end(session)
 
         return deliver

@@ -27,7 +27,6 @@ from airflow_ft.sinks.mysql.requirements import (
     is_usable,
     requirements_of,
 )
-from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import judged_rows
@@ -129,7 +128,7 @@ def _branches(
 
     @translated_errors("preparing a branch")
     def attempt() -> float:
-        return try_xa(lambda: Session(connection, limits), session, ledger, installation, new_nonce, limits)
+        return try_xa(lambda: Session(connection, limits), session, ledger, installation, limits)
 
     took = exam.attempt(BRANCHES, attempt)
     if took is not None:

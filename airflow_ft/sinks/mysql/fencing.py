@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Collection, Sequence
 
@@ -36,6 +37,11 @@ _ROLLING_BACK = 5.0  # seconds to wait for a killed connection; one with a prepa
 DETACHING = 0.05
 """Seconds between the moment when a connection frees its user-level locks and when the engine frees what it prepared.
 That takes some microseconds of work, but on busy cores the thread may have to wait for its turn."""
+
+
+def new_nonce() -> str:
+    """Return 24 random hexadecimal digits: 96 bits, the most that an xid can hold."""
+    return secrets.token_hex(16)[:24]
 
 
 def lock_name(ledger: Ledger, installation: str, rank: tuple[int, int], nonce: str, branch: str = WHOLE) -> str:

@@ -65,7 +65,7 @@ class JudgingParticipant(ABC):  # noqa: B024
 
     def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
         """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
-        readers = [self._wal.open(segment) for segment in plan.segments]
+        readers = self._opened(plan)
         ask = self._open if self._must_not_refuse(plan) else None
         limit = session.max_allowed_packet - HEADROOM
         narrow = ask is not None and self._path_is_narrow(session)
@@ -137,7 +137,7 @@ class JudgingParticipant(ABC):  # noqa: B024
 
     def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
         """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
-        for reader in map(self._wal.open, plan.segments):
+        for reader in self._opened(plan):
             schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
             if schema is not None and schema.names and (problems := schema_problems(target, schema)):
                 raise unfit_since(together(problems))
@@ -158,6 +158,9 @@ class JudgingParticipant(ABC):  # noqa: B024
     def _path_is_narrow(self, session: Session) -> bool:
         """Return whether a row that fits no INSERT cannot go in at all."""
         return self._path(session, Way()) == "insert" and not session.can_load_local
+
+    def _opened(self, plan: Plan) -> list[SegmentReader]:
+        return [self._wal.open(segment) for segment in plan.segments]
 
     def _open(self) -> Session:
         return Session(self._connection, self._limits)

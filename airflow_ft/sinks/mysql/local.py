@@ -19,10 +19,9 @@ from contextlib import closing
 from typing import Any
 
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.mysql.fencing import guarded_head
-from airflow_ft.sinks.mysql.ledger import marker_lost, settled
+from airflow_ft.sinks.mysql.ledger import settled
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 
@@ -54,16 +53,7 @@ class LocalParticipant(ServerParticipant):
             if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail):
                 session.close()
                 return self._current_proof(plan)
-            counts = dict.fromkeys(targets, 0)
-            refused = way.refused()
-            readers = [self._wal.open(segment) for segment in plan.segments]
-            for name, target in targets.items():  # in the declared order: a foreign key may lead from one to another
-                for reader in readers:
-                    counts[name] += self._send(session, plan, reader, target, way, refused)
-            if refused is not None:  # durable before COMMIT, and named by the marker
-                detail |= set_aside_detail(refused.write())
-            if ledger.fill_marker(session, plan.number, counts, detail) != 1:
-                raise marker_lost(ledger, plan.number)
+            counts, detail = self._fill(session, ledger, plan, self._opened(plan), targets, detail, way)
             ledger.deliver_head(session, plan.number)
             self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)

@@ -85,11 +85,29 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
         )
 
 
-def shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
-    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named.
+def end_orphans(
+    session: Session, ledger: Ledger, fence: Fence, ending: PreparedEnding | None, patience: float, *, own: bool
+) -> bool:
+    """Shut a former owner out, and end what it has prepared. Return whether the sink remembers the pipeline at all.
 
-    StateConflictError: the head is newer than the fence.
+    With `own` what older attempts of this installation have prepared is rolled back too: of numbers that the store has
+    given up. StateConflictError: the head is newer than the fence, or `ending` does not say what to do.
     """
+    try:
+        _shut_out(session, ledger, fence)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != NO_SUCH_TABLE:
+            raise
+        return False
+    _end_prepared(session, ledger, fence, ending, patience)
+    for xid in _listed(session).of(owner_of(ledger, fence.installation)) if own else ():
+        if xid.rank < fence.rank:
+            end_branch(session, ledger, fence.installation, xid, "ROLLBACK", patience)
+    return True
+
+
+def _shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
+    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named."""
     head = ledger.head(session)
     if head is None or head.installation == fence.installation:
         return
@@ -100,7 +118,7 @@ def shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
         ledger.shut_out(session, fence, head.installation)
 
 
-def end_prepared(
+def _end_prepared(
     session: Session, ledger: Ledger, fence: Fence, ending: PreparedEnding | None, patience: float
 ) -> None:
     """Ends all that former owners have prepared: undecided numbers as `ending` says, others as their markers say.
@@ -129,13 +147,6 @@ def end_prepared(
         log.warning("%s: running XA %s for branch %s of checkpoint %d, which installation %s left prepared",
                     ledger.participant, verb, xid.branch, xid.number, owner)  # fmt: skip
         end_branch(session, ledger, owner, xid, verb, patience)
-
-
-def roll_back_own(session: Session, ledger: Ledger, fence: Fence, patience: float) -> None:
-    """Rolls back what older attempts of this installation have prepared, of numbers that the store has given up."""
-    for _, xid in prepared_by(_listed(session), ledger, [fence.installation]):
-        if xid.rank < fence.rank:
-            end_branch(session, ledger, fence.installation, xid, "ROLLBACK", patience)
 
 
 def _listed(session: Session) -> Listed:

@@ -7,7 +7,6 @@ whether the tables take the rows. A strategy says how the rows enter (`_deliver`
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ForeignOwnerError, SinkUn
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
@@ -36,17 +36,11 @@ from airflow_ft.sinks.mysql.failures import (
     meaning,
     suppressed,
 )
-from airflow_ft.sinks.mysql.fencing import announce, guarded_head
+from airflow_ft.sinks.mysql.fencing import announce, guarded_head, new_nonce
 from airflow_ft.sinks.mysql.judging import JudgingParticipant
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way
-from airflow_ft.sinks.mysql.orphans import (
-    end_prepared,
-    find_orphans,
-    refuse_branches_of_others,
-    roll_back_own,
-    shut_out,
-)
+from airflow_ft.sinks.mysql.orphans import end_orphans, find_orphans, refuse_branches_of_others
 from airflow_ft.sinks.mysql.requirements import check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
@@ -55,11 +49,6 @@ from airflow_ft.sinks.refused import Refused, require_rows_at_fault
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-def new_nonce() -> str:
-    """Return 24 random hexadecimal digits: 96 bits, the most that an xid can hold."""
-    return secrets.token_hex(16)[:24]
 
 
 class ServerParticipant(JudgingParticipant):
@@ -130,7 +119,7 @@ class ServerParticipant(JudgingParticipant):
         return self._persist("looking for orphans", None, lambda _: self._orphans(pipeline, installation))
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Raises the head above a former owner, and ends its branches; see `orphans.end_prepared`."""
+        """Raises the head above a former owner, and ends its branches; see `orphans.end_orphans`."""
         self._persist("ending orphans", None, lambda _: self._end_orphans(fence, ending, make_way))
 
     def heuristic(self, plan: Plan) -> str:
@@ -198,13 +187,7 @@ class ServerParticipant(JudgingParticipant):
         return Loader(session, self._limits, way)
 
     def _send(
-        self,
-        session: Session,
-        plan: Plan,
-        reader: SegmentReader,
-        target: Target,
-        way: Way,
-        refused: Refused | None = None,
+        self, session: Session, plan: Plan, reader: SegmentReader, target: Target, way: Way, refused: Refused | None
     ) -> int:
         """All rows of one sink in a segment, or in a slice of it; returns what the server counted, which is as many.
 
@@ -238,6 +221,29 @@ class ServerParticipant(JudgingParticipant):
                 expected=expected,
             )
         return affected
+
+    def _fill(
+        self,
+        session: Session,
+        ledger: Ledger,
+        plan: Plan,
+        readers: Sequence[SegmentReader],
+        targets: Mapping[str, Target],
+        detail: dict[str, Any],
+        way: Way,
+        branch: str = WHOLE,
+    ) -> tuple[dict[str, int], dict[str, Any]]:
+        """Send the rows of a marker that is in, and write into it what the server counted. Return counts and detail."""
+        counts = dict.fromkeys(targets, 0)
+        refused = way.refused(branch)
+        for name, target in targets.items():  # in the declared order: a foreign key may lead from one to another
+            for reader in readers:
+                counts[name] += self._send(session, plan, reader, target, way, refused)
+        if refused is not None:  # durable before COMMIT, and named by the marker
+            detail = {**detail, **set_aside_detail(refused.write())}
+        if ledger.fill_marker(session, plan.number, counts, detail, branch) != 1:
+            raise marker_lost(ledger, plan.number)
+        return counts, detail
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         ledger = self._ledger(plan.pipeline)
@@ -302,15 +308,8 @@ class ServerParticipant(JudgingParticipant):
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            try:
-                shut_out(session, ledger, fence)
-            except pymysql.err.MySQLError as error:
-                if code_of(error) != NO_SUCH_TABLE:
-                    raise
-                return  # it remembers nothing
-            end_prepared(session, ledger, fence, ending, self._limits.head_wait)
-            if not make_way:
-                roll_back_own(session, ledger, fence, self._limits.head_wait)
+            is_known = end_orphans(session, ledger, fence, ending, self._limits.head_wait, own=not make_way)
+            if not is_known or not make_way:
                 return
             session.begin()
             head = ledger.head(session, lock=True)

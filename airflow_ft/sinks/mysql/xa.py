@@ -39,13 +39,20 @@ from airflow_ft.sinks.mysql.failures import (
     meaning,
     suppressed,
 )
-from airflow_ft.sinks.mysql.fencing import DETACHING, hold_lock, kill, lock_holders, older_sessions, still_named
+from airflow_ft.sinks.mysql.fencing import (
+    DETACHING,
+    hold_lock,
+    kill,
+    lock_holders,
+    new_nonce,
+    older_sessions,
+    still_named,
+)
 from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.orphans import refuse_branches_of_others
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
-from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, lock_of, owner_of, recover
@@ -176,7 +183,8 @@ class XaParticipant(BranchedParticipant):
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
                 targets = self._fitting(session, plan, vote, way)
-                self._fill(session, ledger, plan, part, targets, detail, way)
+                readers = list(part.readers(self._opened(plan)))
+                self._fill(session, ledger, plan, readers, targets, detail, way, part.label)
                 session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
                 session.run(f"XA END {xid.sql}")
                 session.run(f"XA PREPARE {xid.sql}")

@@ -27,7 +27,7 @@ from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import describe
-from airflow_ft.sinks.mysql.fencing import hold_lock
+from airflow_ft.sinks.mysql.fencing import hold_lock, new_nonce
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session
@@ -65,12 +65,7 @@ def check_xa(
 
 
 def try_xa(
-    open_session: Callable[[], Session],
-    session: Session,
-    ledger: Ledger,
-    installation: str,
-    new_nonce: Callable[[], str],
-    limits: Limits,
+    open_session: Callable[[], Session], session: Session, ledger: Ledger, installation: str, limits: Limits
 ) -> float:
     """As `check_xa`, for reads only: it takes no epoch, and rolls the branch back. Returns the milliseconds it took.
 
