@@ -17,20 +17,14 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.mysql.failures import translated_errors
+from airflow_ft.sinks.mysql.judging import judge_segment
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, Way, path
-from airflow_ft.sinks.mysql.requirements import (
-    BRANCHES,
-    check_privileges,
-    fit_target,
-    is_usable,
-    requirements_of,
-)
+from airflow_ft.sinks.mysql.requirements import BRANCHES, fit_target, is_usable, requirements_of
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upsert import judged_rows
-from airflow_ft.sinks.mysql.vote import Target, all_short, check_rows, check_segment, read_target
+from airflow_ft.sinks.mysql.vote import Target, check_rows, read_target
 from airflow_ft.sinks.mysql.xa_preflight import try_xa
 
 CLOCK_TOLERANCE = 60.0  # seconds
@@ -159,13 +153,8 @@ def _rows(
         @translated_errors("checking rows")
         def judge(reader: SegmentReader = reader) -> None:
             whole = target.to_judge(session, lambda: Session(connection, Limits()))
-            room = session.max_allowed_packet - HEADROOM
-            if sink.strategy == "upsert" and not all_short(target, reader, room):
-                whole = replace(whole, row_limit=room)
-            parts = judged_rows(reader, whole, sink) if sink.strategy == "upsert" else [(whole, reader)]
-            for part, view in parts:
-                verdict = check_segment(part, view)
-                check_privileges(session, part, verdict.columns)
+            room = session.max_allowed_packet - HEADROOM if sink.strategy == "upsert" else 0
+            for part, view, verdict in judge_segment(session, whole, reader, sink, room):
                 check_rows(part, view, verdict)
 
         number = reader.segment.number

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -20,6 +21,7 @@ from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTarge
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.changes import DeletedKeys, LiveRows, missing_kind
 from airflow_ft.sinks.mysql.catalog import computed, information_schema, whole_name
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.limits import Limits
@@ -67,20 +69,13 @@ class JudgingParticipant(ABC):  # noqa: B024
         """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
         readers = self._opened(plan)
         ask = self._open if self._must_not_refuse(plan) else None
-        limit = session.max_allowed_packet - HEADROOM
-        narrow = ask is not None and self._path_is_narrow(session)
-        verdicts = []
+        room = session.max_allowed_packet - HEADROOM if ask is not None and self._path_is_narrow(session) else 0
+        verdicts: list[Judgement] = []
         for target in targets.values():
             judging = target.to_judge(session, ask)
             for reader in readers:
-                if target.sink not in reader.sinks():
-                    continue
-                large = narrow and not all_short(target, reader, limit)
-                whole = replace(judging, row_limit=limit if large else 0)
-                for part, judged in self._judged(reader, whole):
-                    verdict = check_segment(part, judged)
-                    check_privileges(session, part, verdict.columns)
-                    verdicts.append((part, judged, verdict))
+                if target.sink in reader.sinks():
+                    verdicts += judge_segment(session, judging, reader, self._sinks[target.sink], room)
         return verdicts
 
     def _check_rows(self, plan: Plan, verdicts: Sequence[Judgement], targets: Mapping[str, Target]) -> None:
@@ -147,10 +142,6 @@ class JudgingParticipant(ABC):  # noqa: B024
         """Return whether the decision falls before the server has seen the rows."""
         return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
 
-    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
-        """Return what the vote looks at, and as what."""
-        return [(target, reader)]
-
     def _path(self, session: Session, way: Way) -> str:
         """Return how rows go, for notes and proofs."""
         return path(session, way)
@@ -168,6 +159,45 @@ class JudgingParticipant(ABC):  # noqa: B024
     def _targets(self, session: Session) -> dict[str, Target]:
         schema = self._connection.schema
         return {name: read_target(session, name, sink, schema) for name, sink in self._sinks.items()}
+
+
+def judge_segment(
+    session: Session, target: Target, reader: SegmentReader, sink: MySqlSink, room: int
+) -> Iterator[Judgement]:
+    """Judge rows by schemas, statistics and privileges. `room`: bytes that a row may have in an INSERT (0: any)."""
+    if room and not all_short(target, reader, room):
+        target = replace(target, row_limit=room)
+    for part, view in _judged_rows(reader, target, sink):
+        verdict = check_segment(part, view)
+        check_privileges(session, part, verdict.columns)
+        yield part, view, verdict
+
+
+def _judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequence[tuple[Target, SegmentReader]]:
+    """Return what must fit the table: rows to write, and of an upsert the keys of deletes, which the server compares.
+
+    Raises:
+        DeclinedError: the rows have no kind of change.
+    """
+    if sink.change_column is None or not (schema := reader.schema(target.sink)).names:
+        return [(target, reader)]
+    if sink.change_column not in schema.names:
+        raise missing_kind(sink.change_column, schema.names).located(sink=target.sink)
+    columns, problems = target.mapped(schema)
+    if problems:  # the vote on the remaining rows reports them with all other problems
+        return [(target, LiveRows(reader, sink.change_column))]
+    deletes = only_keys(target, schema)
+    keys = [column.source for column in columns if column.name.lower() in target.required]
+    return [
+        (target, LiveRows(reader, sink.change_column)),
+        (deletes, DeletedKeys(reader, sink.change_column, keys)),
+    ]
+
+
+def only_keys(target: Target, schema: pa.Schema) -> Target:
+    """The target as deletes of these rows see it: the columns of its key."""
+    keys = {column.source: column.name for column in target.mapped(schema)[0] if column.name.lower() in target.required}
+    return replace(target, mapping=keys, only_keys=True)
 
 
 def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | None:

@@ -244,7 +244,7 @@ class Loader:
     def _way_of(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn]) -> _Steps:
         """Return what encodes rows, and what sends them."""
         if self._path == "load":
-            return _lines(columns), self._send_load
+            return lambda piece: [load_lines(piece, columns)], self._send_load
         return self._encoder(reader.schema(target.sink), target, columns), self._send_inserts
 
     def _send_load(
@@ -342,11 +342,18 @@ class Loader:
                 replace(self._way, ahead=False),
                 "the server warned after the next rows were sent; sending them again, one statement at a time",
             )
-        warnings = self._session.rows("SHOW WARNINGS") if statement.warnings else []
         if not statement.warnings:
-            raise self._lost(statement.affected, expected, target, file)
-        if not warnings:
-            warnings = [("Warning", 0, "the server does not say why, because its max_error_count is 0")]
+            raise SinkUnavailableError(
+                f"the server counted {statement.affected} of {count_text(expected, 'row')} of {file.path}, and gave no"
+                " warning. Nothing was committed.",
+                code="row_count_mismatch",
+                remedy=f"Look for triggers on {target.table.name}, or a proxy, that change statements.",
+                sink=target.sink,
+                found=statement.affected,
+                expected=expected,
+            )
+        unsaid = ("Warning", 0, "the server does not say why, because its max_error_count is 0")
+        warnings = self._session.rows("SHOW WARNINGS") or [unsaid]
         warnings.sort(key=lambda warning: not refuses_rows(int(warning[1])))
         _, code, message = warnings[0]
         column, row = place(str(message))
@@ -363,21 +370,6 @@ class Loader:
             found=statement.affected,
             expected=expected,
         )
-
-    def _lost(self, affected: int, expected: int, target: Target, file: WalFile) -> SinkUnavailableError:
-        return SinkUnavailableError(
-            f"the server counted {affected} of {count_text(expected, 'row')} of {file.path}, and gave no warning."
-            " Nothing was committed.",
-            code="row_count_mismatch",
-            remedy=f"Look for triggers on {target.table.name}, or a proxy, that change statements.",
-            sink=target.sink,
-            found=affected,
-            expected=expected,
-        )
-
-
-def _lines(columns: Sequence[TargetColumn]) -> Encoder[memoryview]:
-    return lambda piece: [load_lines(piece, columns)]
 
 
 def _of(file: WalFile, encoded: Iterator[_Encoded[T]]) -> Iterator[T]:

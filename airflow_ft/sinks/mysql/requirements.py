@@ -157,9 +157,8 @@ def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
     """
     if sink.strategy != "upsert":
         return target
-    assert sink.version_column is not None  # checked at construction
     check_keys(session, target, sink)
-    check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
+    check_changes_allowed(session, target, sink)
     return keyed_target(target, sink)
 
 
@@ -319,11 +318,11 @@ def check_insert(session: Session, target: Target) -> None:
         log.debug("INSERT into %s could not be judged: %s", target.table.name, describe(error))
 
 
-def check_changes_allowed(session: Session, target: Target, column: str, *, deletes: bool) -> None:
-    """UPDATE (tried with `column`), and where they may come DELETE, on the table."""
-    name, column = target.table.name.sql, quote(column)
+def check_changes_allowed(session: Session, target: Target, sink: MySqlSink) -> None:
+    """UPDATE (tried with the version column), and where they may come DELETE, on the table."""
+    name, column = target.table.name.sql, quote(sink.version_column or "")
     _probe(session, f"UPDATE {name} SET {column} = {column} WHERE 1 = 0", f"GRANT UPDATE on {name}", target.sink)
-    if deletes:
+    if sink.change_column is not None:
         _probe(session, f"DELETE FROM {name} WHERE 1 = 0", f"GRANT DELETE on {name}", target.sink)
 
 

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans, flags
-from airflow_ft.sinks.base.changes import DELETES, DeletedKeys, LiveRows, is_delete, missing_kind
+from airflow_ft.sinks.base.changes import DELETES, is_delete
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
+from airflow_ft.sinks.mysql.judging import only_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
@@ -60,9 +60,6 @@ class UpsertParticipant(LocalParticipant):
         for name, target in super()._targets(session).items():
             targets[name] = fit_target(session, target, self._sinks[name])
         return targets
-
-    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
-        return judged_rows(reader, target, self._sinks[target.sink])
 
 
 class Upserter(Loader):
@@ -104,7 +101,7 @@ class Upserter(Loader):
         words = pc.is_in(pc.utf8_lower(kinds), value_set=pa.array(DELETES, pa.large_string()))
         deletes = booleans(pc.fill_null(words, False))
         found: dict[int, str] = {}
-        keys = _only_keys(target, rows.schema)
+        keys = only_keys(target, rows.schema)
         for part, columns, mask in (
             (target, rows.schema.names, ~deletes),
             (keys, [column.source for column in keys.written(rows.schema)], deletes),
@@ -120,9 +117,7 @@ class Upserter(Loader):
 
     def _require_access(self, target: Target, columns: Sequence[TargetColumn]) -> None:
         super()._require_access(target, columns)
-        sink = self._sinks[target.sink]
-        assert sink.version_column is not None
-        check_changes_allowed(self._session, target, sink.version_column, deletes=sink.change_column is not None)
+        check_changes_allowed(self._session, target, self._sinks[target.sink])
 
     def _suffix(self, target: Target, sink: MySqlSink, columns: Sequence[TargetColumn]) -> str:
         """The guard: nothing changes where the row there has a higher version. It is assigned last: it is compared."""
@@ -162,31 +157,3 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
                 sink=target.sink,
                 column=key.source,
             )
-
-
-def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequence[tuple[Target, SegmentReader]]:
-    """Return what must fit the table: rows to write, and the keys of deletes, which the server has to compare.
-
-    Raises:
-        DeclinedError: the rows have no kind of change.
-    """
-    schema = reader.schema(target.sink)
-    if sink.change_column is None or not schema.names:
-        return [(target, reader)]
-    if sink.change_column not in schema.names:
-        raise missing_kind(sink.change_column, schema.names).located(sink=target.sink)
-    columns, problems = target.mapped(schema)
-    if problems:  # the vote on the remaining rows reports them with all other problems
-        return [(target, LiveRows(reader, sink.change_column))]
-    deletes = _only_keys(target, schema)
-    keys = [column.source for column in columns if column.name.lower() in target.required]
-    return [
-        (target, LiveRows(reader, sink.change_column)),
-        (deletes, DeletedKeys(reader, sink.change_column, keys)),
-    ]
-
-
-def _only_keys(target: Target, schema: pa.Schema) -> Target:
-    """The target as deletes of these rows see it: the columns of its key."""
-    keys = {column.source: column.name for column in target.mapped(schema)[0] if column.name.lower() in target.required}
-    return replace(target, mapping=keys, only_keys=True)
