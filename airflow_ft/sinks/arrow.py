@@ -71,6 +71,11 @@ def decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values, of a dictionary too."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def masked(column: pa.Array, keep: pa.Array) -> pa.Array:
     """Return the column without a dictionary, with NULL where it is not kept."""
     column = decoded(column)

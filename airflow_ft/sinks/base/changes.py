@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.sinks.arrow import decoded
 from airflow_ft.sinks.view import SegmentView
 
 DELETES = ("d", "delete", "-d")
@@ -19,9 +20,7 @@ UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
 
 def deletes_and_known(kinds: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return which rows are deletes, and which have a known kind of change; NULL is not known."""
-    if pa.types.is_dictionary(kinds.type):
-        kinds = kinds.dictionary_decode()
-    words = pc.utf8_lower(kinds.cast(pa.large_string()))
+    words = pc.utf8_lower(decoded(kinds).cast(pa.large_string()))
     deletes = pc.is_in(words, value_set=pa.array(DELETES, pa.large_string()))
     return deletes, pc.or_(deletes, pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
 

@@ -34,6 +34,7 @@ from airflow_ft.sinks.arrow import (
     beyond,
     booleans,
     decoded,
+    decoded_type,
     finite,
     flags,
     hexadecimal,
@@ -61,7 +62,7 @@ class NotJsonError(DeclinedError):
 
 def unsupported(kind: pa.DataType) -> str | None:
     """Why columns of this type cannot be written as JSON; None when they can."""
-    types = pa.types
+    kind, types = decoded_type(kind), pa.types
     if types.is_struct(kind):
         if len({field.name for field in kind}) < kind.num_fields:
             return "a struct with a field twice"
@@ -72,8 +73,6 @@ def unsupported(kind: pa.DataType) -> str | None:
         if types.is_nested(kind.key_type):
             return "a map with nested keys"
         return unsupported(kind.key_type) or unsupported(kind.item_type)
-    if types.is_dictionary(kind):
-        return unsupported(kind.value_type)
     has_text = (
         types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
         or types.is_decimal256(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind)
@@ -94,19 +93,14 @@ def has_times(kind: pa.DataType) -> bool:
 
 def has_maps(kind: pa.DataType) -> bool:
     """Return whether it is a type of maps, or has some inside."""
-    if pa.types.is_dictionary(kind):
-        return has_maps(kind.value_type)
-    if pa.types.is_map(kind):
-        return True
-    return pa.types.is_nested(kind) and any(has_maps(kind.field(index).type) for index in range(kind.num_fields))
+    return _has(kind, pa.types.is_map)
 
 
 def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _has(kind.value_type, is_one)
-    if pa.types.is_nested(kind):
-        return any(_has(kind.field(index).type, is_one) for index in range(kind.num_fields))
-    return is_one(kind)
+    kind = decoded_type(kind)
+    if is_one(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_has(kind.field(index).type, is_one) for index in range(kind.num_fields))
 
 
 def not_finite(column: pa.Array) -> pa.Array:
@@ -121,7 +115,7 @@ def beyond_years(column: pa.Array) -> pa.Array:
 
 def repeated_keys(column: pa.Array) -> pa.Array:
     """Return which values are, or hold, a map with a repeated key, of which readers of JSON keep one value."""
-    return flags(_repeating(column))
+    return flags(_holding(column, has_maps, of_map=_is_repeated))
 
 
 def without_text(column: pa.Array) -> Iterator[tuple[_Found, str]]:
@@ -141,21 +135,36 @@ def _is_beyond(column: pa.Array) -> _Found:
     return found
 
 
-def _holding(column: pa.Array, has: Callable[[pa.DataType], bool], leaf: Callable[[pa.Array], _Found]) -> _Found:
+def _is_repeated(pairs: pa.Array, parents: npt.NDArray[np.int64]) -> _Found:
+    """Return of each pair of maps whether its map has the key more than once; `parents` are the places of the maps."""
+    keys = pc.dictionary_encode(decoded(pairs.flatten()[0]))
+    places = parents * (len(keys.dictionary) + 1) + numbers(keys.indices)
+    _, which, counts = np.unique(places, return_inverse=True, return_counts=True)
+    return np.asarray(counts[which] > 1)
+
+
+def _holding(
+    column: pa.Array,
+    has: Callable[[pa.DataType], bool],
+    leaf: Callable[[pa.Array], _Found] | None = None,
+    of_map: Callable[[pa.Array, npt.NDArray[np.int64]], _Found] | None = None,
+) -> _Found:
+    """Return which values are, or hold, what `leaf` finds in columns that are not nested, or `of_map` in pairs."""
+    column = decoded(column)
     kind, types = column.type, pa.types
-    if types.is_dictionary(kind):
-        return _holding(column.dictionary_decode(), has, leaf)
     found = np.zeros(len(column), np.bool_)
     if not has(kind):
         return found
     if types.is_struct(kind):
         for child in column.flatten():  # carries the nulls of the struct itself
-            found |= _holding(child, has, leaf)
+            found |= _holding(child, has, leaf, of_map)
         return found
     if not types.is_nested(kind):
-        return leaf(column)
+        return found if leaf is None else leaf(column)
     parents, items = _items(column)
-    found[parents[_holding(items, has, leaf)]] = True
+    if types.is_map(kind) and of_map is not None:
+        found[parents[of_map(items, parents)]] = True
+    found[parents[_holding(items, has, leaf, of_map)]] = True
     return found
 
 
@@ -165,27 +174,6 @@ def _items(column: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
     if pa.types.is_map(kind):
         lists = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     return numbers(pc.list_parent_indices(lists).cast(pa.int64())), lists.flatten()
-
-
-def _repeating(column: pa.Array) -> _Found:
-    kind, types = column.type, pa.types
-    if types.is_dictionary(kind):
-        return _repeating(column.dictionary_decode())
-    found = np.zeros(len(column), np.bool_)
-    if not has_maps(kind):
-        return found
-    if types.is_struct(kind):
-        for child in column.flatten():
-            found |= _repeating(child)
-        return found
-    parents, items = _items(column)
-    if types.is_map(kind):
-        keys = pc.dictionary_encode(decoded(items.flatten()[0]))
-        pairs = parents * (len(keys.dictionary) + 1) + numbers(keys.indices)
-        _, which, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-        found[parents[counts[which] > 1]] = True
-    found[parents[_repeating(items)]] = True
-    return found
 
 
 def objects(names: list[str], columns: list[pa.Array], rows: int, end: str = "") -> pa.Array:

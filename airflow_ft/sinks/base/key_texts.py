@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import booleans
+from airflow_ft.sinks.arrow import booleans, decoded_type
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.json_columns import has_floats, plain
 from airflow_ft.sinks.base.key_template import Parts
@@ -19,8 +19,7 @@ from airflow_ft.sinks.base.key_template import Parts
 
 def can_be_key(kind: pa.DataType) -> bool:
     """Return whether values of this type have exactly one text each. The text of a decimal changes with its scale."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = decoded_type(kind)
     return not (pa.types.is_nested(kind) or has_floats(kind) or pa.types.is_decimal(kind))
 
 

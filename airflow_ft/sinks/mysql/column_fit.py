@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
+from airflow_ft.sinks.arrow import decoded_type, first_fit, is_binary, is_text
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.base.columns import Check, Objection
 from airflow_ft.sinks.mysql.catalog import Column
@@ -82,8 +82,7 @@ def judge(
 
     `source` is what the rows call them, for the remedy; `repertoires` are of the character sets that lack characters.
     """
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = decoded_type(kind)
     family, target = _family(kind), column.type
     if family == "null":
         return ()

@@ -14,7 +14,7 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import hexadecimal, is_binary, is_text, octets, replaced, scalar
+from airflow_ft.sinks.arrow import decoded, decoded_type, hexadecimal, is_binary, is_text, octets, replaced, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.labels import Labels
 from airflow_ft.sinks.mysql.naming import quote
@@ -54,9 +54,7 @@ class TargetColumn:
 
 def form_of(kind: pa.DataType, *, bits: bool = False) -> Form:
     """The form for an Arrow type; `bits` when the target is a BIT column."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return form_of(kind.value_type, bits=bits)
+    kind, types = decoded_type(kind), pa.types
     if bits:
         return Form.BITS
     if is_binary(kind):
@@ -149,10 +147,8 @@ def _literals(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> list[pa
 
 def _text(array: pa.Array, form: Form) -> pa.Array:
     """The column as large_string, unescaped; null stays null."""
-    kind = array.type
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _text(array.dictionary_decode(), form)
+    array = decoded(array)
+    kind, types = array.type, pa.types
     if form is Form.HEX:
         return hexadecimal(array)
     if types.is_nested(kind):

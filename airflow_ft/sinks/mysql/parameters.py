@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import booleans, is_binary, numbers, offsets, scalar
+from airflow_ft.sinks.arrow import booleans, decoded, decoded_type, is_binary, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.mysql.encoding import TargetColumn
 from airflow_ft.sinks.mysql.naming import quote
@@ -111,9 +111,7 @@ def _filled(rows: int, columns: int) -> int:
 
 def _sent_as(kind: pa.DataType) -> pa.DataType:
     """The Arrow type whose values are sent for those of `kind`."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _sent_as(kind.value_type)
+    kind, types = decoded_type(kind), pa.types
     if types.is_null(kind) or types.is_boolean(kind):
         return pa.int8()
     if types.is_integer(kind):
@@ -146,8 +144,7 @@ def _type(kind: pa.DataType) -> bytes:
 
 
 def _cast(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = decoded(array)
     if pa.types.is_nested(array.type):
         return json_columns.encode(array, null=None)
     return array.cast(_sent_as(array.type))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
+from airflow_ft.sinks.arrow import decoded_type, first_fit, is_binary, is_text
 from airflow_ft.sinks.base.json_columns import unsupported
 from airflow_ft.sinks.base.proposal import Dialect, create_table
 from airflow_ft.sinks.mysql.naming import TableName, quote
@@ -25,9 +25,7 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
 
 
 def _type_of(kind: pa.DataType, in_key: bool) -> str:
-    types = pa.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
+    kind, types = decoded_type(kind), pa.types
     if is_text(kind):  # letter by letter, as Spark compares
         return "VARCHAR(255) COLLATE utf8mb4_bin" if in_key else "LONGTEXT"
     if is_binary(kind):

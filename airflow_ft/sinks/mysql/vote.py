@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
-from airflow_ft.sinks.arrow import booleans, is_binary, is_text
+from airflow_ft.sinks.arrow import booleans, decoded, decoded_type, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.columns import Check, Misfits, Objection
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
@@ -220,9 +220,7 @@ def unfit_rows(target: Target, batch: pa.RecordBatch) -> dict[int, str]:
     for written in target.written(batch.schema):
         column = target.table.column(written.name)
         assert column is not None
-        array = batch.column(batch.schema.get_field_index(written.source))
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+        array = decoded(batch.column(batch.schema.get_field_index(written.source)))
         for check in _checks(target, array.type, column, written.source):
             wrong = booleans(pc.fill_null(check.offends(array), False))
             why = check.schema_problem(f"{target.table.name}.{column.name}")
@@ -302,8 +300,7 @@ def all_short(target: Target, reader: SegmentReader, limit: int) -> bool:
 
 def _width(kind: pa.DataType, known: ColumnStatistics | None) -> int | None:
     """Bytes that a value takes at most; None: not known."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = decoded_type(kind)
     if not (is_text(kind) or is_binary(kind) or pa.types.is_nested(kind)):
         return 64
     return None if known is None or known.max_bytes is None or pa.types.is_nested(kind) else known.max_bytes + 16
@@ -334,9 +331,7 @@ def _decline(target: Target, reader: SegmentReader, source: str, column: Column,
 
 def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, check: Check, first: int) -> None:
     """Raises for the first row of the batch that offends."""
-    array = batch.column(batch.schema.get_field_index(source))
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = decoded(batch.column(batch.schema.get_field_index(source)))
     wrong = pc.fill_null(check.offends(array), False)
     index = pc.index(wrong, True).as_py()
     if index >= 0:
