@@ -329,22 +329,17 @@ def into_time(kind: pa.DataType, column: Column, timestamps_to_2106: bool) -> Se
     """DATE, DATETIME, TIMESTAMP and TIME."""
     if pa.types.is_time(kind):
         return _fraction_checks(kind, column)
-    checks = [_between(kind, _FIRST, _LAST, column, timestamps_to_2106, by_table=False)]
+    first, last = _FIRST, _LAST
     if column.type == "timestamp":
-        bounds = _bounds(column, timestamps_to_2106)
-        checks.append(_between(kind, *bounds, column, timestamps_to_2106, by_table=True))
+        first, last = _STAMP_FIRST, _STAMP_LAST_64 if timestamps_to_2106 else _STAMP_LAST
+    allowed = f"{first} to {last} ({column.full_type})"
+    checks = [_between(kind, _FIRST, _LAST, allowed, by_table=False)]
+    if column.type == "timestamp":
+        checks.append(_between(kind, first, last, allowed, by_table=True))
     return (*checks, *(_fraction_checks(kind, column) if pa.types.is_timestamp(kind) else ()))
 
 
-def _bounds(column: Column, timestamps_to_2106: bool) -> tuple[datetime, datetime]:
-    if column.type == "timestamp":
-        return _STAMP_FIRST, _STAMP_LAST_64 if timestamps_to_2106 else _STAMP_LAST
-    return _FIRST, _LAST
-
-
-def _between(
-    kind: pa.DataType, first: datetime, last: datetime, column: Column, timestamps_to_2106: bool, *, by_table: bool
-) -> Check:
+def _between(kind: pa.DataType, first: datetime, last: datetime, allowed: str, *, by_table: bool) -> Check:
     def offends(array: pa.Array) -> pa.Array:
         if pa.types.is_timestamp(kind):
             unit = pa.timestamp(kind.unit)
@@ -363,9 +358,8 @@ def _between(
             return True
         return any(not first <= parse_time(text) <= last for text in known)
 
-    lowest, highest = _bounds(column, timestamps_to_2106)
     return Check(
-        "a date out of range", f"{lowest} to {highest} ({column.full_type})",
+        "a date out of range", allowed,
         "Correct the values in the job" + (", or use DATETIME (years 1000 to 9999)." if by_table else "."),
         offends, by_statistics, by_table=by_table, problem="range",
     )  # fmt: skip
