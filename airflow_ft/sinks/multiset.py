@@ -12,13 +12,19 @@ from collections.abc import Iterable, Sequence
 _CACHE_KIB = 65_536
 
 
+def temporary_database() -> sqlite3.Connection:
+    """Open one; it vanishes with the connection."""
+    db = sqlite3.connect("", isolation_level=None)
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    db.execute("PRAGMA journal_mode = OFF")
+    return db
+
+
 class Multiset:
     """Digests that are expected, each in a part (a number of the caller's), and how often they were found."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db = temporary_database()
         self._db.execute("CREATE TABLE expected (digest BLOB PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID")
         self._db.execute("CREATE TABLE part (digest BLOB NOT NULL, part INTEGER NOT NULL)")
         self.other = 0

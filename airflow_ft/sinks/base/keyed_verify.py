@@ -8,7 +8,6 @@ A missing value says nothing. Such keys count as not known, and are no differenc
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
@@ -20,10 +19,10 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, Target, targets
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
+from airflow_ft.sinks.multiset import temporary_database
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 _AT_ONCE = 1000
-_CACHE_KIB = 65_536
 SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
 DIFFERENCES = {
     LACKING: "rows that are not there",
@@ -56,9 +55,7 @@ class LastChanges:
     """The last change of each key; close it to free the space."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db = temporary_database()
         self._db.execute(
             "CREATE TABLE last (key TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB, sample TEXT NOT NULL)"
             " WITHOUT ROWID"
