@@ -28,13 +28,13 @@ KEYS = {
 _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
-def store_of(bucket: str, config: tuple[tuple[str, str], ...], seconds: int = 300) -> S3Store:
-    """Return the client of a bucket; all with the same settings share it. `seconds`: for one request."""
-    return _store(os.getpid(), bucket, config, seconds)
+def store_of(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
+    """Return the client of a bucket; all with the same settings share it."""
+    return _store(os.getpid(), bucket, config)
 
 
 @lru_cache(16)
-def _store(pid: int, bucket: str, config: tuple[tuple[str, str], ...], seconds: int) -> S3Store:
+def _store(pid: int, bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
     """By process: a client does not survive a fork."""
     try:
         from obstore.store import S3Store
@@ -45,7 +45,7 @@ def _store(pid: int, bucket: str, config: tuple[tuple[str, str], ...], seconds: 
     return S3Store(
         bucket,
         config=dict(config),  # type: ignore[arg-type]
-        client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": f"{seconds}s"},
+        client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "300s"},
         retry_config=_RETRIES,
     )
 
@@ -113,14 +113,14 @@ def require_client() -> None:
         raise missing_client()
 
 
-def missing_client() -> ConfigurationError:
-    """Return the error for a machine without obstore."""
+def missing_client(scheme: str = SCHEME, package: str = "obstore") -> ConfigurationError:
+    """Return the error for a machine without the package that reaches folders of a scheme."""
     return ConfigurationError(
-        "a folder s3://... needs the package obstore, which is not installed here.",
+        f"a folder {scheme}://... needs the package {package}, which is not installed here.",
         code="package_missing",
-        remedy="Run `pip install 'airflow-ft[s3]'` where DAGs are parsed and where tasks run.",
-        package="obstore",
-        extra=SCHEME,
+        remedy=f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run.",
+        package=package,
+        extra=scheme,
     )
 
 

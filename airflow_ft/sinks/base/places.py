@@ -61,16 +61,7 @@ def check_client(place: str) -> None:
     """ConfigurationError when what reaches a place is not installed."""
     scheme = place.partition("://")[0]
     if scheme in _CLIENTS and find_spec(_CLIENTS[scheme]) is None:
-        raise missing_client(scheme)
-
-
-def missing_client(scheme: str) -> ConfigurationError:
-    """Return the error for a client that is not installed."""
-    if scheme == s3.SCHEME:
-        return s3.missing_client()
-    what = f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here."
-    remedy = f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run."
-    return ConfigurationError(what, code="package_missing", remedy=remedy, package=_CLIENTS[scheme], extra=scheme)
+        raise s3.missing_client(scheme, _CLIENTS[scheme])
 
 
 def check_sink(sink: Any, place: str, example: str) -> None:
