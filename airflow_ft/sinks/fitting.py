@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.background import beside
@@ -42,7 +44,7 @@ def schema_problems(
         wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
         fitting = getattr(system(plan.kind).part("requirements"), "schema_problems", None) if wanted else None
         if fitting is not None:
-            asked.append((plan, beside(_question(fitting, plan, connections, wanted), f"fitting-{plan.name}")))
+            asked.append((plan, _asked(fitting, plan, connections, wanted)))
     found: list[AirflowFtError] = []
     for plan, answer in asked:
         try:
@@ -68,20 +70,13 @@ def not_judged(subject: str, reason: str) -> PipelineWarning:
     )
 
 
-def _question(
+def _asked(
     fitting: Fitting, plan: ParticipantPlan, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
-) -> Callable[[], Sequence[AirflowFtError]]:
-    def ask() -> Sequence[AirflowFtError]:
-        return fitting(plan, connection, schemas)
-
-    def refuse() -> Sequence[AirflowFtError]:
-        raise error
-
-    try:
-        connection = system(plan.kind).connection(
-            plan, connections
-        )  # here: a task's connections are asked for by one thread at a time
-    except AirflowFtError as refused:
-        error = refused
-        return refuse
-    return ask
+) -> Future[Sequence[AirflowFtError]]:
+    try:  # here: a task's connections are asked for by one thread at a time
+        connection = system(plan.kind).connection(plan, connections)
+    except AirflowFtError as error:
+        refused: Future[Sequence[AirflowFtError]] = Future()
+        refused.set_exception(error)
+        return refused
+    return beside(partial(fitting, plan, connection, schemas), f"fitting-{plan.name}")
