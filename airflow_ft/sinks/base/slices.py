@@ -53,10 +53,7 @@ class Slice:
     @property
     def rows(self) -> dict[str, int]:
         """Rows by sink."""
-        rows: dict[str, int] = {}
-        for piece in self.pieces:
-            rows[piece.sink] = rows.get(piece.sink, 0) + piece.stop - piece.start
-        return rows
+        return _rows(self.pieces)
 
     def readers(self, opened: Iterable[SegmentReader]) -> Iterator[SlicedSegment]:
         """Views of these segments that show this slice only; a segment without a piece is left out."""
@@ -64,6 +61,13 @@ class Slice:
             pieces = [piece for piece in self.pieces if piece.segment == reader.segment]
             if pieces:
                 yield SlicedSegment(reader, pieces)
+
+
+def _rows(pieces: Iterable[Piece]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for piece in pieces:
+        rows[piece.sink] = rows.get(piece.sink, 0) + piece.stop - piece.start
+    return rows
 
 
 def divide(opened: Sequence[SegmentReader], sinks: Iterable[str], branches: int) -> list[Slice]:
@@ -98,10 +102,7 @@ class SlicedSegment(SegmentView):
     def __init__(self, reader: SegmentReader, pieces: Sequence[Piece]) -> None:
         super().__init__(reader)
         self._pieces = {(piece.sink, piece.file.path): piece for piece in pieces}
-        rows: dict[str, int] = {}
-        for piece in pieces:
-            rows[piece.sink] = rows.get(piece.sink, 0) + piece.stop - piece.start
-        self._segment = replace(reader.segment, rows=rows)
+        self._segment = replace(reader.segment, rows=_rows(pieces))
 
     @property
     def segment(self) -> Segment:
