@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -125,26 +125,25 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
     described = {}
     for resource, future in futures.items():
         limits = resources[resource]
-        known = {name: getattr(limits, name) for name in limits.__slots__}
         try:
             settings = {name: entry.value for name, entry in answer(clients, future).items()}
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise clients.error(failure.args[0], f"reading the settings of topic {limits.name!r}") from failure
-            described[limits.name] = TopicLimits(**{**known, "assumed": True})
+            described[limits.name] = replace(limits, assumed=True)
             continue
         deletes, retention = "delete" in settings["cleanup.policy"], int(settings.get("retention.ms") or -1)
-        known |= {
-            "retention_ms": retention if deletes and retention >= 0 else None,
-            "max_message_bytes": int(settings["max.message.bytes"]),
-            "compacted": "compact" in settings["cleanup.policy"],
-            "log_append_time": settings["message.timestamp.type"] == "LogAppendTime",
-            "min_in_sync": int(settings["min.insync.replicas"]),
+        described[limits.name] = replace(
+            limits,
+            retention_ms=retention if deletes and retention >= 0 else None,
+            max_message_bytes=int(settings["max.message.bytes"]),
+            compacted="compact" in settings["cleanup.policy"],
+            log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+            min_in_sync=int(settings["min.insync.replicas"]),
             # Since Kafka 3.6; before, one setting bounded both sides and was unlimited by default.
-            "before_max_ms": int(settings.get("message.timestamp.before.max.ms") or _FOREVER),
-            "after_max_ms": int(settings.get("message.timestamp.after.max.ms") or _FOREVER),
-        }
-        described[limits.name] = TopicLimits(**known)
+            before_max_ms=int(settings.get("message.timestamp.before.max.ms") or _FOREVER),
+            after_max_ms=int(settings.get("message.timestamp.after.max.ms") or _FOREVER),
+        )
     return described
 
 
