@@ -59,9 +59,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             settings = json.loads(settings)
         if settings is not None and not isinstance(settings, (Mapping, bool)):
             raise ValueError("it is neither a mapping nor true or false")
-        if settings is False or mode == "DISABLED":
-            return {"ssl_disabled": True}
-        if given.get("ssl_disabled"):
+        if settings is False or mode == "DISABLED" or given.get("ssl_disabled"):
             return {"ssl_disabled": True}
         if isinstance(settings, Mapping) and settings:
             return {"ssl": _context(settings, mode)}

@@ -11,18 +11,16 @@ TEMPORARY TABLES. The strategy `upsert` is compared by key: `upsert_verify`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
-from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.verify import Delivered, SinkReport, once
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.columns import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
@@ -40,7 +38,6 @@ from airflow_ft.sinks.mysql.vote import Target, read_target, unfit_rows
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.view import OneFile
 
-T = TypeVar("T")
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
 _Sent = tuple[Delivered, str, MySqlSink]  # a delivery to one of its sinks, as its plan describes it
 
@@ -58,11 +55,8 @@ def verify(
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
     log = DeliveredLog.of(wal, delivered)
-    reports = []
-    for sent in _by_target(delivered, plan.name, connection.schema):
-        compare = partial(_verify, sent, plan.name, connection, log, full)
-        reports.append(_translated(sent, plan.name, connection, compare))
-    return reports
+    groups = _by_target(delivered, plan.name, connection.schema)
+    return [_report(sent, plan.name, connection, log, full) for sent in groups]
 
 
 def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) -> list[list[_Sent]]:
@@ -77,14 +71,14 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
     return list(groups.values())
 
 
-def _translated(
-    sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, step: Callable[[], SinkReport]
+def _report(
+    sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog, full: bool
 ) -> SinkReport:
-    """Return the step's report; a table that cannot be read is one, too, so that the others are compared."""
+    """Report on a table; one that cannot be read has a report, too, so that the others are compared."""
     table = TableName.parse(sent[-1][2].table).within(connection.schema)
     found: AirflowFtError
     try:
-        return step()
+        return _verify(sent, participant, connection, log, full)
     except SinkAccessError as error:
         found = error
     except pymysql.err.MySQLError as error:
@@ -95,25 +89,29 @@ def _translated(
     if found.code not in (PRIVILEGE_MISSING, "table_missing"):
         raise found
     found = found.located(participant=participant)
-    delivered = list({each.plan.number: each for each, _, _ in sent}.values())
-    report = SinkReport.begun(participant, (name for _, name, _ in sent), str(table), delivered)
-    return replace(report, error=f"{found}", error_code=found.code)
+    return replace(_begun(sent, participant, table), error=f"{found}", error_code=found.code)
+
+
+def _begun(sent: Sequence[_Sent], participant: str, table: TableName) -> SinkReport:
+    return SinkReport.begun(participant, (name for _, name, _ in sent), str(table), _delivered(sent))
+
+
+def _delivered(sent: Sequence[_Sent]) -> list[Delivered]:
+    return once((each, name) for each, name, _ in sent)
 
 
 def _verify(
     sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog, full: bool
 ) -> SinkReport:
-    delivered = list({each.plan.number: each for each, _, _ in sent}.values())
-    _, newest, sink = sent[-1]
+    delivered, (_, newest, sink) = _delivered(sent), sent[-1]
     with closing(Session(connection, LIMITS)) as session:
         target = read_target(session, newest, sink, connection.schema)
-        report = SinkReport.begun(participant, (name for _, name, _ in sent), str(target.table.name), delivered)
+        report = _begun(sent, participant, target.table.name)
         if sink.strategy == "upsert":
             ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
             return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS)
         parts = _parts(sent, target, log)
-        delivered_columns = {part.columns for part in parts}
-        key = usable_key(session, target.table, delivered_columns)
+        key = usable_key(session, target.table, {part.columns for part in parts})
         report = Comparison(session, target.table, key).report(report, parts)
         if full or not key:
             rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
