@@ -119,12 +119,8 @@ def _branches(
         replace(requirement, look=only_listed).report(exam)
         return
     limits = Limits(head_wait=10)
-
-    @translated_errors("preparing a branch")
-    def attempt() -> float:
-        return try_xa(lambda: Session(connection, limits), session, ledger, installation, limits)
-
-    took = exam.attempt(BRANCHES, attempt)
+    attempt = partial(try_xa, lambda: Session(connection, limits), session, ledger, installation, limits)
+    took = exam.attempt(BRANCHES, translated_errors("preparing a branch")(attempt))
     if took is not None:
         exam.ok(BRANCHES, f"one outlived its connection; another connection found it and rolled it back, in {took} ms")
 
@@ -139,11 +135,10 @@ def _rows(
 ) -> None:
     """Judge published rows as `prepare` would."""
 
-    @translated_errors("reading the table")
     def read() -> Target:
         return fit_target(session, read_target(session, name, sink, connection.schema), sink)
 
-    target = exam.attempt(f"table {sink.table}", read)
+    target = exam.attempt(f"table {sink.table}", translated_errors("reading the table")(read))
     if target is None:
         return
     where = target.table.name

@@ -113,30 +113,20 @@ class MySqlSink(SqlSink):
 
 
 def _check_columns(columns: object) -> None:
+    def refused(what: str, remedy: str, code: str = "argument_invalid", **fields: Any) -> ConfigurationError:
+        return ConfigurationError(f"MySqlSink: columns {what}.", code=code, remedy=remedy, argument="columns", **fields)
+
     if not isinstance(columns, Mapping) or not columns:
-        raise ConfigurationError(
-            f"MySqlSink: columns is {shown(columns)}.",
-            code="argument_invalid",
-            remedy='Map columns of the rows to columns of the table: columns={"id": "order_id"}.',
-            argument="columns",
-        )
+        remedy = 'Map columns of the rows to columns of the table: columns={"id": "order_id"}.'
+        raise refused(f"is {shown(columns)}", remedy)
     seen: dict[str, str] = {}
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
-            raise ConfigurationError(
-                f"MySqlSink: columns maps {shown(source)}, which is not the name of a column.",
-                code="argument_invalid",
-                remedy="Name a column of the rows in its place.",
-                argument="columns",
-            )
+            what = f"maps {shown(source)}, which is not the name of a column"
+            raise refused(what, "Name a column of the rows in its place.")
         check_key("columns", source)
         TableName.check("column (columns)", target)
         first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
         if first != source:
-            raise ConfigurationError(
-                f"MySqlSink: columns maps both {first!r} and {source!r} to {target!r}.",
-                code="column_ambiguous",
-                remedy="Give each of them a column of its own.",
-                argument="columns",
-                columns=[first, source],
-            )
+            what, remedy = f"maps both {first!r} and {source!r} to {target!r}", "Give each of them a column of its own."
+            raise refused(what, remedy, "column_ambiguous", columns=[first, source])

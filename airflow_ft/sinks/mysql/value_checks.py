@@ -77,12 +77,8 @@ def _range(low: Decimal, high: Decimal, column: Column) -> Check:
 
     return Check(
         "a number out of range", f"{low} to {high} ({column.full_type})", _WIDEN,
-        offends, lambda s: _outside(s, low, high), problem="range",
+        offends, lambda s: any(not low <= value <= high for value in _extremes(s)), problem="range",
     )  # fmt: skip
-
-
-def _outside(statistics: ColumnStatistics, low: Decimal, high: Decimal) -> bool:
-    return any(value < low or value > high for value in _extremes(statistics))
 
 
 def _extremes(statistics: ColumnStatistics) -> list[Decimal]:
