@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_ft.protocol.errors import SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
@@ -154,14 +154,9 @@ class Table:
         """The columns of these names. UnfitTargetError: one is gone."""
         found = {name: self.column(name) for name in names}
         if missing := [name for name, column in found.items() if column is None]:
-            raise UnfitTargetError(
-                f"table {self.name} no longer has the column {missing[0]!r}.",
-                code="column_missing",
-                remedy=f"Add the column {missing[0]!r} to table {self.name} again. The staged rows wait for it.",
-                sink=sink,
-                column=missing[0],
-                table=str(self.name),
-            )
+            what = f"table {self.name} no longer has the column {missing[0]!r}."
+            remedy = f"Add the column {missing[0]!r} to table {self.name} again. The staged rows wait for it."
+            raise Misfits(str(self.name), sink).of_table(what, "column_missing", remedy, column=missing[0])
         return [column for column in found.values() if column is not None]
 
 
@@ -177,24 +172,15 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
     oid, schema, relation, kind, persistence, guarded, triggers, foreign, unlogged = found[0]
     table = TableName(schema, relation)
     if kind not in ("r", "p") or persistence == "t":
-        raise UnfitTargetError(
-            f"{name} is {'a temporary table' if persistence == 't' else _KINDS.get(kind, 'not a table')}.",
-            code="table_unsupported",
-            remedy="Set table= of the sink to an ordinary or partitioned table.",
-            sink=sink,
-            table=str(name),
-        )
+        what = f"{name} is {'a temporary table' if persistence == 't' else _KINDS.get(kind, 'not a table')}."
+        remedy = "Set table= of the sink to an ordinary or partitioned table."
+        raise Misfits(str(name), sink).of_table(what, "table_unsupported", remedy)
     if foreign:
-        raise UnfitTargetError(
-            f"partition {foreign[0]} of table {table} is a foreign table. Its server commits before or after this one,"
-            " or not at all.",
-            code="table_unsupported",
-            remedy=f"Run `ALTER TABLE ... DETACH PARTITION {foreign[0]}`, or deliver into a table without foreign"
-            " partitions.",
-            sink=sink,
-            table=str(table),
-            partition=foreign[0],
-        )
+        what = f"partition {foreign[0]} of table {table} is a foreign table. Its server commits before or after this"
+        what += " one, or not at all."
+        remedy = f"Run `ALTER TABLE ... DETACH PARTITION {foreign[0]}`, or deliver into a table without foreign"
+        remedy += " partitions."
+        raise Misfits(str(table), sink).of_table(what, "table_unsupported", remedy, partition=foreign[0])
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
     return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p", oid)

@@ -16,6 +16,7 @@ import psycopg2
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, together
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
+from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import INSUFFICIENT_PRIVILEGE, Meaning, describe, meaning
@@ -69,13 +70,9 @@ class Held:
         """
         for name, table in self.tables.items():
             if self.session.value("SELECT to_regclass(%s)::oid", (table.name.sql,)) != table.oid:
-                raise UnfitTargetError(
-                    f"the name {table.name} changed to another table while rows were sent: a schema was renamed.",
-                    code="table_replaced",
-                    remedy="Nothing to do: no row was delivered. The retry checks the table that has the name then.",
-                    sink=name,
-                    table=str(table.name),
-                )
+                what = f"the name {table.name} changed to another table while rows were sent: a schema was renamed."
+                remedy = "Nothing to do: no row was delivered. The retry checks the table that has the name then."
+                raise Misfits(str(table.name), name).of_table(what, "table_replaced", remedy)
             if table.is_partitioned:
                 read = read_table(self.session, table.name, name)
                 if problems := self._problems(name, read):
@@ -121,13 +118,9 @@ def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
     except psycopg2.Error as error:
         if error.pgcode == INSUFFICIENT_PRIVILEGE or meaning(error) is not Meaning.ACCESS:
             raise
-        raise UnfitTargetError(
-            f"table {found.name} was altered just now: {describe(error)}",
-            code="table_changed",
-            remedy="Nothing to do: the retry checks the altered table.",
-            sink=name,
-            table=str(found.name),
-        ) from error
+        what = f"table {found.name} was altered just now: {describe(error)}"
+        remedy = "Nothing to do: the retry checks the altered table."
+        raise Misfits(str(found.name), name).of_table(what, "table_changed", remedy) from error
     return read_table(session, found.name, name)
 
 
