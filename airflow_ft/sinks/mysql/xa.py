@@ -48,7 +48,6 @@ from airflow_ft.sinks.mysql.fencing import (
     older_sessions,
     still_named,
 )
-from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.orphans import refuse_branches_of_others
@@ -308,10 +307,6 @@ class XaParticipant(BranchedParticipant):
             return early
 
         return self._persist("looking for what was committed by hand", plan, look)
-
-    def _heuristic_text(self, session: Session, ledger: Ledger, plan: Plan) -> str:
-        found = committed_early(session, ledger, plan)
-        return describe_early(ledger, plan, found, [sink.table for sink in self._sinks.values()]) if found else ""
 
     def _renounce(self, plan: Plan, fence: Fence) -> None:
         """Rolls back what this attempt itself has prepared and will not vote for, if that can be done now."""
