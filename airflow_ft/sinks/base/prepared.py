@@ -71,7 +71,7 @@ def committed_by_hand(description: str, pipeline: str) -> AbortedHeuristicCommit
 
 def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str]) -> dict[str, Any]:
     """Return the notes of a vote; `there` are branches that a person has committed."""
-    early = {"heuristic": list(there)} if there else {}
+    early = {"heuristic": there} if there else {}
     return {**notes, **early, "branches": {part.label: part.rows for part in slices}}
 
 
