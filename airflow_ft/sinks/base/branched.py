@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
@@ -268,7 +268,7 @@ class BranchedParticipant(BranchSystem[Db]):
         Each of those takes its own place: a late transaction of the same branch meets it.
         """
         with self._writing(fence, plan) as (db, transaction):
-            ledger = self._branches_of(transaction)
+            ledger = cast(BranchLedger, transaction)
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
                 return self._current_proof(ledger, plan)
@@ -336,7 +336,7 @@ class BranchedParticipant(BranchSystem[Db]):
         with self._asking(fence) as (db, _):
             self._roll_back(db, plan, fence)
         with self._writing(fence, plan) as (_, transaction):
-            ledger = self._branches_of(transaction)
+            ledger = cast(BranchLedger, transaction)
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):
                 return self._current_proof(ledger, plan)
@@ -355,7 +355,7 @@ class BranchedParticipant(BranchSystem[Db]):
         with self._reading(plan.pipeline, plan) as transaction:
             if transaction is None:
                 return ""
-            ledger = self._branches_of(transaction)
+            ledger = cast(BranchLedger, transaction)
             found = committed_in(ledger.branch_markers(plan.number), plan.installation)
             if not found or ledger.marker(plan.number) is not None:
                 return ""
@@ -396,8 +396,3 @@ class BranchedParticipant(BranchSystem[Db]):
 
     def _opened(self, plan: Plan) -> list[Any]:
         return [self.wal.open(segment) for segment in plan.segments]
-
-    def _branches_of(self, ledger: Any) -> BranchLedger:
-        """Return the ledger of a transaction, which has markers of branches too."""
-        found: BranchLedger = ledger
-        return found
