@@ -53,16 +53,15 @@ class Rows(TableRows):
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
-        written = self._filled(out, readers, dead_letters, out.divide)
-        self._sync([each.path for each in written])
+        written = {each.path: each for each in self._filled(out, readers, dead_letters, out.divide)}
+        self._sync(list(written))
         following = self.version.following() if self.version.buckets.count else {}
-        for each in sorted(written, key=lambda each: out.order(each.path)):
-            slot, name = out.slot(each.path), each.path.rpartition("/")[2]
-            first = following.get((slot.partition, slot.bucket), 0)
-            self.entries.append(entry(slot, name, each.bytes, each.rows, int(schema["id"]), first))
+        for path, slot in out.slots.items():
+            each, first = written[path], following.get((slot.partition, slot.bucket), 0)
+            self.entries.append(entry(slot, path.rpartition("/")[2], each.bytes, each.rows, int(schema["id"]), first))
             if slot.buckets > 0:
                 following[slot.partition, slot.bucket] = first + each.rows
-        return sum(each.rows for each in written)
+        return sum(each.rows for each in written.values())
 
     def _sync(self, paths: Sequence[str]) -> None:
         """Returns when these files survive a power cut; they are as old as their delivery now."""
@@ -102,6 +101,10 @@ class Rows(TableRows):
         return super()._fits(reader) and not in_parts
 
 
+Place = tuple[Value, ...]
+"""The values of a partition, and the number of a bucket in it."""
+
+
 class _DataFiles(Files):
     """Files in the folders of their partitions, with names that no other writer gives."""
 
@@ -109,44 +112,28 @@ class _DataFiles(Files):
         super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes, checksums=False)
         self._partitions, self._buckets = version.partitions, version.buckets
         self._made, self._name = made, uuid.uuid4()
-        self._keys: dict[tuple[Value, ...], str] = {}
-        self._values: list[tuple[Value, ...]] = []
-        self._slots: dict[str, tuple[int, Slot]] = {}
+        self._places: dict[str, Place] = {}
+        self.slots: dict[str, Slot] = {}
+        """The bucket and partition of each file, in the order in which the files were begun."""
 
     def place(self, folder: str = "") -> tuple[str, str]:
-        *values, bucket = self._values[int(folder)] if folder else (0,)
+        """As `Files.place`; a folder is known by the text of its place, as two places may have one folder."""
+        *values, bucket = self._places.get(folder, (0,))
         name = f"{self._partitions.folder(values)}bucket-{bucket}/data-{self._name}-{self._count}.parquet"
-        slot = Slot(encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND)
-        self._slots[name] = (self._count, slot)
+        self.slots[name] = Slot(
+            encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND
+        )
         self._count += 1
         uri = self._files.uri(self._root, *name.split("/"))
         self._made.append(uri)
         return name, uri
 
-    def slot(self, path: str) -> Slot:
-        """Return the bucket and partition of a file."""
-        return self._slots[path][1]
-
-    def order(self, path: str) -> int:
-        """Return the place of a file among all, in the order in which they were begun."""
-        return self._slots[path][0]
-
     def divide(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions and buckets."""
         for place, part in divided(self._partitions, self._buckets, rows):
-            self._put(place, part)
-
-    def _put(self, place: tuple[Value, ...], rows: pa.RecordBatch) -> None:
-        """Add rows to the file of a place: the values of a partition, and a bucket."""
-        if place not in self._keys:
-            self._keys[place] = str(len(self._values))
-            self._values.append(place)
-        if rows.num_rows:
-            self.put(self._keys[place], rows)
-
-
-Place = tuple[Value, ...]
-"""The values of a partition, and the number of a bucket in it."""
+            if part.num_rows:
+                self._places[repr(place)] = place
+                self.put(repr(place), part)
 
 
 def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
