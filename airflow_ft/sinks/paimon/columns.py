@@ -12,7 +12,7 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
 from airflow_ft.sinks.files.partitions import problems
-from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
+from airflow_ft.sinks.paimon.buckets import KINDS, Layout
 from airflow_ft.sinks.paimon.spec import PaimonSink
 
 FORMAT = Format("Paimon", PaimonSink.__name__, type_of, re.compile(r"[\x00-\x1f`]"))
@@ -125,17 +125,19 @@ def _made(kind: pa.DataType, ids: _Ids) -> Any:
 
 
 def schema_problems(
-    sink: PaimonSink,
-    schema: pa.Schema,
-    columns: Sequence[Column] | None,
-    partitions: Sequence[str],
-    buckets: Buckets,
-    name: str,
+    sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, layout: Layout, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
     if len(schema) == 0:
         return
-    schema = written(sink, schema)
+    yield from _written_problems(sink, written(sink, schema), columns, layout, name)
+    yield from _key_problems(sink, schema, layout.primary_key if columns is not None else None, name)
+
+
+def _written_problems(
+    sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, layout: Layout, name: str
+) -> Iterator[AirflowFtError]:
+    partitions, buckets = layout.partition_by, layout.buckets
     yield from FORMAT.unholdable(sink.table, schema, name)
     for field in schema:
         if _SYSTEM.fullmatch(field.name):
@@ -183,10 +185,10 @@ def written(sink: PaimonSink, schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != sink.change_column])
 
 
-def key_problems(sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None, name: str) -> Iterator[AirflowFtError]:
+def _key_problems(
+    sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None, name: str
+) -> Iterator[AirflowFtError]:
     """Yield why rows do not go by key. `key`: the table's; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_kind(sink.change_column, schema.names).located(sink=name)
     kinds = {field.name: field.type for field in schema}

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.sinks.base.table_format import TableParticipant
-from airflow_ft.sinks.paimon.buckets import Buckets
+from airflow_ft.sinks.paimon.buckets import Buckets, Layout
 from airflow_ft.sinks.paimon.columns import written
 from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
 from airflow_ft.sinks.paimon.requirements import CHECKS
 from airflow_ft.sinks.paimon.rows import Rows
-from airflow_ft.sinks.paimon.table import Layout, Version
+from airflow_ft.sinks.paimon.table import Version
 
 
 @dataclass
