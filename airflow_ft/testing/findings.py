@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_ft.testing.world import World
 
 _ABORTED = Outcome.ABORTED
-_WHY = {"message": "a test of conformance"}
 
 
 class FindingsConformance:
@@ -61,7 +60,7 @@ class FindingsConformance:
             world.commit(plan, world.prepare(plan))
         assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
-        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
+        aborted = world.abort(plan)
         assert aborted.outcome is _ABORTED
         world.deliver(world.plan())
         world.shows(world.ids_of(2))

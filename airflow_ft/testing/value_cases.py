@@ -52,7 +52,7 @@ class ValuesConformance:
                     pytest.fail(f"{name}: {values[number]} is not refused")
                 assert caught.value.sink == SINK and caught.value.remedy, f"{name}: it says where, and what to do"
                 assert not given.read(), name
-                aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": name})
+                aborted = world.abort(plan)
                 assert aborted.outcome is Outcome.ABORTED
                 world.close()
         _deliver(world, given)
