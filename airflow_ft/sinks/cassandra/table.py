@@ -167,16 +167,12 @@ def _column_problems(table: Table, field: pa.Field, sink: str) -> Iterator[Unfit
         what, code = f"the column {field.name} of {table.cql} has the type {kind}", "type_unsupported"
         remedy = "Make it a text column, and write JSON with to_json() in the job."
     elif field.name in table.key and kind not in IN_KEYS:
-        what, code = (
-            f"the key column {field.name} of {table.cql} has the type {kind}, of which equal values differ",
-            ("key_unfit"),
-        )
+        code = "key_unfit"
+        what = f"the key column {field.name} of {table.cql} has the type {kind}, of which equal values differ"
         remedy = "Use a table whose key has whole numbers, texts, UUIDs, dates or times."
     elif not fits(field.type, kind):
-        what, code = (
-            f"the column {field.name} of {table.cql} has the type {kind}, the rows have {field.type}",
-            ("column_unfit"),
-        )
+        code = "column_unfit"
+        what = f"the column {field.name} of {table.cql} has the type {kind}, the rows have {field.type}"
         remedy = "Cast it in the job, or change the table."
     else:
         return
