@@ -44,6 +44,8 @@ class TableChecks(ABC, Generic[V]):
     sink: ClassVar[Any]
     """A class with `create`."""
     form: ClassVar[Format]
+    version: ClassVar[Any]
+    """The class of versions, whose `newest` reads a place."""
 
     @abstractmethod
     def at(self, sink: Any, connection: ConnectionInfo, *, quickly: bool = False) -> Any:
@@ -56,9 +58,10 @@ class TableChecks(ABC, Generic[V]):
     def translated_errors(self, place: Any, **where: Any) -> AbstractContextManager[None]:
         """Raise errors of the system as ours, with their place: the fields `where`."""
 
-    @abstractmethod
     def newest(self, place: Any) -> V | None:
         """Return the newest version of the table; None: there is no table."""
+        found: V | None = self.version.newest(place)
+        return found
 
     @abstractmethod
     def rows(self, place: Any, version: V, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

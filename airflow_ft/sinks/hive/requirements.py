@@ -31,7 +31,7 @@ _KEYS |= {name: kind for name, (_, kind) in WHOLE.items()}
 class Checks(TableChecks[Version]):
     """Tables in a metastore that answers."""
 
-    sink, form = HiveSink, columns.FORMAT
+    sink, form, version = HiveSink, columns.FORMAT, Version
 
     def at(self, sink: HiveSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
         seconds = ASK_SECONDS if quickly else ANSWER_SECONDS
@@ -43,11 +43,26 @@ class Checks(TableChecks[Version]):
     def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
         return place.translated_errors(**where)
 
-    def newest(self, place: Connected) -> Version | None:
-        return Version.newest(place)
-
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return _rows(place, version, names)
+        """Yield the rows of all partitions; a column that a file lacks is NULL."""
+        keys = version.table.partitionKeys
+        own = [key.name for key in keys].index(KEY)
+        types = {key.name: _KEYS[key.type] for key in keys if key.name in names}
+        for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
+            if is_memory(part.values[own]):
+                continue
+            values = dict(zip((key.name for key in keys), part.values, strict=True))
+            folder = path_of(part.sd.location, place.aws_conn_id)
+            files = filesystem(folder)
+            for name in sorted(files.tree(folder)):
+                if name.rpartition("/")[2].startswith(("_", ".")):
+                    continue
+                with files.open(files.uri(folder, *name.split("/"))) as source:
+                    for batch in batches(format_of(part) or version.format, source, names):
+                        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                        for key, kind in types.items():
+                            columns[key] = _repeated(values[key], kind, batch.num_rows)
+                        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def shown(self, place: Connected, version: Version) -> str:
         return f"{place} at {version.root}, {count_text(len(version.columns), 'column')}"
@@ -56,28 +71,6 @@ class Checks(TableChecks[Version]):
         self, sink: HiveSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
         return columns.schema_problems(sink, schema, version.table if version is not None else None, name)
-
-
-def _rows(place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all partitions, with these columns; one that a file lacks is NULL."""
-    keys = version.table.partitionKeys
-    own = [key.name for key in keys].index(KEY)
-    types = {key.name: _KEYS[key.type] for key in keys if key.name in names}
-    for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
-        if is_memory(part.values[own]):
-            continue
-        values = dict(zip((key.name for key in keys), part.values, strict=True))
-        folder = path_of(part.sd.location, place.aws_conn_id)
-        files = filesystem(folder)
-        for name in sorted(files.tree(folder)):
-            if name.rpartition("/")[2].startswith(("_", ".")):
-                continue
-            with files.open(files.uri(folder, *name.split("/"))) as source:
-                for batch in batches(format_of(part) or version.format, source, names):
-                    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                    for key, kind in types.items():
-                        columns[key] = _repeated(values[key], kind, batch.num_rows)
-                    yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _repeated(text: str, kind: pa.DataType, rows: int) -> pa.Array:

@@ -21,7 +21,7 @@ from airflow_ft.sinks.iceberg.table import Version
 class Checks(TableChecks[Version]):
     """Tables in a catalog that answers."""
 
-    sink, form = IcebergSink, columns.FORMAT
+    sink, form, version = IcebergSink, columns.FORMAT, Version
 
     def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
         return Connected(connection, sink.identifier, looks=quickly)
@@ -31,9 +31,6 @@ class Checks(TableChecks[Version]):
 
     def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
         return place.translated_errors(**where)
-
-    def newest(self, place: Connected) -> Version | None:
-        return Version.newest(place)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from version.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()

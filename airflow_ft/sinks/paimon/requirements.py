@@ -24,16 +24,13 @@ from airflow_ft.sinks.paimon.table import Version
 class Checks(TableChecks[Version]):
     """Tables in folders."""
 
-    sink, form = PaimonSink, columns.FORMAT
+    sink, form, version = PaimonSink, columns.FORMAT, Version
 
     def at(self, sink: PaimonSink, connection: ConnectionInfo, *, quickly: bool = False) -> Place:
         return Place.of(sink.path)
 
     def translated_errors(self, place: Place, **where: Any) -> AbstractContextManager[None]:
         return translated_errors(str(place), **where)
-
-    def newest(self, place: Place) -> Version | None:
-        return Version.newest(place)
 
     def rows(self, place: Place, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return reading.batches(version, names)
