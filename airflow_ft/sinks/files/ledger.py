@@ -177,11 +177,7 @@ class Ledger(Markers):
         """
         if self._claimed().get("staged", "inside") == "inside":
             return self.uri("staged"), self.root
-        return self._beside, self._parent
-
-    @property
-    def _parent(self) -> str:
-        return self.root.rpartition("/")[0] or "/"
+        return self._beside, self.root.rpartition("/")[0] or "/"
 
     @property
     def _beside(self) -> str:

@@ -111,10 +111,6 @@ class Markers:
         """Return what a checkpoint's folder says of itself, visible or staged; None: nothing."""
         return self._json(self.files.uri(folder, OURS))
 
-    def checksum(self, manifest: Mapping[str, Any]) -> str:
-        """Return the checksum of a manifest, as a marker holds it."""
-        return checksum(manifest)
-
     def _numbers(self, folder: str) -> list[int]:
         matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
         return sorted(int(match[1]) for match in matches if match)

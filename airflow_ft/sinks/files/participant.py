@@ -64,6 +64,7 @@ from airflow_ft.sinks.base.memory import (
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import judged
 from airflow_ft.sinks.files.ledger import Ledger, Owned
+from airflow_ft.sinks.files.markers import checksum
 from airflow_ft.sinks.files.ownership import OwnedFolder, is_foreign
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.staged import Rank, Staged, others
@@ -294,7 +295,7 @@ class FilesParticipant(OwnedFolder):
 
     def _marker(self, number: int, manifest: Mapping[str, Any]) -> Marker:
         detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
-        detail["manifest"] = self.ledger.checksum(manifest)
+        detail["manifest"] = checksum(manifest)
         if manifest["files"]:
             detail["folder"] = self.ledger.path(self.ledger.published(number))
         counts = {self.staged.name: manifest["rows"]}
