@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.arrow import beyond, numbers, scalar, texts
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import declined
+from airflow_ft.sinks.base.table_columns import declined, positions
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -71,10 +71,10 @@ def refused(rows: pa.RecordBatch, columns: Sequence[str], longest: int = 0) -> M
         found |= dict.fromkeys(beyond(rows.column(name)), far)
         if len(f"{escaped(name)}={NULL}".encode()) > _LONGEST:
             why = f"column {name!r}: the name of its folder would be longer than {_LONGEST} bytes"
-            found |= dict.fromkeys(numbers(pc.indices_nonzero(rows.column(name).is_null())).tolist(), why)
+            found |= dict.fromkeys(positions(rows.column(name).is_null()), why)
         for value, why in _unfit(rows.column(name), name):
             same = pc.equal(_text(rows.column(name)), scalar(value, pa.large_string()))
-            found |= dict.fromkeys(numbers(pc.indices_nonzero(same)).tolist(), why)
+            found |= dict.fromkeys(positions(same), why)
     return found
 
 
@@ -84,7 +84,7 @@ def _too_long(rows: pa.RecordBatch, columns: Sequence[str], longest: int) -> dic
         return {}
     wrong = pc.greater(pc.binary_length(_joined(rows, columns)), scalar(longest, pa.int64()))
     why = f"columns {', '.join(columns)}: the path of its folders would be too long (more than {longest} bytes)"
-    return dict.fromkeys(numbers(pc.indices_nonzero(wrong)).tolist(), why)
+    return dict.fromkeys(positions(wrong), why)
 
 
 def _joined(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.base.table_columns import positions
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
@@ -93,7 +94,7 @@ class Rows(TableRows):
             if name in rows.schema.names:
                 values = rows.column(name)
                 for value, why in unfit(name, values):
-                    found |= dict.fromkeys(numbers(pc.indices_nonzero(pc.equal(values, value))).tolist(), why)
+                    found |= dict.fromkeys(positions(pc.equal(values, value)), why)
         return found
 
     def _fits(self, reader: SegmentReader) -> bool:
