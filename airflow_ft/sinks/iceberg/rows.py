@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 
-from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
-from airflow_ft.sinks.files.writing import large
+from airflow_ft.sinks.files.writing import changed, large
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
@@ -190,9 +190,7 @@ class Rows(TableRows):
             while chunk := copied.read(_CHUNK):
                 digest.update(chunk)
         if digest.hexdigest() != file.sha256:
-            what = f"{source} does not match its checksum."
-            remedy = f"Restore {source} from a backup. These rows are not delivered."
-            raise WalCorruptError(what, sink=self.sink, remedy=remedy, path=source)
+            raise changed(source, self.sink)
         found = parquet_file_to_data_file(table.io, table.metadata, target)
         self._require(found.record_count, file.rows)
         return found
