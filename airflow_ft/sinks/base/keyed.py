@@ -18,7 +18,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -259,6 +259,18 @@ def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.
             for start in range(0, batch.num_rows, _CHUNK_ROWS):
                 yield file, first + start, batch.slice(start, _CHUNK_ROWS)
             first += batch.num_rows
+
+
+def judged(
+    spec: type[KeyedSpec],
+    problems: Callable[[Any, pa.Schema, str], Iterable[AirflowFtError]],
+    plan: ParticipantPlan,
+    _: ConnectionInfo,
+    schemas: Mapping[str, pa.Schema],
+) -> Sequence[AirflowFtError]:
+    """Return why rows with these columns do not fit; `problems` judges those of one sink."""
+    sinks = spec.all_of(plan)
+    return [each for name, schema in schemas.items() if schema.names for each in problems(sinks[name], schema, name)]
 
 
 def stamps_lost(what: str, system: str, number: int) -> StoreBehindSinkError:

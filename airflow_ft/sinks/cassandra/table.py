@@ -135,8 +135,6 @@ def written(sink: CassandraSink, names: Sequence[str]) -> list[str]:
 
 def schema_problems(sink: CassandraSink, table: Table, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_in_rows(sink.change_column, "change_column", schema.names).located(sink=name)
     names = written(sink, schema.names)

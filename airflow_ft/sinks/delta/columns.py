@@ -120,8 +120,6 @@ def schema_problems(
     sink: DeltaSink, schema: pa.Schema, columns: Sequence[Column] | None, partitions: Sequence[str], name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
     yield from FORMAT.unholdable(sink.table, schema, name)
     missing = [column for column in sink.partition_by if column not in schema.names]
     yield from problems(schema, sink.partition_by if columns is None else partitions, missing, name)

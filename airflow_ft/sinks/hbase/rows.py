@@ -50,8 +50,6 @@ def cells(sink: HBaseSink, schema: pa.Schema) -> dict[str, str]:
 
 def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     for problem in named_problems(schema, "row_key", sink.key_columns, sink.change_column, "HBase"):
         yield problem.located(sink=name)
     for column in sink.columns:

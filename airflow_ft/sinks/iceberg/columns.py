@@ -96,8 +96,6 @@ def schema_problems(
     sink: IcebergSink, schema: pa.Schema, there: Schema | None, spec: PartitionSpec | None, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `there`: of the table; None, or without columns: it is made of the rows."""
-    if len(schema) == 0:
-        return
     unholdable = list(FORMAT.unholdable(sink.table, schema, name))
     yield from unholdable
     if there is None or not there.fields:

@@ -117,8 +117,6 @@ def schema_problems(
     sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, layout: Layout, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
     yield from _written_problems(sink, written(sink, schema), columns, layout, name)
     yield from _key_problems(sink, schema, layout.primary_key if columns is not None else None, name)
 

@@ -24,8 +24,6 @@ _PUT, _DELETE, _LEAVE = 0, 1, 2
 
 def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     for problem in named_problems(schema, "key", sink.key_columns, sink.change_column, "Redis"):
         yield problem.located(sink=name)
     values = written(sink, schema)
