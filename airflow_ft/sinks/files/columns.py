@@ -72,41 +72,29 @@ def schema_problems(
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> Iterator[AirflowFtError]:
-    remedy = "Deliver into another folder, and have readers read both. Or undo the change."
     for setting in ("format", "partition_by"):
         if now[setting] != before[setting]:
-            yield UnfitTargetError(
-                f"the folder has {setting} {before[setting]!r}, the sink has {now[setting]!r}: no reader reads both.",
-                code="layout_changed",
-                remedy=remedy,
-                sink=name,
-                setting=setting,
-            )
+            what = f"the folder has {setting} {before[setting]!r}, the sink has {now[setting]!r}: no reader reads both."
+            yield _changed(what, name, setting=setting)
             return
     known, columns = dict(before["columns"]), dict(now["columns"])
-    for column in columns:
-        if column in known and columns[column] != known[column]:
-            yield UnfitTargetError(
-                f"its type is {columns[column]}, but {known[column]} in the existing files: no reader reads both.",
-                code="layout_changed",
-                remedy=remedy,
-                sink=name,
-                column=column,
-                type=columns[column],
-                before=known[column],
-            )
+    for column, kind in columns.items():
+        if column in known and kind != known[column]:
+            what = f"its type is {kind}, but {known[column]} in the existing files: no reader reads both."
+            yield _changed(what, name, column=column, type=kind, before=known[column])
     if now["format"] == "csv" and list(columns) != list(known):
         different = [column for column in [*columns, *known] if (column in known) != (column in columns)]
-        yield UnfitTargetError(
+        what = (
             f"the columns are {', '.join(columns)}, but {', '.join(known)} in the existing files. Readers of CSV go by"
-            " the order of columns.",
-            code="layout_changed",
-            remedy=remedy,
-            sink=name,
-            column=different[0] if different else "",
-            columns=list(columns),
-            before=list(known),
+            " the order of columns."
         )
+        column = different[0] if different else ""
+        yield _changed(what, name, column=column, columns=list(columns), before=list(known))
+
+
+def _changed(what: str, sink: str, **fields: Any) -> UnfitTargetError:
+    remedy = "Deliver into another folder, and have readers read both. Or undo the change."
+    return UnfitTargetError(what, code="layout_changed", remedy=remedy, sink=sink, **fields)
 
 
 def _declined(what: str, remedy: str, sink: str, code: str, column: str = "", **fields: Any) -> DeclinedError:
