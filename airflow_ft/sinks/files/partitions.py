@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -102,15 +104,20 @@ def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, p
     folders = _joined(rows, columns).dictionary_encode()
     rest = rows.drop_columns(list(columns))
     which = numbers(folders.indices)
+    for mine in groups(which):
+        yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+
+
+def groups(which: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions of equal numbers, ascending, for one number after the other."""
     order = np.argsort(which, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
     for start, end in pairwise(ends):
         if start < end:
-            mine = order[start:end]
-            yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+            yield order[start:end]
 
 
-def _positions(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+def _positions(values: npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -19,12 +20,16 @@ from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.refused import Refused, accepted, has_rows
 
 
+@dataclass
 class TableRows(ABC):
-    """A system says which files fit, and how rows become the table's."""
+    """A system says which files fit, and how rows become the table's.
+
+    `version` is the version of the table that they are added to, with its `columns`.
+    """
 
     form: ClassVar[Format]
+
     version: Any
-    """The version of the table that they are added to, with its `columns`."""
     sink: str
     file_bytes: int
 

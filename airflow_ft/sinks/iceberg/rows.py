@@ -51,8 +51,6 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Version
-    sink: str
-    file_bytes: int
     kept: Kept = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     _name: str = field(default_factory=lambda: uuid.uuid4().hex)

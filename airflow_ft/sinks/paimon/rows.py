@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers, scalar
 from airflow_ft.sinks.base.table_columns import positions
+from airflow_ft.sinks.files.partitions import groups
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
@@ -45,8 +45,6 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Version
-    sink: str
-    file_bytes: int
     entries: list[Record] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)
 
@@ -148,14 +146,9 @@ def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> I
     which = np.zeros(rows.num_rows, np.int64)
     for codes, values in columns:
         which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
-    order = np.argsort(which, kind="stable")
-    ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
-    for start, end in pairwise(ends):
-        if start < end:
-            mine = order[start:end]
-            first = int(mine[0])
-            place = tuple(values[int(codes[first])] for codes, values in columns)
-            yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
+    for mine in groups(which):
+        place = tuple(values[int(codes[mine[0]])] for codes, values in columns)
+        yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
 
 
 def _codes(rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:
