@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, Target, targets
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.arrow import python_values
 from airflow_ft.sinks.base.comparison import Row, compare
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
@@ -165,6 +166,54 @@ class TableChecks(ABC, Generic[V]):
 
         there = self.rows(place, version, names) if names else ()
         return compare(target.report, readers, in_log, (rows_of(batch, names) for batch in there))
+
+
+@dataclass
+class CatalogTable(ABC):
+    """A table's name in the catalog of a connection, which is opened at the first use."""
+
+    connection: ConnectionInfo
+    identifier: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join((self.connection.conn_id, *self.identifier))
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. The next use opens another one."""
+
+    @abstractmethod
+    def failure(self, error: Exception) -> AirflowFtError | None:
+        """Return what is raised for an error of the catalog or of files; None: it is none."""
+
+    @contextmanager
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of the catalog and of files as ours, and all of ours with their place.
+
+        They end the connection, and so does an interruption: the answer to another request may be on its way.
+        """
+        where = {"unconnected": True, **where}
+        try:
+            yield
+        except OvertakenError:
+            raise
+        except AirflowFtError as error:
+            raise error.located(**where) from error.__cause__
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, Exception) or (ours := self.failure(error)) is None:
+                raise
+            raise ours.located(**where) from None
+
+
+class CatalogChecks(TableChecks[V]):
+    """Looks of a system at tables in a catalog."""
+
+    def close(self, place: CatalogTable) -> None:
+        place.close()
+
+    def translated_errors(self, place: CatalogTable, **where: Any) -> AbstractContextManager[None]:
+        return place.translated_errors(**where)
 
 
 def lacks_table(sink: type, place: object) -> UnfitTargetError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +11,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base.requirements import ASK_SECONDS
-from airflow_ft.sinks.base.table_checks import TableChecks
+from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.base.table_columns import WHOLE
 from airflow_ft.sinks.files.partitions import NULL
 from airflow_ft.sinks.hive import columns
@@ -28,7 +26,7 @@ _KEYS = {"string": pa.large_string(), "boolean": pa.bool_(), "date": pa.date32()
 _KEYS |= {name: kind for name, (_, kind) in WHOLE.items()}
 
 
-class Checks(TableChecks[Version]):
+class Checks(CatalogChecks[Version]):
     """Tables in a metastore that answers."""
 
     sink, form, version = HiveSink, columns.FORMAT, Version
@@ -36,12 +34,6 @@ class Checks(TableChecks[Version]):
     def at(self, sink: HiveSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
         seconds = ASK_SECONDS if quickly else ANSWER_SECONDS
         return Connected(connection, sink.identifier, seconds, sink.aws_conn_id)
-
-    def close(self, place: Connected) -> None:
-        place.close()
-
-    def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
-        return place.translated_errors(**where)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all partitions; a column that a file lacks is NULL."""
