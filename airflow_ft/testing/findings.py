@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.testing.world import World
 
-_ABORTED = Outcome.ABORTED
-
 
 class FindingsConformance:
     """The cases."""
@@ -60,8 +58,7 @@ class FindingsConformance:
             world.commit(plan, world.prepare(plan))
         assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
-        aborted = world.abort(plan)
-        assert aborted.outcome is _ABORTED
+        assert world.abort(plan).outcome is Outcome.ABORTED
         world.deliver(world.plan())
         world.shows(world.ids_of(2))
 

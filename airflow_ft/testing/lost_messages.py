@@ -46,8 +46,7 @@ class LostMessagesConformance:
             if step == "abort":
                 if done is _ABORTED and world.participant_plan().promise is Promise.ATOMIC:
                     assert world.commit(plan, vote).outcome is _ABORTED, f"round trip {trip + 1}"
-                aborted = world.abort(plan)
-                assert aborted.outcome is _ABORTED
+                assert world.abort(plan).outcome is _ABORTED
             else:
                 assert world.commit(plan, vote or world.prepare(plan)).outcome is _COMMITTED
                 expected += world.ids_of(plan.number)
