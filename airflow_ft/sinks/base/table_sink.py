@@ -26,6 +26,7 @@ class TableSink(SinkArguments):
     name: str
 
     kind: ClassVar[str]
+    conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise]
 
     @property

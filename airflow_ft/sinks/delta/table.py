@@ -187,7 +187,7 @@ class Snapshot:
 
     def sync(self, ledger: Ledger) -> None:
         """Returns when this version survives a power cut, with all before it; `ledger` is its own."""
-        self.place.sync_log(range(ledger.synced + 1, self.version + 1))
+        self.place.sync_log(range(ledger.others["synced"] + 1, self.version + 1))
 
     # --- commits ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Snapshot:
         if problems := list(self.unsupported()):  # delta-rs would refuse the commit without the reason
             raise together(problems)
         self.sync(ledger)
-        ledger.synced = self.version
+        ledger.others["synced"] = self.version
         version = ledger.write()
         properties = _properties([Transaction(app, version, int(time.time() * 1000))], {"airflow_ft": dict(says)})
         try:

@@ -53,7 +53,8 @@ class Checks(CatalogChecks[Version]):
                     for batch in batches(format_of(part) or version.format, source, names):
                         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                         for key, kind in types.items():
-                            columns[key] = _repeated(values[key], kind, batch.num_rows)
+                            value = scalar(None if values[key] == NULL else values[key], kind)
+                            columns[key] = pa.repeat(value, batch.num_rows)
                         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def shown(self, place: Connected, version: Version) -> str:
@@ -63,10 +64,6 @@ class Checks(CatalogChecks[Version]):
         self, sink: HiveSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
         return columns.schema_problems(sink, schema, version.table if version is not None else None, name)
-
-
-def _repeated(text: str, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(scalar(None if text == NULL else text, kind), rows)
 
 
 CHECKS = Checks()
