@@ -220,9 +220,9 @@ def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name.lower() not in there])
 
 
-def declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
+def declined(what: str, code: str, remedy: str, sink: str, column: str = "", **fields: Any) -> DeclinedError:
     """Return the error for rows that only a change of the job makes fit."""
-    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
+    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column, **fields)
 
 
 def unsupported(what: str, remedy: str, **fields: Any) -> UnfitTargetError:

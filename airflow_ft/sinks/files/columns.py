@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import declined
 from airflow_ft.sinks.files.markers import LABEL
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.files.spec import FilesSink
@@ -47,26 +48,21 @@ def schema_problems(
     for field in schema:
         kind = str(field.type)
         if field.name.lower() == LABEL:
-            yield _declined(
-                f"rows have a column {field.name!r}, but readers take that name from the folders of checkpoints.",
-                "Rename it in the job.",
-                name,
-                "column_reserved",
-                field.name,
-            )
+            what = f"rows have a column {field.name!r}, but readers take that name from the folders of checkpoints."
+            yield declined(what, "column_reserved", "Rename it in the job.", name, field.name)
         elif field.name not in sink.partition_by and (why := unwritable(sink.format, field.type)):
             what = f"{sink.format} cannot hold {kind}: {why}."
             remedy = "Cast or drop the column in the job, or use another format."
-            yield _declined(what, remedy, name, "type_unsupported", field.name, type=kind)
+            yield declined(what, "type_unsupported", remedy, name, field.name, type=kind)
     for column in sink.partition_by:
         if column not in schema.names:
             yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
         elif not can_partition(kind := schema.field(column).type):
             what = f"values of type {kind} do not read back from the name of a folder."
             remedy = "Partition by text, whole numbers, booleans or dates."
-            yield _declined(what, remedy, name, "column_unfit", column, type=str(kind))
+            yield declined(what, "column_unfit", remedy, name, column, type=str(kind))
     if set(schema.names) <= set(sink.partition_by):
-        yield _declined("no column is left for the files.", "Partition by fewer columns.", name, "no_column_left")
+        yield declined("no column is left for the files.", "no_column_left", "Partition by fewer columns.", name)
     if before is not None:
         yield from _changes(layout(sink, schema), before, name)
 
@@ -95,7 +91,3 @@ def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> It
 def _changed(what: str, sink: str, **fields: Any) -> UnfitTargetError:
     remedy = "Deliver into another folder, and have readers read both. Or undo the change."
     return UnfitTargetError(what, code="layout_changed", remedy=remedy, sink=sink, **fields)
-
-
-def _declined(what: str, remedy: str, sink: str, code: str, column: str = "", **fields: Any) -> DeclinedError:
-    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column, **fields)
