@@ -27,7 +27,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import changed, large
-from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
+from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources, utc
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
 from airflow_ft.sinks.iceberg.table import Version
@@ -205,8 +205,7 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)
-        zoned = [pa.field(each.name, in_utc(each.type)) for each in rows.schema]
-        rows = rows.cast(pa.schema(zoned))
+        rows = rows.cast(utc(rows.schema))
         wrong = self._empty(rows)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             far = f"column {name!r}: outside of the years 1 to 9999"
