@@ -22,12 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
-from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Proof
-from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
@@ -55,11 +52,6 @@ from airflow_ft.sinks.hbase.wire import Wire
 _COLUMN = f"{FAMILY}:document".encode()
 _REQUEST_BYTES = 1_000_000
 """A request is ended before the row that exceeds this: a framed gateway takes 2 MB at once."""
-
-
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """The participant of a plan; it connects at the first call."""
-    return HBaseParticipant(plan.name, HBaseSink.all_of(plan), plan.promise, connection, wal)
 
 
 class Seen(NamedTuple):
@@ -130,6 +122,7 @@ class Changes(keyed.Changes[Documents, Seen]):
 class HBaseParticipant(KeyedParticipant[Changes]):
     """One gateway, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
 
+    spec = HBaseSink
     changes = Changes
     sinks: Mapping[str, HBaseSink]
 
@@ -155,13 +148,14 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             yield Documents(client, self.connection, self.name)
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
-        """Give out stamps, durable before the first row: the raised head has the time of HBase."""
+        """Raise the head before stamps are given out: it is written with the time of HBase, which they follow."""
         with self._writing(fence, plan) as (_, ledger):
             self._raised(ledger, fence)
-        with self._writing(fence, plan) as (changes, ledger):
-            self._raised(ledger, fence)
-            stamps = {} if ledger.marker(plan.number) else give(ledger, plan, changes.seen.at)
-        return super()._deliver(plan, fence, set_aside, {**more, **stamps})
+        return super()._deliver(plan, fence, set_aside, more)
+
+    def _before_rows(self, db: Changes, plan: Plan) -> Mapping[str, Any]:
+        """Give out the plan's stamps, once."""
+        return {} if db.ledger.marker(plan.number) else give(db.ledger, plan, db.seen.at)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -188,6 +182,9 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             for chunk in some:
                 rows |= mutations(sink, chunk, form)  # of a key, the last change counts
             yield offset, sink.table, deleted_before(sink, some, rows, form).values(), rows.values()
+
+
+open_participant = HBaseParticipant.of
 
 
 def mutations(sink: HBaseSink, chunk: Chunk, form: Wire) -> dict[bytes, bytes]:
