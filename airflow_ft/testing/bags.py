@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.tables import Bag, Row
@@ -133,15 +133,8 @@ def _holds(bag: Bag, expected: Sequence[Row], where: str) -> None:
     assert not problems, f"{where}: {' and '.join(problems)}"
 
 
-def _plan(world: World, bag: Bag, number: int, *segments: Segment) -> Plan:
-    plan = world.plan_of(number, *segments)
-    [planned] = plan_delivery({next(iter(plan.participants[0].sinks)): bag.sink}).participants
-    planned = replace(planned, predecessor=world.predecessor)
-    return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
-
-
 def _deliver(world: World, bag: Bag, number: int, *segments: Segment) -> None:
-    plan = _plan(world, bag, number, *segments)
+    plan = world.into(bag.sink, world.plan_of(number, *segments))
     proof = world.deliver(plan)
     [rows] = proof.counts.values()
     assert proof.outcome is Outcome.COMMITTED
@@ -151,12 +144,11 @@ def _deliver(world: World, bag: Bag, number: int, *segments: Segment) -> None:
 
 def _deliver_or_refuse(world: World, bag: Bag, number: int, *segments: Segment) -> bool:
     """Return whether the rows came; False: they were refused before anything was visible, and the number is aborted."""
-    plan = _plan(world, bag, number, *segments)
+    plan = world.into(bag.sink, world.plan_of(number, *segments))
     try:
         vote = world.prepare(plan)
     except (DeclinedError, UnfitTargetError):
-        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "refused"})
-        assert aborted.outcome is Outcome.ABORTED
+        assert world.abort(plan).outcome is Outcome.ABORTED
         return False
     world.commit(plan, vote)
     world.predecessor = number

@@ -51,20 +51,11 @@ def kill_before(at: int, below: str, more: str = "") -> None:
 @contextmanager
 def listening(reached: Callable[[], None], below: str, more: str = "") -> Iterator[None]:
     """Has `reached` called before each such call of this thread, which may wait there."""
-    connect = sqlite3.connect
-    if "" not in _installed:  # a hook stays for ever
-        _installed.add("")
-        sys.addaudithook(_hook)
     if more and more not in _installed:
         _installed.add(more)
         _install(more, _ignore)
-    _listeners[threading.get_ident()] = (below, reached)
-    sqlite3.connect = _tracing(_ignore)
-    try:
+    with _listened(reached, below, _tracing(_ignore)):
         yield
-    finally:
-        sqlite3.connect = connect
-        del _listeners[threading.get_ident()]
 
 
 @contextmanager
@@ -74,7 +65,7 @@ def failing(at: int, below: str) -> Iterator[Callable[[], bool]]:
     A change of a file raises OSError (ENOSPC), a statement of SQLite sqlite3.OperationalError. Neither has an effect.
     """
     seen, failed = 0, False
-    connect, thread = sqlite3.connect, threading.get_ident()
+    thread = threading.get_ident()
 
     def strikes() -> bool:
         nonlocal seen, failed
@@ -90,21 +81,24 @@ def failing(at: int, below: str) -> Iterator[Callable[[], bool]]:
         if threading.get_ident() == thread and strikes():
             raise sqlite3.OperationalError("disk I/O error")
 
-    if "" not in _installed:
+    with _listened(raise_there, below, partial(sqlite3.connect, factory=_failing_connection(asked))):
+        yield lambda: failed
+
+
+@contextmanager
+def _listened(reached: Callable[[], None], below: str, connect: Callable[..., Any]) -> Iterator[None]:
+    """Have `reached` called before each change of a file by this thread, and put `connect` in for that of SQLite."""
+    usual, thread = sqlite3.connect, threading.get_ident()
+    if "" not in _installed:  # a hook stays for ever
         _installed.add("")
         sys.addaudithook(_hook)
-    _listeners[thread] = (below, raise_there)
-    sqlite3.connect = _with(connect, _failing_connection(asked))
+    _listeners[thread] = (below, reached)
+    sqlite3.connect = connect
     try:
-        yield lambda: failed
+        yield
     finally:
-        sqlite3.connect = connect
+        sqlite3.connect = usual
         del _listeners[thread]
-
-
-def _with(connect: Callable[..., Any], kind: type[sqlite3.Connection]) -> Callable[..., Any]:
-    """`sqlite3.connect` whose connections are of this class."""
-    return partial(connect, factory=kind)
 
 
 def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:

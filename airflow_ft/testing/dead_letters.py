@@ -136,8 +136,7 @@ class DeadLettersConformance:
             world.prepare(plan)
         except (DeclinedError, UnfitTargetError):
             taken = False
-        why = {"message": "a test of conformance"}
-        world.participant(plan).abort(plan, world.fence(1, world.attempt()), why)
+        world.abort(plan)
         return taken
 
 

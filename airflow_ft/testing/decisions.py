@@ -11,13 +11,12 @@ from airflow_ft.protocol.errors import FencedError, HaltError
 from airflow_ft.protocol.model import Plan, Promise
 from airflow_ft.protocol.participant import Expiring
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.testing.world import ROWS, SINK
+from airflow_ft.testing.world import ROWS, SINK, WHY
 
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
 
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
-_WHY = {"message": "a test of conformance"}
 
 
 class DecisionsConformance:
@@ -28,18 +27,18 @@ class DecisionsConformance:
     def test_an_aborted_number_never_comes(self, world: World) -> None:
         plan = world.plan()
         vote = world.prepare(plan)
-        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
+        aborted = world.abort(plan)
         assert (aborted.outcome, aborted.digest) == (_ABORTED, plan.digest)
         if world.participant_plan().promise is Promise.ATOMIC:  # others are not asked to commit what is not decided
             late = world.commit(plan, vote)
-            assert late.outcome is _ABORTED and late.detail == _WHY
+            assert late.outcome is _ABORTED and late.detail == WHY
             found = world.participant(plan).proof(plan)
             assert found is not None and found.outcome is _ABORTED
         world.shows([])
         again = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "again"})
         assert again.outcome is _ABORTED
         if world.participant_plan().promise is Promise.ATOMIC:
-            assert again.detail == _WHY, "the abort marker stays as it is"
+            assert again.detail == WHY, "the abort marker stays as it is"
         following = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))
         world.deliver(following)
         world.shows(world.ids_of(2))
@@ -51,7 +50,7 @@ class DecisionsConformance:
         plan = world.plan()
         vote = world.prepare(plan)
         participant = world.participant(plan)
-        participant.abort(plan, world.fence(1, world.attempt()), _WHY)
+        participant.abort(plan, world.fence(1, world.attempt()), WHY)
         participant.forget(world.fence(1, 1), plan.number)
         try:
             late = world.commit(plan, vote)
@@ -66,7 +65,7 @@ class DecisionsConformance:
             pytest.skip("of a TWO_PHASE participant the decision log never asks it")
         plan = world.plan()
         world.deliver(plan)
-        found = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
+        found = world.abort(plan)
         assert (found.outcome, dict(found.counts)) == (_COMMITTED, {SINK: ROWS})
         world.shows(world.ids_of(1))
 

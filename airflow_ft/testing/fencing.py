@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.model import Plan
     from airflow_ft.testing.world import World
 
-_WHY = {"message": "a test of conformance"}
-
 
 class FencingConformance:
     """The cases."""
@@ -32,13 +30,7 @@ class FencingConformance:
         old = world.fence(1, 3) if epoch == 1 else world.fence(1, 99)
         for action in ("prepare", "commit", "abort"):
             with pytest.raises(FencedError) as caught:
-                participant = world.participant(plan)
-                if action == "prepare":
-                    participant.prepare(plan, old)
-                elif action == "commit":
-                    participant.commit(plan, old, vote)
-                else:
-                    participant.abort(plan, old, _WHY)
+                world.step(action, plan, old, vote, world.participant(plan))
             assert caught.value.remedy, f"{action}: it says what to do"
             world.shows([])
         newer.commit(plan, world.fence(epoch, attempt), newest)

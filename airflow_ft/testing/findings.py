@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.testing.world import World
 
-_ABORTED = Outcome.ABORTED
-_WHY = {"message": "a test of conformance"}
-
 
 class FindingsConformance:
     """The cases."""
@@ -61,8 +58,7 @@ class FindingsConformance:
             world.commit(plan, world.prepare(plan))
         assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
-        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
-        assert aborted.outcome is _ABORTED
+        assert world.abort(plan).outcome is Outcome.ABORTED
         world.deliver(world.plan())
         world.shows(world.ids_of(2))
 

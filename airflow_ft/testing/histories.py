@@ -15,12 +15,11 @@ from airflow_ft.protocol.errors import FencedError, HaltError, StateConflictErro
 from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.orphans import OrphanKind
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.testing.world import OURS, ROWS, THEIRS
+from airflow_ft.testing.world import OURS, ROWS, THEIRS, WHY
 
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
 
-_WHY = {"message": "a test of conformance"}
 _NUMBERS = (9, 10, 11, 100)
 """As texts they have another order."""
 _ROUNDS = 4
@@ -69,7 +68,7 @@ class HistoriesConformance:
         plan = world.plan()
         participant = world.participant(plan)
         world.prepare(plan)
-        assert participant.abort(plan, world.fence(1, world.attempt()), _WHY).outcome is Outcome.ABORTED
+        assert participant.abort(plan, world.fence(1, world.attempt()), WHY).outcome is Outcome.ABORTED
         head = participant.head(world.pipeline)
         assert head is not None and head.number == 1, f"number 2 is aborted, and the head says {head}"
         assert world.commit(plan, world.prepare(plan)).outcome is Outcome.ABORTED, "it was prepared after its abort"
@@ -89,7 +88,7 @@ class HistoriesConformance:
         plan = world.plan()
         vote = world.prepare(plan)
         participant = world.participant(plan)
-        participant.abort(plan, world.fence(1, world.attempt()), _WHY)
+        participant.abort(plan, world.fence(1, world.attempt()), WHY)
         for floor in (2, 1):
             participant.forget(world.fence(1, 1), floor)
         with suppress(HaltError):
@@ -107,7 +106,7 @@ class HistoriesConformance:
             world.commit(plan, vote, epoch=2)
             world.predecessor = 1
         else:
-            world.participant(plan).abort(plan, world.fence(2, world.attempt()), _WHY)
+            world.abort(plan, 2)
         following = world.plan()
         with pytest.raises(FencedError):
             world.prepare(following)
@@ -124,7 +123,7 @@ class HistoriesConformance:
         plan = world.plan()
         world.prepare(plan)
         participant = world.participant(plan)
-        participant.abort(plan, world.fence(1, world.attempt()), _WHY)
+        participant.abort(plan, world.fence(1, world.attempt()), WHY)
         found = [(each.number, each.kind, each.installation) for each in participant.orphans(world.pipeline, THEIRS)]
         assert found == [(2, OrphanKind.ABORTED, OURS)], f"its orphans are {found}"
         assert not participant.orphans(world.pipeline, OURS), "its own marks are no orphans"

@@ -107,7 +107,7 @@ def _settle(world: World, plan: Plan, vote: Vote | None, step: str, at: int) -> 
     """By what may follow: an abort of what is not decided, else a commit. Whether the rows came."""
     decides = world.participant_plan().promise is Promise.ATOMIC
     if step == "abort" or (at % 4 > 1 and (step == "prepare" or decides)):
-        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "a test"})
+        aborted = world.abort(plan)
         assert aborted.outcome is Outcome.ABORTED or (step == "commit" and decides)
         if step == "abort" and decides:
             assert world.commit(plan, vote).outcome is Outcome.ABORTED

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import TransientError
-from airflow_ft.protocol.model import Plan, Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.testing.relay import Fate
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.participant import Participant
     from airflow_ft.testing.world import World
 
 _MANY_TRIPS = 200
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
-_WHY = {"message": "a test of conformance"}
 
 
 class LostMessagesConformance:
@@ -39,7 +37,7 @@ class LostMessagesConformance:
                 through = world.participant(plan, connection)
                 done: Vote | Outcome | None = None
                 with suppress(TransientError):
-                    done = self._step(world, through, step, plan, vote)
+                    done = world.step(step, plan, world.fence(1, world.attempt()), vote, through)
                 through.close()
                 lost = is_lost()
             if step == "commit" and done is not None:  # without an error it must be done
@@ -48,8 +46,7 @@ class LostMessagesConformance:
             if step == "abort":
                 if done is _ABORTED and world.participant_plan().promise is Promise.ATOMIC:
                     assert world.commit(plan, vote).outcome is _ABORTED, f"round trip {trip + 1}"
-                aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), _WHY)
-                assert aborted.outcome is _ABORTED
+                assert world.abort(plan).outcome is _ABORTED
             else:
                 assert world.commit(plan, vote or world.prepare(plan)).outcome is _COMMITTED
                 expected += world.ids_of(plan.number)
@@ -59,12 +56,3 @@ class LostMessagesConformance:
                 assert trip > 0, "it has asked the server for something"
                 return
         raise AssertionError(f"one {step} takes more than {_MANY_TRIPS} round trips")
-
-    def _step(self, world: World, participant: Participant, step: str, plan: Plan, vote: Vote | None) -> Vote | Outcome:
-        fence = world.fence(1, world.attempt())
-        if step == "prepare":
-            notes = dict(participant.prepare(plan, fence))
-            return Vote(plan.participants[0].name, fence.attempt, fence.attempt, None, notes)
-        if step == "commit":
-            return participant.commit(plan, fence, vote).outcome
-        return participant.abort(plan, fence, _WHY).outcome

@@ -9,16 +9,15 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError, HaltError, SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, Promise
-from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
+from airflow_ft.testing.fencing import replace_predecessor
+from airflow_ft.testing.world import OURS, ROWS, THEIRS, WHY
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.testing.world import World
 
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
-_WHY = {"message": "a test of conformance"}
 _LONG = "-and-a-name-as-long-as-it-may-be-of-"  # of 63 characters together
 _SIMILAR = [("a-b", "a_b"), ("a", "a-1"), ("ab", "a_"), (f"{_LONG}one", f"{_LONG}two")]
 
@@ -69,12 +68,7 @@ class OwnersConformance:
         late = world.fence(1, world.attempt())
         vote = replace(newest, attempt=fence.attempt, prepared=fence.attempt, notes=notes)
         with pytest.raises(FencedError):
-            if step == "prepare":
-                old.prepare(plan, late)
-            elif step == "commit":
-                old.commit(plan, late, vote)
-            else:
-                old.abort(plan, late, _WHY)
+            world.step(step, plan, late, vote, old)
         world.shows([])
         world.commit(plan, newest, 2, epoch=2)
         world.shows(world.ids_of(1))
@@ -137,7 +131,7 @@ class OwnersConformance:
         world.predecessor = 1
         aborted = world.plan_of(2, world.segment(2, world.table(3 * ROWS)))
         world.prepare(aborted)
-        assert world.participant(aborted).abort(aborted, world.fence(1, world.attempt()), _WHY).outcome is _ABORTED
+        assert world.abort(aborted).outcome is _ABORTED
         theirs = self._of_another_connection(world, second, 2, 4 * ROWS, predecessor=1)
         self._deliver_through(world, theirs, second)
         world.shows(world.ids_of(1, 2, 4))
@@ -148,10 +142,9 @@ class OwnersConformance:
     def _of_another_connection(
         self, world: World, connection: ConnectionInfo, number: int, first: int, predecessor: int
     ) -> Plan:
-        plan = world.plan_of(number, world.segment(number, world.table(first)))
-        [planned] = plan_delivery({SINK: replace(world.target.sink, conn_id=connection.conn_id)}).participants  # type: ignore[type-var]
-        planned = replace(planned, predecessor=predecessor)
-        return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+        sink = replace(world.target.sink, conn_id=connection.conn_id)  # type: ignore[type-var]
+        plan = world.into(sink, world.plan_of(number, world.segment(number, world.table(first))))
+        return replace_predecessor(plan, predecessor)
 
     def _deliver_through(self, world: World, plan: Plan, connection: ConnectionInfo) -> None:
         vote = world.prepare(plan, connection=connection)
@@ -178,7 +171,7 @@ class OwnersConformance:
             elif step == "commit":
                 assert participant.commit(other, fence, vote).digest == plan.digest, "it proves the rows that are there"
             elif step == "abort":
-                participant.abort(other, fence, _WHY)
+                participant.abort(other, fence, WHY)
             else:
                 found = participant.proof(other)
                 assert found is None or found.digest == plan.digest

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.tables import Upserts
 
 if TYPE_CHECKING:
@@ -183,11 +181,7 @@ def _table(changes: Sequence[Change]) -> pa.Table:
 
 
 def _plan(world: World, upserts: Upserts, number: int, *segments: Segment) -> Plan:
-    plan: Plan = world.plan_of(number, *segments)
-    [planned] = plan_delivery({next(iter(plan.participants[0].sinks)): upserts.sink}).participants
-    planned = replace(planned, predecessor=world.predecessor)
-    carries = planned.name if plan.commit_point else None
-    return replace(plan, participants=(planned,), commit_point=carries)
+    return world.into(upserts.sink, world.plan_of(number, *segments))
 
 
 def _deliver(world: World, upserts: Upserts, number: int, *segments: Segment) -> None:

@@ -52,8 +52,7 @@ class ValuesConformance:
                     pytest.fail(f"{name}: {values[number]} is not refused")
                 assert caught.value.sink == SINK and caught.value.remedy, f"{name}: it says where, and what to do"
                 assert not given.read(), name
-                aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": name})
-                assert aborted.outcome is Outcome.ABORTED
+                assert world.abort(plan).outcome is Outcome.ABORTED
                 world.close()
         _deliver(world, given)
         assert len(given.read()) == given.table().num_rows

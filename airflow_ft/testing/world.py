@@ -16,7 +16,7 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Seg
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
-from airflow_ft.protocol.votes import Proof, Vote
+from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks import open_participant
 from airflow_ft.testing.calls import failing, listening
 from airflow_ft.testing.processes import Acting, _StoppingWal, free_port
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SINK = "rows"
 OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
 ROWS = 40
+WHY = {"message": "a test of conformance"}
+"""The detail of an abort."""
 PER_BATCH = 10
 _MOST_SHOWN = 5
 
@@ -208,7 +210,10 @@ class World:
 
     def plan_into(self, sink: SinkSpec, table: pa.Table) -> Plan:
         """The next number, with these rows, into another sink than the target's own."""
-        plan = self.plan(table)
+        return self.into(sink, self.plan(table))
+
+    def into(self, sink: SinkSpec, plan: Plan) -> Plan:
+        """The same plan into another sink than the target's own."""
         [planned] = plan_delivery({SINK: sink}).participants
         planned = replace(planned, predecessor=self.predecessor)
         return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
@@ -231,7 +236,7 @@ class World:
     def prepare(self, plan: Plan, attempt: int = 0, epoch: int = 1, connection: ConnectionInfo | None = None) -> Vote:
         attempt = attempt or self.attempt()
         notes = self.participant(plan, connection).prepare(plan, self.fence(epoch, attempt, plan.installation))
-        return Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
+        return _vote(plan, attempt, notes)
 
     def commit(self, plan: Plan, vote: Vote | None, attempt: int = 0, epoch: int = 1, **more: Any) -> Proof:
         attempt = attempt or self.attempt()
@@ -243,10 +248,20 @@ class World:
         self.predecessor = plan.number
         return proof
 
+    def abort(self, plan: Plan, epoch: int = 1) -> Proof:
+        return self.participant(plan).abort(plan, self.fence(epoch, self.attempt()), WHY)
+
+    def step(self, step: str, plan: Plan, fence: Fence, vote: Vote | None, participant: Participant) -> Vote | Outcome:
+        """Prepare, commit or abort, as `step` says."""
+        if step == "prepare":
+            return _vote(plan, fence.attempt, participant.prepare(plan, fence))
+        if step == "commit":
+            return participant.commit(plan, fence, vote).outcome
+        return participant.abort(plan, fence, WHY).outcome
+
     def vote_without_prepare(self, plan: Plan) -> Vote:
         """As if it had been decided before the server began to refuse rows."""
-        attempt = self.attempt()
-        return Vote(plan.participants[0].name, attempt, attempt, None, {})
+        return _vote(plan, self.attempt(), {})
 
     def ids_of(self, *numbers: int) -> list[int]:
         """Those of the rows that `plan` has made by default."""
@@ -299,6 +314,10 @@ class World:
         for participant in self.opened:
             participant.close()
         self.opened.clear()
+
+
+def _vote(plan: Plan, attempt: int, notes: Mapping[str, Any]) -> Vote:
+    return Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
 
 
 def _some(ids: Collection[int]) -> str:

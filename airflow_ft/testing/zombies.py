@@ -23,7 +23,6 @@ _ROWS = 4
 _MANY = 64
 _OLD, _NEW = 1, 2
 """The epochs of the sleeper and of its successor."""
-_WHY = {"message": "a test of conformance"}
 
 
 class ZombiesConformance:
@@ -80,20 +79,15 @@ class _Scene:
 
     def run_step(self, connection: ConnectionInfo | None = None) -> Vote | Outcome:
         """The step, by the old owner."""
-        world, plan = self.world, self.plan
-        if self.step == "prepare":
-            return world.prepare(plan, connection=connection)
-        participant, fence = world.participant(plan, connection), world.fence(_OLD, world.attempt())
-        if self.step == "commit":
-            return participant.commit(plan, fence, self.vote).outcome
-        return participant.abort(plan, fence, _WHY).outcome
+        world = self.world
+        fence, participant = world.fence(_OLD, world.attempt()), world.participant(self.plan, connection)
+        return world.step(self.step, self.plan, fence, self.vote, participant)
 
     def settle(self, epoch: int, vote: Vote | None = None) -> None:
         """Finish number 2 as the decision log has decided: abort or commit it."""
         world, plan = self.world, self.plan
         if self.step == "abort":
-            fence = world.fence(epoch, world.attempt())
-            assert world.participant(plan).abort(plan, fence, _WHY).outcome is Outcome.ABORTED
+            assert world.abort(plan, epoch).outcome is Outcome.ABORTED
             return
         vote = vote or self.vote or world.prepare(plan, epoch=epoch)
         assert world.commit(plan, vote, epoch=epoch).outcome is Outcome.COMMITTED

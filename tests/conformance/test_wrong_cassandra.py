@@ -29,9 +29,9 @@ PATCHED: list[tuple[Any, str]] = [
 def a_stamp_for_each_attempt() -> None:
     give = participant.CassandraParticipant._before_rows
 
-    def forgetful(self: Any, ledger: Any, plan: Any) -> Any:
-        ledger.others["plan"] = ""
-        return give(self, ledger, plan)
+    def forgetful(self: Any, db: Any, plan: Any) -> Any:
+        db.ledger.others["plan"] = ""
+        return give(self, db, plan)
 
     participant.CassandraParticipant._before_rows = forgetful  # type: ignore[method-assign]
 
@@ -70,7 +70,7 @@ def no_deletes() -> None:
 def marker_before_rows() -> None:
     """The rows follow the marker, so a process that dies between them loses rows."""
 
-    deliver = marker_first(lambda one, changes, plan: one._before_rows(changes.ledger, plan))
+    deliver = marker_first(lambda one, changes, plan: one._before_rows(changes, plan))
     participant.CassandraParticipant._deliver = deliver  # type: ignore[method-assign]
 
 

@@ -27,7 +27,7 @@ FEW = 10
 Changes, Participant = participant.Changes, participant.HBaseParticipant
 PATCHED = (
     (stamps, "_ROWS"), (participant, "give"), (participant, "batches"), (participant, "mutations"),
-    (Changes, "replace"), (Changes, "_mutate"), (Participant, "_deliver"), (Participant, "_send"),
+    (Changes, "replace"), (Changes, "mutate"), (Participant, "_deliver"), (Participant, "_send"),
 )  # fmt: skip
 
 
@@ -40,11 +40,11 @@ def no_stamps() -> None:
     """Cells have the time at which they are written, and nobody looks at the head."""
     right()
 
-    def mutate(self: Any, table: str, rows: Any, stamp: int) -> None:
+    def mutate(self: Any, client: Any, table: str, rows: Any, stamp: int) -> None:
         read = [in_binary(row) for row in rows]
-        self.documents.client.mutateRows(table.encode(), read, {})
+        client.mutateRows(table.encode(), read, {})
 
-    Changes._mutate = mutate
+    Changes.mutate = mutate
 
 
 def stamps_of_each_attempt() -> None:
@@ -82,8 +82,8 @@ def every_change() -> None:
             for chunk in some:
                 for row in range(chunk.rows.num_rows):
                     one = Chunk(0, name, chunk.rows.slice(row, 1), chunk.deletes[row : row + 1], {})
-                    changes = participant.mutations(self.sinks[name], one, BINARY).values()
-                    db.send(self.sinks[name].table, changes, first + offset)
+                    changes = list(participant.mutations(self.sinks[name], one, BINARY).values())
+                    db.mutate(db.documents.client, self.sinks[name].table, changes, first + offset)
 
     Participant._send = send
 

@@ -342,7 +342,7 @@ def product_over_models() -> Iterator[Running]:
             "time": waiting,
             "threading": threads,
             "filesystem": lambda _: SimpleNamespace(hadoop_path=lambda uri: uri),
-            "write_batch": lambda *args, few=False, made_of=None: RUNNING.spark.write_batch(*args),
+            "write_batch": lambda *args, few=False, bounded=False, made_of=None: RUNNING.spark.write_batch(*args),
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
             "terminal_copy": lambda *of: RUNNING.windows.terminal_copy(*of),
             "has_state": lambda uri: RUNNING.windows.has_state(uri),

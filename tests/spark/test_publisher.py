@@ -52,6 +52,7 @@ class World:
         durable: Exception | None = None,
         committed: Callable[[int], bool] | None = None,
         remote: bool = False,
+        ahead: Callable[[], None] | None = None,
     ) -> Publisher:
         """`durable`: what comes of making Spark's location durable."""
         epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
@@ -80,6 +81,7 @@ class World:
             request,
             committed=committed or self.commits.__contains__,
             durable=make_durable,
+            ahead=ahead,
             position=lambda batch: SparkPosition("file:///loc", batch),
             stop=self.stopped.append,
             remote=remote,
@@ -94,6 +96,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.store.close()
+
+
+def require(happened: bool) -> None:
+    assert happened
 
 
 def _segment(number: int) -> Segment:
@@ -244,15 +250,19 @@ def test_a_batch_is_not_published_if_a_source_has_lost_records(world: World) -> 
     assert world.store.checkpoint("p", 1).reason is AbortReason.DATA_LOSS
 
 
-@pytest.mark.parametrize("where", ["seal", "location"])
+@pytest.mark.parametrize("where", ["seal", "location", "ahead"])
 def test_what_the_disk_does_not_take_is_not_sealed(world: World, where: str) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    publisher = world.publisher(durable=full if where == "location" else None)
+
+    def fail() -> None:
+        raise full
 
     def seal() -> Segment:
         if where == "seal":
-            raise full
+            fail()
         return _segment(1)
+
+    publisher = world.publisher(durable=full if where == "location" else None, ahead=fail if where == "ahead" else None)
 
     publisher.begin(0)
     world.commits.add(0)
@@ -263,6 +273,34 @@ def test_what_the_disk_does_not_take_is_not_sealed(world: World, where: str) -> 
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.reason is AbortReason.SEAL_FAILED and "No space left" in checkpoint.message
     assert world.store.pipeline("p").last_published == 0
+
+
+def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> None:
+    """Spark logs a batch before it is computed. That part is made durable meanwhile, and may take longer."""
+    may_end = threading.Event()
+    publisher = world.publisher(ahead=lambda: require(may_end.wait(10)))
+    publisher.begin(0)
+    world.commits.add(0)
+    publisher.written(_sealing(1), {})
+    time.sleep(0.1)  # time in which a wrong implementation would publish
+    assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
+    may_end.set()
+    publisher.settle()
+    assert world.states() == {1: CheckpointState.STAGED}
+    publisher.close()
+
+
+def test_a_disk_that_hangs_ahead_does_not_stop_the_clock(world: World) -> None:
+    may_end = threading.Event()
+    publisher = world.publisher(timeout=1.0, ahead=lambda: require(may_end.wait(10)))
+    publisher.begin(0)
+    world.commits.add(0)
+    publisher.written(_sealing(1), {})
+    with pytest.raises(CheckpointExpiredError):
+        publisher.settle()
+    may_end.set()
+    publisher.close()
+    assert world.store.checkpoint("p", 1).reason is AbortReason.EXPIRED
 
 
 def test_a_pipeline_that_is_halted_meanwhile_gets_nothing_more(world: World) -> None:

@@ -18,10 +18,10 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, together
-from airflow_ft.protocol.model import Fence, Plan, Promise
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, StoreBehindSinkError, together
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import deletes_and_known
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.base.one_transaction import TransactionLedger
 from airflow_ft.sinks.refused import Refused
 
 Client = TypeVar("Client")
@@ -47,6 +46,10 @@ _CHUNK_ROWS = 1000
 
 class KeyedSpec(Protocol):
     """Specification of a sink by key, as a plan keeps it."""
+
+    @classmethod
+    def all_of(cls, plan: ParticipantPlan) -> Mapping[str, Self]:
+        """The sinks of a plan, by name."""
 
     @property
     def key_columns(self) -> Sequence[str]:
@@ -135,6 +138,7 @@ class KeyedParticipant(DocumentParticipant[C]):
     """One store, and all sinks of a pipeline that write there. A system implements how chunks are judged and sent."""
 
     others = "other processes of the pipeline"
+    spec: ClassVar[type[KeyedSpec]]
     changes: ClassVar[type[Changes[Any, Any]]]
 
     name: str
@@ -142,6 +146,11 @@ class KeyedParticipant(DocumentParticipant[C]):
     promise: Promise
     connection: ConnectionInfo
     wal: WalReader
+
+    @classmethod
+    def of(cls, plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Self:
+        """The participant of a plan. ConfigurationError: its sinks cannot be read."""
+        return cls(plan.name, cls.spec.all_of(plan), plan.promise, connection, wal)
 
     @abstractmethod
     def _opened(self, plan: Plan | None) -> AbstractContextManager[Documents[Any, Any]]:
@@ -193,12 +202,12 @@ class KeyedParticipant(DocumentParticipant[C]):
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
         if self.promise is not Promise.ATOMIC:  # rows become visible before the marker
-            with self._writing(fence, plan) as (_, ledger):
+            with self._writing(fence, plan) as (db, ledger):
                 self._raised(ledger, fence)
-                more = {**more, **self._before_rows(ledger, plan)}
+                more = {**more, **self._before_rows(db, plan)}
         return super()._deliver(plan, fence, set_aside, more)
 
-    def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
+    def _before_rows(self, db: C, plan: Plan) -> Mapping[str, Any]:
         """Note in the document what the rows need, together with the raised head. Return what the marker keeps."""
         return {}
 
@@ -250,6 +259,29 @@ def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.
             for start in range(0, batch.num_rows, _CHUNK_ROWS):
                 yield file, first + start, batch.slice(start, _CHUNK_ROWS)
             first += batch.num_rows
+
+
+def judged(
+    spec: type[KeyedSpec],
+    problems: Callable[[Any, pa.Schema, str], Iterable[AirflowFtError]],
+    plan: ParticipantPlan,
+    _: ConnectionInfo,
+    schemas: Mapping[str, pa.Schema],
+) -> Sequence[AirflowFtError]:
+    """Return why rows with these columns do not fit; `problems` judges those of one sink."""
+    sinks = spec.all_of(plan)
+    return [each for name, schema in schemas.items() if schema.names for each in problems(sinks[name], schema, name)]
+
+
+def stamps_lost(what: str, system: str, number: int) -> StoreBehindSinkError:
+    """Return the error of a document that lacks the timestamps that it had given out for a checkpoint."""
+    return StoreBehindSinkError(
+        f"the sink has lost the {what} of checkpoint {number}, which it had given out. {system} was restored"
+        " from a backup.",
+        code="ledger_lost",
+        remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+        number=number,
+    )
 
 
 def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:

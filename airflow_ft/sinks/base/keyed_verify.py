@@ -62,13 +62,22 @@ class LastChanges:
         )
         self.changes = 0
 
-    def add(self, number: int, changes: Iterable[Change]) -> None:
-        """Add changes of a checkpoint, in the order of the log."""
-        rows = [(each.key, number, each.digest, each.sample) for each in changes]
+    def add(self, changes: Iterable[tuple[int, Change]]) -> None:
+        """Add numbered changes. Of a key, the last change of the highest number counts."""
+        rows = [(each.key, number, each.digest, each.sample) for number, each in changes]
         self._db.execute("BEGIN")
-        self._db.executemany("INSERT OR REPLACE INTO last VALUES (?, ?, ?, ?)", rows)
+        self._db.executemany(
+            "INSERT INTO last VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET number = excluded.number,"
+            " digest = excluded.digest, sample = excluded.sample WHERE excluded.number >= last.number",
+            rows,
+        )
         self._db.execute("COMMIT")
         self.changes += len(rows)
+
+    def digest(self, key: str) -> bytes | None:
+        """Return the digest of the value that a key has; None: it has none."""
+        row = self._db.execute("SELECT digest FROM last WHERE key = ?", (key,)).fetchone()
+        return row[0] if row is not None else None
 
     def batches(self) -> Iterator[list[tuple[int, Change]]]:
         """Yield all keys, with the number of the checkpoint that changed each last."""
@@ -103,7 +112,7 @@ def compare_keys(
     samples: dict[tuple[str, int], list[str]] = {}
     with closing(LastChanges()) as last:
         for number, some in changes:
-            last.add(number, some)
+            last.add((number, change) for change in some)
         for batch in last.batches():
             there = look_up([change.key for _, change in batch])
             for number, change in batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, Target, targets
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.arrow import python_values
 from airflow_ft.sinks.base.comparison import Row, compare
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.base.table_columns import Column, Format, lacking, matched
@@ -44,6 +45,8 @@ class TableChecks(ABC, Generic[V]):
     sink: ClassVar[Any]
     """A class with `create`."""
     form: ClassVar[Format]
+    version: ClassVar[Any]
+    """The class of versions, whose `newest` reads a place."""
 
     @abstractmethod
     def at(self, sink: Any, connection: ConnectionInfo, *, quickly: bool = False) -> Any:
@@ -56,9 +59,10 @@ class TableChecks(ABC, Generic[V]):
     def translated_errors(self, place: Any, **where: Any) -> AbstractContextManager[None]:
         """Raise errors of the system as ours, with their place: the fields `where`."""
 
-    @abstractmethod
     def newest(self, place: Any) -> V | None:
         """Return the newest version of the table; None: there is no table."""
+        found: V | None = self.version.newest(place)
+        return found
 
     @abstractmethod
     def rows(self, place: Any, version: V, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -70,7 +74,7 @@ class TableChecks(ABC, Generic[V]):
 
     @abstractmethod
     def problems(self, sink: Any, version: V | None, schema: pa.Schema, name: str) -> Iterable[AirflowFtError]:
-        """Yield what speaks against such rows in a version, or in a table that is made of them."""
+        """Yield what speaks against rows with such columns in a version, or in a table that is made of them."""
 
     def room(self, sink: Any, place: Any) -> str:
         """Describe the space that is left, for the doctor."""
@@ -119,7 +123,7 @@ class TableChecks(ABC, Generic[V]):
                 found.append(error)
                 continue
             odd = [problem.located(sink=name) for problem in there.oddities()] if there is not None else []
-            found += odd or self.problems(sink, there, schema, name)
+            found += odd or (self.problems(sink, there, schema, name) if len(schema) else ())
         return found
 
     def verify(
@@ -162,6 +166,54 @@ class TableChecks(ABC, Generic[V]):
 
         there = self.rows(place, version, names) if names else ()
         return compare(target.report, readers, in_log, (rows_of(batch, names) for batch in there))
+
+
+@dataclass
+class CatalogTable(ABC):
+    """A table's name in the catalog of a connection, which is opened at the first use."""
+
+    connection: ConnectionInfo
+    identifier: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join((self.connection.conn_id, *self.identifier))
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. The next use opens another one."""
+
+    @abstractmethod
+    def failure(self, error: Exception) -> AirflowFtError | None:
+        """Return what is raised for an error of the catalog or of files; None: it is none."""
+
+    @contextmanager
+    def translated_errors(self, **where: Any) -> Iterator[None]:
+        """Raise errors of the catalog and of files as ours, and all of ours with their place.
+
+        They end the connection, and so does an interruption: the answer to another request may be on its way.
+        """
+        where = {"unconnected": True, **where}
+        try:
+            yield
+        except OvertakenError:
+            raise
+        except AirflowFtError as error:
+            raise error.located(**where) from error.__cause__
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, Exception) or (ours := self.failure(error)) is None:
+                raise
+            raise ours.located(**where) from None
+
+
+class CatalogChecks(TableChecks[V]):
+    """Looks of a system at tables in a catalog."""
+
+    def close(self, place: CatalogTable) -> None:
+        place.close()
+
+    def translated_errors(self, place: CatalogTable, **where: Any) -> AbstractContextManager[None]:
+        return place.translated_errors(**where)
 
 
 def lacks_table(sink: type, place: object) -> UnfitTargetError:

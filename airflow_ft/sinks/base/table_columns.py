@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.arrow import numbers, scalar
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 
 WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
@@ -207,15 +209,20 @@ def matched(schema: pa.Schema, columns: Sequence[Column]) -> dict[str, Column]:
     return {name: column for name, column in found.items() if column is not None}
 
 
+def positions(flags: pa.Array) -> list[int]:
+    """Return where an array of booleans is true."""
+    return list(numbers(pc.indices_nonzero(pc.fill_null(flags, scalar(False, pa.bool_())))).tolist())
+
+
 def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
     """The columns of the rows that the table does not have."""
     there = {column.name.lower() for column in columns}
     return pa.schema([field for field in schema if field.name.lower() not in there])
 
 
-def declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
+def declined(what: str, code: str, remedy: str, sink: str, column: str = "", **fields: Any) -> DeclinedError:
     """Return the error for rows that only a change of the job makes fit."""
-    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
+    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column, **fields)
 
 
 def unsupported(what: str, remedy: str, **fields: Any) -> UnfitTargetError:

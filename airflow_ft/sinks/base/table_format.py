@@ -35,7 +35,17 @@ from airflow_ft.sinks.refused import Refused
 if TYPE_CHECKING:
     import pyarrow as pa
 
-V = TypeVar("V", bound=Version)
+V = TypeVar("V", bound="Committed")
+
+
+class Committed(Version, Protocol):
+    """One version of a table that this sink commits to."""
+
+    def ledger(self, group: str) -> DocumentLedger:
+        """Return what it remembers of a pipeline and participant. OvertakenError: it is too old for that."""
+
+    def sync(self, ledger: Any) -> None:
+        """Returns when it survives a power cut: its writer may have died before. `ledger` is its own."""
 
 
 class Staged(Protocol):
@@ -58,13 +68,15 @@ S = TypeVar("S", bound=Staged)
 class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`.
 
-    `V` is one version of the table, `S` the files that a step adds to it. A transaction is both, and the pipeline.
+    `V` is one version of the table, `S` the files that a step adds to it. A transaction is both, and the memory's name.
     """
 
     others = "other writers of the table"
     checks: ClassVar[TableChecks[Any]]
     kept: ClassVar[str]
     """What of a table holds the sink's memory, for people."""
+    prefix: ClassVar[str] = ""
+    """How the names of memories begin in a table."""
 
     name: str
     sink_name: str
@@ -90,27 +102,23 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     def _made(self, schema: pa.Schema | None) -> V:
         """A new table; None: its columns are not known yet. OvertakenError: another process has just made one."""
 
-    @abstractmethod
-    def _ledger(self, version: V, pipeline: str) -> DocumentLedger:
+    def _ledger(self, version: V, group: str) -> DocumentLedger:
         """Return what a version remembers."""
+        return version.ledger(group)
 
     @abstractmethod
-    def _staged(self, version: V, rank: tuple[int, int]) -> S:
+    def _staged(self, version: V, group: str, rank: tuple[int, int]) -> S:
         """Files that a step adds to a version: none yet."""
 
     @abstractmethod
-    def _sync(self, version: V, ledger: Any) -> None:
-        """Returns when the version survives a power cut: its writer may have died before."""
-
-    @abstractmethod
-    def _commit_onto(self, version: V, ledger: Any, staged: S, says: Mapping[str, Any], pipeline: str) -> None:
+    def _commit_onto(self, version: V, group: str, ledger: Any, staged: S, says: Mapping[str, Any]) -> None:
         """Add the files, and make the ledger count. OvertakenError: it is not the newest version any more."""
 
     @abstractmethod
-    def _evolve(self, version: V, schema: pa.Schema, pipeline: str) -> bool:
+    def _evolve(self, version: V, group: str, schema: pa.Schema) -> bool:
         """Commit the columns that a version lacks; False: it lacks none.
 
-        OvertakenError as above, also if another process has replaced the document of `pipeline`.
+        OvertakenError as above, also if another process has replaced the document of `group`.
         """
 
     def _require_beginning(self) -> None:
@@ -140,16 +148,17 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         yield from found
         for schema in self._schemas(readers) if not found else ():
             try:
-                evolved = self._evolve(db[0], schema, db[2])
+                evolved = self._evolve(db[0], db[2], schema)
             except AirflowFtError as error:
                 raise error.located(sink=self.sink_name) from error.__cause__
             if evolved:
                 raise OvertakenError  # by oneself: the rest is judged by the table as it is now
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
-        if plan.commit_point != self.name and (there := self._there(plan)) is not None:
+        if plan.commit_point != self.name:
             with self._translated_errors(plan):
-                self._staged(there, fence.rank).try_out(readers)
+                if (there := self._newest()) is not None:
+                    self._staged(there, self._group(plan.pipeline), fence.rank).try_out(readers)
         return {}
 
     def _insert(
@@ -168,30 +177,30 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     ) -> Iterator[tuple[tuple[V, S, str], DocumentLedger]]:
         """One version of the table, onto which what was written is committed when the block ends without an error."""
         with self._translated_errors(plan):
-            version = self._newest()
+            version, group = self._newest(), self._group(fence.pipeline)
             begins = create and (plan is None or plan.participant(self.name).predecessor == 0)
             if version is None and begins:  # else others have dropped or renamed it
                 if not self.sink.create:
                     raise lacks_table(type(self.sink), self.place).located(sink=self.sink_name)
                 version = self._made(self._first_schema(plan))
-            ledger = self._ledger(version, fence.pipeline) if version is not None else None
+            ledger = self._ledger(version, group) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
                 what = f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}."
                 remedy = f"Restore the table, with {self.kept}, then run `airflow ft resume`. {AS_IT_IS}"
                 raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, table=str(self.place))
             if ledger.head() is None:
                 self._require_beginning()
-            staged = self._staged(version, fence.rank)
+            staged = self._staged(version, group, fence.rank)
             try:
-                yield (version, staged, fence.pipeline), ledger
+                yield (version, staged, group), ledger
             except BaseException:
                 staged.discard()
                 raise
             if not ledger.has_changed:
-                self._sync(version, ledger)
+                version.sync(ledger)
             elif keep:
                 try:
-                    self._commit_onto(version, ledger, staged, self._says(fence, plan), fence.pipeline)
+                    self._commit_onto(version, group, ledger, staged, self._says(fence, plan))
                 except OvertakenError as error:
                     if error.nothing:  # else a commit that was not heard of may name the files
                         staged.discard()
@@ -202,9 +211,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """None: there is no table, or it has never seen the pipeline."""
         with self._translated_errors(plan):
             version = self._newest()
-            ledger = self._ledger(version, pipeline) if version is not None else None
+            ledger = self._ledger(version, self._group(pipeline)) if version is not None else None
             if version is not None and ledger is not None:
-                self._sync(version, ledger)
+                version.sync(ledger)
             yield ledger if ledger is not None and ledger.head() is not None else None
 
     def _place(self) -> str:
@@ -218,9 +227,9 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
 
     # --- what the steps share ----------------------------------------------------------------------------------------
 
-    def _there(self, plan: Plan) -> V | None:
-        with self._translated_errors(plan):
-            return self._newest()
+    def _group(self, pipeline: str) -> str:
+        """Return the name of the memory of a pipeline in the table."""
+        return f"{self.prefix}{pipeline}/{self.name}"
 
     def _judged(self, version: V, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
         """All that speaks against these rows in this version of the table."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.datasets import Dataset, folder
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.places import name_of, settings_of
 from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown
@@ -23,6 +26,7 @@ class TableSink(SinkArguments):
     name: str
 
     kind: ClassVar[str]
+    conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise]
 
     @property
@@ -57,3 +61,14 @@ def connection_of(plan: ParticipantPlan) -> str:
     """Return the Airflow connection that a plan's table names."""
     [settings] = plan.sinks.values()
     return str(settings["table"]).partition(".")[0]
+
+
+def folder_dataset(settings: Mapping[str, Any], _: ConnectionInfo) -> Dataset:
+    """Return what lineage calls a table in a folder: `file`, `/data/orders`; or `s3://bucket`, `orders`."""
+    return folder(settings["table"])
+
+
+def folder_place(settings: Mapping[str, Any], _: ConnectionInfo) -> str:
+    """Return one text for one table: on disk its real folder, with links resolved."""
+    found = folder(settings["table"])
+    return os.path.realpath(found.name) if found.namespace == "file" else found.uri

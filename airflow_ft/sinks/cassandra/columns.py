@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import beyond, booleans, decoded, is_binary, is_text, numbers
+from airflow_ft.sinks.arrow import booleans, decoded, is_binary, is_text, numbers
+from airflow_ft.sinks.base.json_columns import beyond_years
 
 _WHOLE = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 64}
 _PER_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
@@ -79,9 +80,7 @@ def unfit(column: pa.Array, cql: str) -> Iterator[tuple[npt.NDArray[np.bool_], s
         pattern = _UUID if cql == "uuid" else _TIME_UUID
         yield _not(pc.match_substring_regex(column, pattern)), f"is no {cql}"
     elif cql == "timestamp":
-        outside = np.zeros(len(column), np.bool_)
-        outside[beyond(column)] = True
-        yield outside, "is outside of the years 1 to 9999"
+        yield booleans(beyond_years(column)), "is outside of the years 1 to 9999"
         if (per := _PER_MILLISECOND.get(column.type.unit)) is not None:
             counted = numbers(column.view(pa.int64()))
             yield (counted % per != 0) & booleans(column.is_valid()), "has a fraction of a millisecond"

@@ -30,15 +30,11 @@ from cassandra import ConsistencyLevel, WriteTimeout
 from cassandra.cluster import Session
 from cassandra.query import PreparedStatement, SimpleStatement
 
-from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
-from airflow_ft.protocol.participant import Participant
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
-from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
-from airflow_ft.sinks.base.one_transaction import TransactionLedger
+from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant, stamps_lost
 from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import (
@@ -59,11 +55,6 @@ _CAS_UNKNOWN = 0x1700
 _LOOK_SECONDS = 1.0
 _AHEAD = 60_000_000
 """Microseconds by which the last stamp may be ahead of a node's clock, at most."""
-
-
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """The participant of a plan; it connects at each step."""
-    return CassandraParticipant(plan.name, CassandraSink.all_of(plan), plan.promise, connection, wal)
 
 
 class Documents(keyed.Documents[Session, int]):
@@ -137,6 +128,7 @@ class Changes(keyed.Changes[Documents, int]):
 class CassandraParticipant(KeyedParticipant[Changes]):
     """One cluster, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
 
+    spec = CassandraSink
     changes = Changes
     sinks: Mapping[str, CassandraSink]
 
@@ -161,14 +153,13 @@ class CassandraParticipant(KeyedParticipant[Changes]):
     def _opened(self, plan: Plan | None) -> AbstractContextManager[Documents]:
         return nullcontext(Documents(self._session, self.connection, self.name))
 
-    def _before_rows(self, ledger: TransactionLedger, plan: Plan) -> Mapping[str, Any]:
+    def _before_rows(self, db: Changes, plan: Plan) -> Mapping[str, Any]:
         """Give out the plan's stamp, once: later than all before, and no earlier than the time of Cassandra.
 
         SinkUnavailableError: the last stamp is in the future. Writes of other programs would count only after it.
         """
-        assert isinstance(ledger, DocumentLedger)
-        kept = ledger.others
-        if ledger.marker(plan.number) is None and kept["plan"] != plan.digest:
+        kept = db.ledger.others
+        if db.ledger.marker(plan.number) is None and kept["plan"] != plan.digest:
             rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
             now = time_of(self._session)
             if kept["stamp"] > now + _AHEAD:
@@ -210,16 +201,13 @@ class CassandraParticipant(KeyedParticipant[Changes]):
                     requests.write(db.statement(table.delete(), sink.consistency), rows)
 
 
+open_participant = CassandraParticipant.of
+
+
 def given(ledger: DocumentLedger, plan: Plan) -> int:
     """Return the plan's stamp. StoreBehindSinkError: it has none, though it was given out before."""
     if ledger.others["plan"] != plan.digest:
-        raise StoreBehindSinkError(
-            f"the sink has lost the stamp of checkpoint {plan.number}, which it had given out. Cassandra was restored"
-            " from a backup.",
-            code="ledger_lost",
-            remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-            number=plan.number,
-        )
+        raise stamps_lost("stamp", "Cassandra", plan.number)
     return int(ledger.others["stamp"])
 
 

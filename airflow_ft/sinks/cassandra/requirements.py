@@ -56,5 +56,5 @@ def schema_problems(
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         for name, schema in schemas.items():
             table = tables.read_table(session, *sinks[name].place(keyspace_of(connection)))
-            problems += tables.schema_problems(sinks[name], table, schema, name)
+            problems += tables.schema_problems(sinks[name], table, schema, name) if schema.names else ()
     return problems

@@ -135,8 +135,6 @@ def written(sink: CassandraSink, names: Sequence[str]) -> list[str]:
 
 def schema_problems(sink: CassandraSink, table: Table, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_in_rows(sink.change_column, "change_column", schema.names).located(sink=name)
     names = written(sink, schema.names)
@@ -167,16 +165,12 @@ def _column_problems(table: Table, field: pa.Field, sink: str) -> Iterator[Unfit
         what, code = f"the column {field.name} of {table.cql} has the type {kind}", "type_unsupported"
         remedy = "Make it a text column, and write JSON with to_json() in the job."
     elif field.name in table.key and kind not in IN_KEYS:
-        what, code = (
-            f"the key column {field.name} of {table.cql} has the type {kind}, of which equal values differ",
-            ("key_unfit"),
-        )
+        code = "key_unfit"
+        what = f"the key column {field.name} of {table.cql} has the type {kind}, of which equal values differ"
         remedy = "Use a table whose key has whole numbers, texts, UUIDs, dates or times."
     elif not fits(field.type, kind):
-        what, code = (
-            f"the column {field.name} of {table.cql} has the type {kind}, the rows have {field.type}",
-            ("column_unfit"),
-        )
+        code = "column_unfit"
+        what = f"the column {field.name} of {table.cql} has the type {kind}, the rows have {field.type}"
         remedy = "Cast it in the job, or change the table."
     else:
         return

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.table_columns import Format, other_partitions, type_of
+from airflow_ft.sinks.base.table_columns import Format, other_partitions, positions, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import problems
 
@@ -120,8 +120,6 @@ def schema_problems(
     sink: DeltaSink, schema: pa.Schema, columns: Sequence[Column] | None, partitions: Sequence[str], name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
     yield from FORMAT.unholdable(sink.table, schema, name)
     missing = [column for column in sink.partition_by if column not in schema.names]
     yield from problems(schema, sink.partition_by if columns is None else partitions, missing, name)
@@ -139,14 +137,9 @@ def too_long(column: Column, values: pa.Array) -> dict[int, str]:
     """Return the rows whose text a varchar(n) or char(n) of Spark would not keep, and why; by position."""
     kind = f"{'char' if column.padded else 'varchar'}({column.characters})"
     length = pc.greater(pc.utf8_length(values), column.characters)
-    found = dict.fromkeys(_positions(length), f"column {column.name!r}: longer than {kind}")
+    found = dict.fromkeys(positions(length), f"column {column.name!r}: longer than {kind}")
     if column.padded:  # readers fill char(n) with spaces, which look like the value's own
         ends = pc.ends_with(values, " ")
         why = f"column {column.name!r}: a space at the end, which {kind} does not preserve"
-        found = dict.fromkeys(_positions(ends), why) | found
-    return found
-
-
-def _positions(flags: pa.Array) -> list[int]:
-    found: list[int] = pc.indices_nonzero(pc.fill_null(flags, False)).to_pylist()
+        found = dict.fromkeys(positions(ends), why) | found
     return found

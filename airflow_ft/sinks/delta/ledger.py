@@ -35,16 +35,8 @@ class Ledger(DocumentLedger):
         """
         self._table, self._version = table, version or 0
         self._names = (OURS, *app.split("/")[1:])
+        # `synced`: up to which version the table's log survives a power cut.
         super().__init__(self._read() if version else None, self.uri, synced=-1)
-
-    @property
-    def synced(self) -> int:
-        """Return up to which version the table's log survives a power cut."""
-        return int(self.others["synced"])
-
-    @synced.setter
-    def synced(self, version: int) -> None:
-        self.others["synced"] = version
 
     @property
     def uri(self) -> str:

@@ -27,6 +27,7 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
 
     checks = CHECKS
     kept = f"{OURS} in it and its app transaction"
+    prefix = "airflow_ft/"
     _seen: Snapshot | None = None
 
     def _newest(self) -> Snapshot | None:
@@ -36,28 +37,19 @@ class DeltaParticipant(TableParticipant[Snapshot, Rows]):
     def _made(self, schema: pa.Schema | None) -> Snapshot:
         return Snapshot.made(self.place, schema, self.sink.partition_by)
 
-    def _ledger(self, version: Snapshot, pipeline: str) -> Ledger:
-        return version.ledger(self._app(pipeline))
-
-    def _staged(self, version: Snapshot, rank: tuple[int, int]) -> Rows:
+    def _staged(self, version: Snapshot, group: str, rank: tuple[int, int]) -> Rows:
         return Rows(version, self.sink_name, self.sink.file_bytes, rank)
 
-    def _sync(self, version: Snapshot, ledger: Ledger) -> None:
-        version.sync(ledger)
-
     def _commit_onto(
-        self, version: Snapshot, ledger: Ledger, staged: Rows, says: Mapping[str, Any], pipeline: str
+        self, version: Snapshot, group: str, ledger: Ledger, staged: Rows, says: Mapping[str, Any]
     ) -> None:
-        self._seen = version.commit(self._app(pipeline), ledger, staged.adds, says)
+        self._seen = version.commit(group, ledger, staged.adds, says)
 
-    def _evolve(self, version: Snapshot, schema: pa.Schema, pipeline: str) -> bool:
+    def _evolve(self, version: Snapshot, group: str, schema: pa.Schema) -> bool:
         return version.evolve(schema, self.sink.partition_by)
 
     def _require_beginning(self) -> None:
         self.place.require_conditions()
-
-    def _app(self, pipeline: str) -> str:
-        return f"airflow_ft/{pipeline}/{self.name}"
 
 
 open_participant = DeltaParticipant.of

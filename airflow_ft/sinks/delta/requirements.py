@@ -24,16 +24,13 @@ _BATCH = 10_000
 class Checks(TableChecks[Snapshot]):
     """Tables in folders."""
 
-    sink, form = DeltaSink, columns.FORMAT
+    sink, form, version = DeltaSink, columns.FORMAT, Snapshot
 
     def at(self, sink: DeltaSink, connection: ConnectionInfo, *, quickly: bool = False) -> Place:
         return Place.of(sink, connection)
 
     def translated_errors(self, place: Place, **where: Any) -> AbstractContextManager[None]:
         return translated_delta_errors(place, **where)
-
-    def newest(self, place: Place) -> Snapshot | None:
-        return Snapshot.newest(place)
 
     def rows(self, place: Place, version: Snapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         dataset: Any = place.open().to_pyarrow_dataset()

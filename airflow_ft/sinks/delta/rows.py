@@ -48,9 +48,7 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Snapshot
-    sink: str
-    file_bytes: int
-    rank: tuple[int, int] = (0, 0)
+    rank: tuple[int, int]
     adds: list[AddAction] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 

@@ -64,7 +64,6 @@ class DeltaSink(TableSink):
         "conn_id": 'Remove conn_id. Only a table in S3 has a connection: table="s3://CONNECTION@BUCKET/FOLDER".'
     }
     kind: ClassVar[str] = "delta"
-    conn_id: ClassVar[str] = ""
     strategy: ClassVar[str] = "commit"
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 

@@ -187,7 +187,7 @@ class Snapshot:
 
     def sync(self, ledger: Ledger) -> None:
         """Returns when this version survives a power cut, with all before it; `ledger` is its own."""
-        self.place.sync_log(range(ledger.synced + 1, self.version + 1))
+        self.place.sync_log(range(ledger.others["synced"] + 1, self.version + 1))
 
     # --- commits ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Snapshot:
         if problems := list(self.unsupported()):  # delta-rs would refuse the commit without the reason
             raise together(problems)
         self.sync(ledger)
-        ledger.synced = self.version
+        ledger.others["synced"] = self.version
         version = ledger.write()
         properties = _properties([Transaction(app, version, int(time.time() * 1000))], {"airflow_ft": dict(says)})
         try:
@@ -230,26 +230,26 @@ class Snapshot:
         return now
 
     def evolve(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
-        """Commit the columns that this version lacks; False: it lacks none. OvertakenError as below."""
-        if is_placeholder(self.columns):
-            self.define(schema, partition_by)
-        elif new := lacking(schema, self.columns):
-            self.add_columns(new)
-        else:
-            return False
-        return True
+        """Commit the columns that this version lacks; False: it lacks none.
 
-    def add_columns(self, schema: pa.Schema) -> None:
-        """Adds columns, onto this version. OvertakenError: it is not the newest any more."""
+        OvertakenError: it is not the newest version any more.
+        """
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
 
+        if is_placeholder(self.columns):
+            self.define(schema, partition_by)
+            return True
+        new = lacking(schema, self.columns)
+        if not new.names:
+            return False
         try:
-            fields = Schema.from_arrow(new_schema(schema)).fields
+            fields = Schema.from_arrow(new_schema(new)).fields
             self.table.alter.add_columns(fields, commit_properties=_properties([]))
         except CommitFailedError as error:
             raise OvertakenError from error
         self.place.sync_log(range(self.version + 1, self.version + 2))
+        return True
 
     def define(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Gives a table that has no columns yet its own, onto this version. OvertakenError as above.

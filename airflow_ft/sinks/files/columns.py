@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.table_columns import declined
 from airflow_ft.sinks.files.markers import LABEL
 from airflow_ft.sinks.files.partitions import can_partition
 from airflow_ft.sinks.files.spec import FilesSink
@@ -47,67 +48,46 @@ def schema_problems(
     for field in schema:
         kind = str(field.type)
         if field.name.lower() == LABEL:
-            yield _declined(
-                f"rows have a column {field.name!r}, but readers take that name from the folders of checkpoints.",
-                "Rename it in the job.",
-                name,
-                "column_reserved",
-                field.name,
-            )
+            what = f"rows have a column {field.name!r}, but readers take that name from the folders of checkpoints."
+            yield declined(what, "column_reserved", "Rename it in the job.", name, field.name)
         elif field.name not in sink.partition_by and (why := unwritable(sink.format, field.type)):
             what = f"{sink.format} cannot hold {kind}: {why}."
             remedy = "Cast or drop the column in the job, or use another format."
-            yield _declined(what, remedy, name, "type_unsupported", field.name, type=kind)
+            yield declined(what, "type_unsupported", remedy, name, field.name, type=kind)
     for column in sink.partition_by:
         if column not in schema.names:
             yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
         elif not can_partition(kind := schema.field(column).type):
             what = f"values of type {kind} do not read back from the name of a folder."
             remedy = "Partition by text, whole numbers, booleans or dates."
-            yield _declined(what, remedy, name, "column_unfit", column, type=str(kind))
+            yield declined(what, "column_unfit", remedy, name, column, type=str(kind))
     if set(schema.names) <= set(sink.partition_by):
-        yield _declined("no column is left for the files.", "Partition by fewer columns.", name, "no_column_left")
+        yield declined("no column is left for the files.", "no_column_left", "Partition by fewer columns.", name)
     if before is not None:
         yield from _changes(layout(sink, schema), before, name)
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> Iterator[AirflowFtError]:
-    remedy = "Deliver into another folder, and have readers read both. Or undo the change."
     for setting in ("format", "partition_by"):
         if now[setting] != before[setting]:
-            yield UnfitTargetError(
-                f"the folder has {setting} {before[setting]!r}, the sink has {now[setting]!r}: no reader reads both.",
-                code="layout_changed",
-                remedy=remedy,
-                sink=name,
-                setting=setting,
-            )
+            what = f"the folder has {setting} {before[setting]!r}, the sink has {now[setting]!r}: no reader reads both."
+            yield _changed(what, name, setting=setting)
             return
     known, columns = dict(before["columns"]), dict(now["columns"])
-    for column in columns:
-        if column in known and columns[column] != known[column]:
-            yield UnfitTargetError(
-                f"its type is {columns[column]}, but {known[column]} in the existing files: no reader reads both.",
-                code="layout_changed",
-                remedy=remedy,
-                sink=name,
-                column=column,
-                type=columns[column],
-                before=known[column],
-            )
+    for column, kind in columns.items():
+        if column in known and kind != known[column]:
+            what = f"its type is {kind}, but {known[column]} in the existing files: no reader reads both."
+            yield _changed(what, name, column=column, type=kind, before=known[column])
     if now["format"] == "csv" and list(columns) != list(known):
         different = [column for column in [*columns, *known] if (column in known) != (column in columns)]
-        yield UnfitTargetError(
+        what = (
             f"the columns are {', '.join(columns)}, but {', '.join(known)} in the existing files. Readers of CSV go by"
-            " the order of columns.",
-            code="layout_changed",
-            remedy=remedy,
-            sink=name,
-            column=different[0] if different else "",
-            columns=list(columns),
-            before=list(known),
+            " the order of columns."
         )
+        column = different[0] if different else ""
+        yield _changed(what, name, column=column, columns=list(columns), before=list(known))
 
 
-def _declined(what: str, remedy: str, sink: str, code: str, column: str = "", **fields: Any) -> DeclinedError:
-    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column, **fields)
+def _changed(what: str, sink: str, **fields: Any) -> UnfitTargetError:
+    remedy = "Deliver into another folder, and have readers read both. Or undo the change."
+    return UnfitTargetError(what, code="layout_changed", remedy=remedy, sink=sink, **fields)

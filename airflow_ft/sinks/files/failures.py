@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 
 
 @contextmanager
@@ -24,6 +24,17 @@ def translated_errors(root: str, **where: Any) -> Iterator[None]:
         raise error.located(**where) from error.__cause__
     except OSError as error:
         raise _translated(root, error).located(**where) from error
+
+
+def lacks_links(path: str, what: str) -> UnfitTargetError:
+    """Return the error for a file system without hard links; `what` needs them."""
+    return UnfitTargetError(
+        f"the file system of {path} lacks hard links, which are needed to {what}.",
+        code="file_system_unsupported",
+        remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
+        path=path,
+        feature="hard links",
+    )
 
 
 def _in_the_way(path: str) -> str:

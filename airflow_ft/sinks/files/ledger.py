@@ -37,6 +37,7 @@ from airflow_ft.protocol.model import Former
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.memory import Head, damaged
 from airflow_ft.sinks.base.places import is_object_store
+from airflow_ft.sinks.files.failures import lacks_links
 from airflow_ft.sinks.files.markers import OURS, Markers, sealed
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import filesystem
@@ -177,11 +178,7 @@ class Ledger(Markers):
         """
         if self._claimed().get("staged", "inside") == "inside":
             return self.uri("staged"), self.root
-        return self._beside, self._parent
-
-    @property
-    def _parent(self) -> str:
-        return self.root.rpartition("/")[0] or "/"
+        return self._beside, self.root.rpartition("/")[0] or "/"
 
     @property
     def _beside(self) -> str:
@@ -193,14 +190,7 @@ class Ledger(Markers):
             self.files.require_conditions(self.uri(_probe()))
             return False
         if isinstance(self.files, LocalFileSystem) and not self.files.has_links(self.uri(_probe())):
-            raise UnfitTargetError(
-                f"the file system of {self.path(self.root)} lacks hard links, which are needed to create files"
-                " atomically.",
-                code="file_system_unsupported",
-                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
-                path=self.path(self.root),
-                feature="hard links",
-            )
+            raise lacks_links(self.path(self.root), "create files atomically")
         return self._can_rename_from(self._beside)
 
     def _can_rename_from(self, place: str) -> bool:

@@ -111,10 +111,6 @@ class Markers:
         """Return what a checkpoint's folder says of itself, visible or staged; None: nothing."""
         return self._json(self.files.uri(folder, OURS))
 
-    def checksum(self, manifest: Mapping[str, Any]) -> str:
-        """Return the checksum of a manifest, as a marker holds it."""
-        return checksum(manifest)
-
     def _numbers(self, folder: str) -> list[int]:
         matches = map(_VERSION.fullmatch, self.files.names(self.uri(folder)))
         return sorted(int(match[1]) for match in matches if match)
@@ -125,12 +121,7 @@ class Markers:
         except WalCorruptError:  # there is none
             return None
         with damaged(self.path(uri)):
-            found = json.loads(data)
-            if not isinstance(found, dict):
-                raise ValueError("it is not a JSON object")
-            if _CHECKSUM in found and found.pop(_CHECKSUM) != checksum(found):
-                raise ValueError("it does not match its checksum")
-            return found
+            return unsealed(data)
 
 
 def checksum(content: Mapping[str, Any]) -> str:
@@ -141,3 +132,13 @@ def checksum(content: Mapping[str, Any]) -> str:
 def sealed(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of a file of ours: JSON with its own checksum."""
     return canonical_json({**content, _CHECKSUM: checksum(content)}).encode()
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """Return what a file of ours says. ValueError: it is damaged."""
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    if found.pop(_CHECKSUM, None) != checksum(found):
+        raise ValueError("it does not match its checksum")
+    return found

@@ -156,24 +156,15 @@ class OwnedFolder:
 
     def _required(self, head: Owned | None) -> Owned:
         if head is None:
-            raise StoreBehindSinkError(
-                f"the sink has lost its head: {self.ledger.path(self.ledger.uri())} is gone or empty.",
-                code="ledger_lost",
-                remedy=self._bring_back,
-            )
+            path = self.ledger.path(self.ledger.uri())
+            what = f"the sink has lost its head: {path} is gone or empty."
+            remedy = f"Restore {path}, then run `airflow ft resume`. {AS_IT_IS}"
+            raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy)
         return head
 
-    @property
-    def _bring_back(self) -> str:
-        return f"Restore {self.ledger.path(self.ledger.uri())}, then run `airflow ft resume`. {AS_IT_IS}"
-
     def _translated_errors(self, plan: Plan | None = None) -> Any:
-        where: dict[str, Any] = {"participant": self.name}
-        return translated_errors(
-            self.ledger.path(self.ledger.root),
-            **where,
-            **({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}),
-        )
+        where = {"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {}
+        return translated_errors(self.ledger.path(self.ledger.root), participant=self.name, **where)
 
 
 def is_foreign(marker: Marker, fence: Fence) -> bool:

@@ -51,7 +51,6 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.participant import Participant
-from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
@@ -64,6 +63,7 @@ from airflow_ft.sinks.base.memory import (
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import judged
 from airflow_ft.sinks.files.ledger import Ledger, Owned
+from airflow_ft.sinks.files.markers import checksum
 from airflow_ft.sinks.files.ownership import OwnedFolder, is_foreign
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.staged import Rank, Staged, others
@@ -294,7 +294,7 @@ class FilesParticipant(OwnedFolder):
 
     def _marker(self, number: int, manifest: Mapping[str, Any]) -> Marker:
         detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
-        detail["manifest"] = self.ledger.checksum(manifest)
+        detail["manifest"] = checksum(manifest)
         if manifest["files"]:
             detail["folder"] = self.ledger.path(self.ledger.published(number))
         counts = {self.staged.name: manifest["rows"]}
@@ -325,9 +325,8 @@ class FilesParticipant(OwnedFolder):
         before: Mapping[str, Any] | None,
         dead_letters: Refused | None = None,
     ) -> dict[str, Any]:
-        aside = (lambda: set_aside_detail(dead_letters.write())) if dead_letters is not None else dict
         try:
-            return self.staged.build(plan, fence, readers, dead_letters, aside, before)
+            return self.staged.build(plan, fence, readers, dead_letters, before)
         except BaseException as error:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.arrow import beyond, numbers, scalar, texts
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import declined
+from airflow_ft.sinks.base.table_columns import declined, positions
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -71,10 +73,10 @@ def refused(rows: pa.RecordBatch, columns: Sequence[str], longest: int = 0) -> M
         found |= dict.fromkeys(beyond(rows.column(name)), far)
         if len(f"{escaped(name)}={NULL}".encode()) > _LONGEST:
             why = f"column {name!r}: the name of its folder would be longer than {_LONGEST} bytes"
-            found |= dict.fromkeys(numbers(pc.indices_nonzero(rows.column(name).is_null())).tolist(), why)
+            found |= dict.fromkeys(positions(rows.column(name).is_null()), why)
         for value, why in _unfit(rows.column(name), name):
             same = pc.equal(_text(rows.column(name)), scalar(value, pa.large_string()))
-            found |= dict.fromkeys(numbers(pc.indices_nonzero(same)).tolist(), why)
+            found |= dict.fromkeys(positions(same), why)
     return found
 
 
@@ -84,7 +86,7 @@ def _too_long(rows: pa.RecordBatch, columns: Sequence[str], longest: int) -> dic
         return {}
     wrong = pc.greater(pc.binary_length(_joined(rows, columns)), scalar(longest, pa.int64()))
     why = f"columns {', '.join(columns)}: the path of its folders would be too long (more than {longest} bytes)"
-    return dict.fromkeys(numbers(pc.indices_nonzero(wrong)).tolist(), why)
+    return dict.fromkeys(positions(wrong), why)
 
 
 def _joined(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
@@ -102,15 +104,20 @@ def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, p
     folders = _joined(rows, columns).dictionary_encode()
     rest = rows.drop_columns(list(columns))
     which = numbers(folders.indices)
+    for mine in groups(which):
+        yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+
+
+def groups(which: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions of equal numbers, ascending, for one number after the other."""
     order = np.argsort(which, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
     for start, end in pairwise(ends):
         if start < end:
-            mine = order[start:end]
-            yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+            yield order[start:end]
 
 
-def _positions(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+def _positions(values: npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 

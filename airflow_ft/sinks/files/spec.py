@@ -88,13 +88,8 @@ class FilesSink:
         check_type("success_file", self.success_file, bool, "Give True or False.", of="FilesSink")
         check_sink(self, "folder", "files")
         if hidden := [column for column in self.partition_by if column[0] in "._"]:
-            raise ConfigurationError(
-                f"partition_by of FilesSink names {hidden[0]!r}, but readers skip folders that begin with '.' or '_'.",
-                code="argument_invalid",
-                remedy="Rename the column in the job.",
-                argument="partition_by",
-                value=hidden[0],
-            )
+            what = f"names {hidden[0]!r}, but readers skip folders that begin with '.' or '_'"
+            raise _invalid("partition_by", hidden[0], what, "Rename the column in the job.")
         self._check_folder()
         self._check_format()
 
@@ -102,45 +97,28 @@ class FilesSink:
         if self.is_late:
             return
         if not self.folder.startswith(_SCHEMES):
-            raise ConfigurationError(
-                f"{self.folder!r} is not a folder that this sink supports.",
-                code="path_invalid",
-                remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://BUCKET/FOLDER.",
-                argument="folder",
-                path=self.folder,
-            )
+            remedy = "Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://BUCKET/FOLDER."
+            raise self._path_invalid("is not a folder that this sink supports", remedy)
         if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
-            raise ConfigurationError(
-                f"{self.folder!r} is the root of a file system.",
-                code="path_invalid",
-                remedy="Name a folder in it.",
-                argument="folder",
-                path=self.folder,
-            )
+            raise self._path_invalid("is the root of a file system", "Name a folder in it.")
         if not is_object_store(self.folder):
             check_client(self.folder)
         else:
             check_bucket(self.folder)
             if self.file_bytes > LARGEST:
-                raise ConfigurationError(
-                    f"file_bytes of FilesSink is {self.file_bytes}, but S3 copies at most {LARGEST} bytes.",
-                    code="argument_invalid",
-                    remedy="Give 128 << 20, for example: 128 MB.",
-                    argument="file_bytes",
-                    value=self.file_bytes,
-                )
+                what = f"is {self.file_bytes}, but S3 copies at most {LARGEST} bytes"
+                raise _invalid("file_bytes", self.file_bytes, what, "Give 128 << 20, for example: 128 MB.")
+
+    def _path_invalid(self, what: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.folder!r} {what}.", code="path_invalid", remedy=remedy, argument="folder", path=self.folder
+        )
 
     def _check_format(self) -> None:
         if is_template(self.format) or is_template(self.compression):
             return
         if self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format of FilesSink is {self.format!r}.",
-                code="argument_invalid",
-                remedy=f"Use one of {', '.join(FORMATS)}.",
-                argument="format",
-                value=self.format,
-            )
+            raise _invalid("format", self.format, f"is {self.format!r}", f"Use one of {', '.join(FORMATS)}.")
         if self.compression and self.compression not in FORMATS[self.format]:
             raise ConfigurationError(
                 f"FilesSink cannot compress {self.format} by {self.compression!r}.",
@@ -178,3 +156,8 @@ class FilesSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
         refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
         return cls(name=name, **settings)
+
+
+def _invalid(argument: str, value: object, what: str, remedy: str) -> ConfigurationError:
+    what = f"{argument} of FilesSink {what}."
+    return ConfigurationError(what, code="argument_invalid", remedy=remedy, argument=argument, value=value)

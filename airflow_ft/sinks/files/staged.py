@@ -22,6 +22,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import made_of
 from airflow_ft.sinks.files import partitions
@@ -88,13 +89,12 @@ class Staged:
         fence: Fence,
         readers: Sequence[SegmentReader],
         dead_letters: Refused | None,
-        aside: Callable[[], Mapping[str, Any]],
         before: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Write all rows of the number, durably; returns the manifest.
 
-        With `dead_letters` refused rows are set aside instead; `aside` writes them and returns their part of the proof.
-        `before` is the layout of the preceding rows (`layout_behind`).
+        With `dead_letters` refused rows are set aside there. `before` is the layout of the preceding rows
+        (`layout_behind`).
 
         Raises:
             DeclinedError: rows are refused.
@@ -120,6 +120,7 @@ class Staged:
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
         for schema in schemas:
             before = layout(sink, schema, before)
+        aside = set_aside_detail(dead_letters.write()) if dead_letters is not None else {}
         manifest = {
             "pipeline": plan.pipeline,
             "installation": fence.installation,
@@ -129,7 +130,7 @@ class Staged:
             "rank": list(fence.rank),
             "rows": sum(file.rows for file in written),
             "files": [asdict(file) for file in written],
-            "detail": {"segments": [each.number for each in plan.segments], **aside()},
+            "detail": {"segments": [each.number for each in plan.segments], **aside},
             **(before if schemas and before is not None else {}),
         }
         if written and sink.success_file:

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import numbers
-from airflow_ft.sinks.base.table_columns import Format
+from airflow_ft.sinks.base.table_columns import Format, positions
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.refused import Refused, accepted, has_rows
 
 
+@dataclass
 class TableRows(ABC):
-    """A system says which files fit, and how rows become the table's."""
+    """A system says which files fit, and how rows become the table's.
+
+    `version` is the version of the table that they are added to, with its `columns`.
+    """
 
     form: ClassVar[Format]
+
     version: Any
-    """The version of the table that they are added to, with its `columns`."""
     sink: str
     file_bytes: int
 
@@ -57,8 +60,8 @@ class TableRows(ABC):
         found: dict[int, str] = {}
         for name in self._required:
             if name in rows.schema.names and rows.column(name).null_count:
-                empty = numbers(pc.indices_nonzero(rows.column(name).is_null())).tolist()
-                found |= dict.fromkeys(empty, f"column {name!r}: NULL in a NOT NULL column")
+                empty = rows.column(name).is_null()
+                found |= dict.fromkeys(positions(empty), f"column {name!r}: NULL in a NOT NULL column")
         return found
 
     @abstractmethod

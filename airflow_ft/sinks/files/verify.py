@@ -18,6 +18,7 @@ from airflow_ft.protocol.verify import Delivered, Difference, Sent, SinkReport, 
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.markers import checksum
 from airflow_ft.sinks.files.spec import FilesSink
 
 _CHUNK = 1 << 20
@@ -85,7 +86,7 @@ def _manifest(ledger: Ledger, each: Delivered) -> dict[str, Any] | None:
     if found is None or found["digest"] != each.plan.digest:
         return None
     said = each.proof.detail.get("manifest") if each.proof is not None else None
-    return found if said in (None, ledger.checksum(found)) else None
+    return found if said in (None, checksum(found)) else None
 
 
 def _intact(ledger: Ledger, number: int) -> dict[str, Any] | None:

@@ -48,6 +48,12 @@ def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalF
     return [file for file in files if alone or file.bytes * SMALL >= file_bytes]
 
 
+def changed(source: str, sink: str) -> WalCorruptError:
+    """Return the error for a file of the log that is not as it was written."""
+    remedy = f"Restore {source} from a backup. These rows are not delivered."
+    return WalCorruptError(f"{source} does not match its checksum.", sink=sink, remedy=remedy, path=source)
+
+
 class Files:
     """The files of one attempt, in its folder `root` (a URI). Without `checksums` files that are written have none."""
 
@@ -88,12 +94,7 @@ class Files:
             with self._files.open(target) as copied:  # what became of it, not what the log had
                 checksum = hashlib.file_digest(cast("io.BufferedReader", copied), "sha256").hexdigest()
         if checksum != file.sha256:
-            raise WalCorruptError(
-                f"{source} does not match its checksum.",
-                sink=sink,
-                remedy=f"Restore {source} from a backup. These rows are not delivered.",
-                path=source,
-            )
+            raise changed(source, sink)
         self._written.append(WalFile(name, file.rows, file.bytes, file.sha256))
 
     def _sent(self, source: str, target: str) -> str:

@@ -13,26 +13,25 @@ writes cells that later ones hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
-from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Proof
-from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.hbase.requests import Requests
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
     FAMILY,
@@ -55,11 +54,6 @@ from airflow_ft.sinks.hbase.wire import Wire
 _COLUMN = f"{FAMILY}:document".encode()
 _REQUEST_BYTES = 1_000_000
 """A request is ended before the row that exceeds this: a framed gateway takes 2 MB at once."""
-
-
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """The participant of a plan; it connects at the first call."""
-    return HBaseParticipant(plan.name, HBaseSink.all_of(plan), plan.promise, connection, wal)
 
 
 class Seen(NamedTuple):
@@ -97,7 +91,7 @@ class Documents(keyed.Documents[Client, Seen]):
 
 
 class Changes(keyed.Changes[Documents, Seen]):
-    """With requests for rows."""
+    """With requests for rows, which several threads may send."""
 
     def replace(self) -> None:
         document = Mutation(column=_COLUMN, value=self.ledger.text.encode())
@@ -105,31 +99,20 @@ class Changes(keyed.Changes[Documents, Seen]):
         if not documents.client.checkAndPut(documents.table, row, _COLUMN, self.seen.text, document, {}):
             raise OvertakenError()  # or the gateway has repeated a request that had succeeded: the step finds out
 
-    def send(self, table: str, rows: Iterable[bytes], stamp: int) -> None:
-        """Write rows, each as a whole, in requests of some size."""
-        part: list[bytes] = []
-        size = 0
-        for row in rows:
-            if part and size + len(row) > _REQUEST_BYTES:
-                self._mutate(table, part, stamp)
-                part, size = [], 0
-            part.append(row)
-            size += len(row)
-        if part:
-            self._mutate(table, part, stamp)
-
-    def _mutate(self, table: str, rows: list[bytes], stamp: int) -> None:
-        """Write rows, if this process still owns the head."""
-        ledger, seen = self.documents.read(self.fence.pipeline)
+    def mutate(self, client: Client, table: str, rows: Sequence[bytes], stamp: int) -> None:
+        """Write rows, each as a whole, if this process still owns the head."""
+        documents = Documents(client, self.documents.connection, self.documents.participant)
+        ledger, seen = documents.read(self.fence.pipeline)
         if seen.text != self.seen.text:
             check_owner(ledger.head(), self.fence)
-        self.documents.client.mutate_rows(wire(self.documents.connection).request(table, rows, stamp))
+        client.mutate_rows(wire(self.documents.connection).request(table, rows, stamp))
 
 
 @dataclass
 class HBaseParticipant(KeyedParticipant[Changes]):
     """One gateway, and all sinks of a pipeline there. See `airflow_ft.protocol.participant.Participant`."""
 
+    spec = HBaseSink
     changes = Changes
     sinks: Mapping[str, HBaseSink]
 
@@ -155,13 +138,14 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             yield Documents(client, self.connection, self.name)
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
-        """Give out stamps, durable before the first row: the raised head has the time of HBase."""
+        """Raise the head before stamps are given out: it is written with the time of HBase, which they follow."""
         with self._writing(fence, plan) as (_, ledger):
             self._raised(ledger, fence)
-        with self._writing(fence, plan) as (changes, ledger):
-            self._raised(ledger, fence)
-            stamps = {} if ledger.marker(plan.number) else give(ledger, plan, changes.seen.at)
-        return super()._deliver(plan, fence, set_aside, {**more, **stamps})
+        return super()._deliver(plan, fence, set_aside, more)
+
+    def _before_rows(self, db: Changes, plan: Plan) -> Mapping[str, Any]:
+        """Give out the plan's stamps, once."""
+        return {} if db.ledger.marker(plan.number) else give(db.ledger, plan, db.seen.at)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -174,12 +158,15 @@ class HBaseParticipant(KeyedParticipant[Changes]):
     def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
         assert db.plan is not None
         first = given(db.ledger, db.plan)
-        with closing(Ahead(self._packed(chunks))) as made:
+        more = partial(opened, self.connection, **self._where(db.plan))
+        with closing(Ahead(self._packed(chunks))) as made, Requests(db.documents.client, more) as requests:
             for offset, table, deleted, rows in made:
-                db.send(table, deleted, first + offset - 1)
-                db.send(table, rows, first + offset)
+                for at, changes in ((first + offset - 1, deleted), (first + offset, rows)):
+                    for part in parts(changes):
+                        write = partial(db.mutate, table=table, rows=list(part.values()), stamp=at)
+                        requests.call(write, part.keys())
 
-    def _packed(self, chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, Iterable[bytes], Iterable[bytes]]]:
+    def _packed(self, chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, dict[bytes, bytes], dict[bytes, bytes]]]:
         """Yield each batch as what is sent: its stamp, its table, the deletes before its last changes, and these."""
         form = wire(self.connection)
         for offset, name, some in batches(chunks):
@@ -187,7 +174,24 @@ class HBaseParticipant(KeyedParticipant[Changes]):
             rows: dict[bytes, bytes] = {}
             for chunk in some:
                 rows |= mutations(sink, chunk, form)  # of a key, the last change counts
-            yield offset, sink.table, deleted_before(sink, some, rows, form).values(), rows.values()
+            yield offset, sink.table, deleted_before(sink, some, rows, form), rows
+
+
+open_participant = HBaseParticipant.of
+
+
+def parts(rows: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
+    """Divide rows into requests of some size. Keys are those of the rows."""
+    part: dict[bytes, bytes] = {}
+    size = 0
+    for key, row in rows.items():
+        if part and size + len(row) > _REQUEST_BYTES:
+            yield part
+            part, size = {}, 0
+        part[key] = row
+        size += len(row)
+    if part:
+        yield part
 
 
 def mutations(sink: HBaseSink, chunk: Chunk, form: Wire) -> dict[bytes, bytes]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from functools import partial
 
-import pyarrow as pa
-
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.keyed import judged
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.hbase import rows
 from airflow_ft.sinks.hbase.participant import Documents
@@ -59,9 +57,4 @@ def _table(client: Client, sink: HBaseSink, connection: ConnectionInfo) -> Findi
     return Finding(f"exists, with the families {', '.join(sink.families)}", warnings=warnings)
 
 
-def schema_problems(
-    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
-) -> Sequence[AirflowFtError]:
-    """Return why rows with these columns do not fit."""
-    sinks = HBaseSink.all_of(plan)
-    return [each for name, schema in schemas.items() for each in rows.schema_problems(sinks[name], schema, name)]
+schema_problems = partial(judged, HBaseSink, rows.schema_problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +50,6 @@ def cells(sink: HBaseSink, schema: pa.Schema) -> dict[str, str]:
 
 def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     for problem in named_problems(schema, "row_key", sink.key_columns, sink.change_column, "HBase"):
         yield problem.located(sink=name)
     for column in sink.columns:
@@ -96,7 +94,8 @@ def unfit(
     """Return the rows that HBase, or a `framed` gateway, cannot take exactly, by their place, with the reason."""
     found: dict[int, str] = {}
     written = cells(sink, rows.schema)
-    size = np.full(rows.num_rows, row_size(0, (len(cell.encode()) for cell in written.values())))
+    named = sum(len(cell.encode()) + _THRIFT_BYTES for cell in written.values())
+    size = np.full(rows.num_rows, _THRIFT_BYTES + named)  # of a row in a request, without its key and values
     for name in written:
         column, has_text = decoded(rows.column(name)), ~deletes
         if sink.encoding == "text" or pa.types.is_nested(column.type):
@@ -161,11 +160,6 @@ def row_keys(sink: HBaseSink, rows: pa.RecordBatch) -> list[bytes]:
     """Return the key of each row, with the prefix of its bucket."""
     found = keys(sink.parts, rows).cast(BYTES).to_pylist()
     return [_prefix(sink, key) + key for key in found] if sink.salt else found
-
-
-def row_size(key: int, cells: Iterable[int]) -> int:
-    """Return the bytes of a row in a request: of a key, and of cells with their names and values."""
-    return key + _THRIFT_BYTES + sum(cell + _THRIFT_BYTES for cell in cells)
 
 
 def _prefix(sink: HBaseSink, key: bytes) -> bytes:

@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import check_type, is_template
-from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of, refuse_double_braces
-from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.key_template import TemplateSink
 from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
@@ -30,7 +28,7 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HBaseSink(ServerSink):
+class HBaseSink(TemplateSink):
     """Rows of a pipeline into a table of HBase, over its Thrift gateway.
 
     Args:
@@ -62,6 +60,7 @@ class HBaseSink(ServerSink):
     shared: bool = False
 
     kind: ClassVar[str] = "hbase"
+    template: ClassVar[str] = "row_key"
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
@@ -77,10 +76,7 @@ class HBaseSink(ServerSink):
         self._check_columns()
         if not is_template(self.table):
             self._check_table()
-        if not is_template(self.row_key):
-            check_parts(self.parts, self._key_invalid)
-        elif isinstance(self.row_key, str):
-            refuse_double_braces(self.row_key, self._key_invalid)
+        self._check_template()
 
     def _check_table(self) -> None:
         if not re.fullmatch(rf"([A-Za-z0-9_]+:)?{_NAME}", self.table):
@@ -106,19 +102,6 @@ class HBaseSink(ServerSink):
         if self.change_column in self.columns:
             raise self._invalid("columns", self.change_column, "Leave change_column out: it is not written.")
 
-    def _key_invalid(self, remedy: str) -> ConfigurationError:
-        return self._invalid("row_key", self.row_key, remedy)
-
-    @property
-    def parts(self) -> Parts:
-        """Return the texts of the key's template, each with the column behind it; None: there is none."""
-        return parts_of(self.row_key, self._key_invalid)
-
-    @property
-    def key_columns(self) -> Sequence[str]:
-        """Return the columns that make the key."""
-        return columns_of(self.parts)
-
     @property
     def families(self) -> Sequence[str]:
         """Return the column families that it writes."""
@@ -129,6 +112,6 @@ class HBaseSink(ServerSink):
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a text."""
         refuse_jinja(self.table, self.row_key, self.family)
         self._check_table()
-        check_parts(self.parts, self._key_invalid)
+        self._check_key()
         table = self.table.removeprefix("default:")  # one table has one name
         return {**self._settings(), "table": table, "columns": dict(self.columns)}

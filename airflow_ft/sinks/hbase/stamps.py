@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.protocol.errors import StoreBehindSinkError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.sinks.base.document import DocumentLedger
-from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.base.keyed import Chunk, stamps_lost
 
 _ROWS = 1_000
 _STEP = 2  # milliseconds: of a batch's deletes that others of its rows follow, and of its last changes
@@ -42,13 +41,7 @@ def given(ledger: DocumentLedger, plan: Plan) -> int:
     """Return the first stamp of a plan. StoreBehindSinkError: it has none, though they were given out before."""
     stamps = ledger.others["stamps"]
     if (stamps["number"], stamps["digest"]) != (plan.number, plan.digest):
-        raise StoreBehindSinkError(
-            f"the sink has lost the timestamps of checkpoint {plan.number}, which it had given out. HBase was restored"
-            " from a backup.",
-            code="ledger_lost",
-            remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
-            number=plan.number,
-        )
+        raise stamps_lost("timestamps", "HBase", plan.number)
     return int(stamps["first"])
 
 

@@ -28,7 +28,7 @@ def verify(
     full: bool = False,
 ) -> list[SinkReport]:
     """Return one report for each table and template of its row key; see `compare_targets`. Other cells are left out."""
-    stamps, pipeline = Stamps.of(delivered), delivered[-1].plan.pipeline
+    stamps, pipeline = stamps_of(delivered), delivered[-1].plan.pipeline
 
     def keys_of(target: Target, readers: Readers) -> _Keys:
         sink = HBaseSink.all_of(target.plan)[target.name]
@@ -38,25 +38,23 @@ def verify(
     return compare_targets(delivered, plan, wal, lambda settings: f"{settings['table']} {settings['row_key']}", keys_of)
 
 
-@dataclass(frozen=True, slots=True)
-class Stamps:
-    """First and last stamps of compared numbers, ascending."""
+Stamps = Sequence[tuple[int, int, int]]
+"""First and last stamp of compared numbers, with the number, ascending."""
 
-    firsts: Sequence[int]
-    lasts: Sequence[int]
-    numbers: Sequence[int]
 
-    @classmethod
-    def of(cls, delivered: Sequence[Delivered]) -> Stamps:
-        """Return the stamps that the markers of these deliveries keep."""
-        kept = {each.plan.number: each.proof.detail.get("stamps") for each in delivered if each.proof is not None}
-        given = sorted((*stamps, number) for number, stamps in kept.items() if stamps)
-        return cls([first for first, _, _ in given], [last for _, last, _ in given], [number for *_, number in given])
+def stamps_of(delivered: Sequence[Delivered]) -> Stamps:
+    """Return the stamps that the markers of these deliveries keep."""
+    kept = {each.plan.number: each.proof.detail.get("stamps") for each in delivered if each.proof is not None}
+    return sorted((*stamps, number) for number, stamps in kept.items() if stamps)
 
-    def number(self, stamp: int) -> int:
-        """Return the number that wrote a cell, or else the one that follows (0: an earlier one)."""
-        at = bisect_right(self.firsts, stamp) - 1
-        return self.numbers[at] + (stamp > self.lasts[at]) if at >= 0 else 0
+
+def number_of(stamp: int, stamps: Stamps) -> int:
+    """Return the number that wrote a cell, or else the one that follows (0: an earlier one)."""
+    at = bisect_right(stamps, stamp, key=lambda each: each[0])
+    if at == 0:
+        return 0
+    _, last, number = stamps[at - 1]
+    return number + (stamp > last)
 
 
 @dataclass
@@ -104,5 +102,5 @@ class _Keys:
             values = {cell: each.value for cell, each in row.columns.items()}
             if values:
                 newest = max(each.timestamp for each in row.columns.values())
-                found[row.row.decode()] = Found(digest(sorted(values.items())), self.stamps.number(newest))
+                found[row.row.decode()] = Found(digest(sorted(values.items())), number_of(newest, self.stamps))
         return found

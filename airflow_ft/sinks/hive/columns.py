@@ -55,8 +55,6 @@ def fields_of(schema: pa.Schema | None, by: Sequence[str]) -> tuple[list[Any], l
 
 def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: str) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `there`: the table; None, or without columns: it is made of the rows."""
-    if len(schema) == 0:
-        return
     yield from FORMAT.unholdable(sink.table, schema, name)
     format = (sink.format or FORMATS[0]) if there is None else format_of(there)
     if format == "orc" and all(field.name.lower().startswith(_NUMBERED) for field in schema):

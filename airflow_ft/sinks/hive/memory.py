@@ -38,13 +38,8 @@ class Ledger(DocumentLedger):
         self.number = number
 
 
-def group_of(pipeline: str, participant: str) -> str:
-    """Return how values of a participant's partitions begin."""
-    return f"{pipeline}/{participant}"  # 127 characters at most: a value may have 256
-
-
 def value_of_rows(group: str, number: int) -> str:
-    """Return the value of partitions with the rows of a checkpoint."""
+    """Return the value of partitions with the rows of a checkpoint; a group has 127 characters at most, a value 256."""
     return f"{group}/{number}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,9 @@ from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
 from airflow_ft.clients.foreign_connections import invalid, require_type
-from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
-from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.base.table_checks import CatalogTable
 from airflow_ft.sinks.hive.lineage import PORT
 from airflow_ft.sinks.hive.thrift import API
 
@@ -28,11 +27,9 @@ _AT_ONCE = 200
 
 
 @dataclass
-class Connected:
-    """A table's name in the metastore of a connection, which is opened at the first use."""
+class Connected(CatalogTable):
+    """A table's name in the metastore of a connection."""
 
-    connection: ConnectionInfo
-    identifier: tuple[str, str]
     seconds: float = ANSWER_SECONDS
     aws_conn_id: str = ""
     """The Airflow connection that reaches tables in a bucket; "": the keys of the environment."""
@@ -40,9 +37,6 @@ class Connected:
     """The newest memory of each participant that was seen here, by its name."""
     _client: TClient | None = field(default=None, repr=False)
     _wire: Any = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return ".".join((self.connection.conn_id, *self.identifier))
 
     @property
     def server(self) -> str:
@@ -75,7 +69,6 @@ class Connected:
         return self._client
 
     def close(self) -> None:
-        """End the connection. The next use opens another one."""
         wire, self._wire, self._client = self._wire, None, None
         if wire is not None:
             with suppress(Exception):  # nothing is under way in it
@@ -94,27 +87,9 @@ class Connected:
         for first in range(0, len(names), _AT_ONCE):
             yield from self.client.get_partitions_by_names(*self.identifier, list(names[first : first + _AT_ONCE]))
 
-    @contextmanager
-    def translated_errors(self, **where: Any) -> Iterator[None]:
-        """Raise errors of the metastore and of files as ours, and all of ours with their place.
-
-        They end the connection, and so does an interruption: the answer to another request may be on its way.
-        """
-        where = {"unconnected": True, **where}
-        try:
-            yield
-        except OvertakenError:
-            raise
-        except AirflowFtError as error:
-            raise error.located(**where) from error.__cause__
-        except (TException, ProtocolError, OSError, EOFError) as error:
-            self.close()
-            raise self._failure(error).located(**where) from None
-        except BaseException:
-            self.close()
-            raise
-
-    def _failure(self, error: BaseException) -> AirflowFtError:
+    def failure(self, error: Exception) -> AirflowFtError | None:
+        if not isinstance(error, TException | ProtocolError | OSError | EOFError):
+            return None
         words = _words(error)
         if isinstance(error, TTransportException | ConnectionError | TimeoutError | EOFError):
             return ServerFault.SILENT.error(f"the Hive metastore at {self.server}", words, server=self.server)
@@ -146,7 +121,7 @@ class Connected:
         return ServerFault.FAILED.error(f"a request for {self}", words, table=str(self))
 
 
-def _words(error: BaseException) -> str:
+def _words(error: Exception) -> str:
     """Return what the server says, in one line."""
     text = str(getattr(error, "message", None) or error).strip()
     return text.partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__

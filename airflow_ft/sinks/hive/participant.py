@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.sinks.base.table_format import TableParticipant
-from airflow_ft.sinks.hive.memory import Ledger, group_of
+from airflow_ft.sinks.hive.memory import Ledger
 from airflow_ft.sinks.hive.requirements import CHECKS
 from airflow_ft.sinks.hive.rows import Rows
 from airflow_ft.sinks.hive.spec import FORMATS
@@ -22,7 +22,6 @@ class HiveParticipant(TableParticipant[Version, Rows]):
 
     checks = CHECKS
     kept = "its partitions .../memory-..."
-    _group: str = ""
 
     def _newest(self) -> Version | None:
         version = super()._newest()
@@ -33,24 +32,15 @@ class HiveParticipant(TableParticipant[Version, Rows]):
     def _made(self, schema: pa.Schema | None) -> Version:
         return Version.made(self.place, schema, self.sink.partition_by, self.sink.format or FORMATS[0])
 
-    def _ledger(self, version: Version, pipeline: str) -> Ledger:
-        self._group = group_of(pipeline, self.name)
-        return version.ledger(self._group)
+    def _staged(self, version: Version, group: str, rank: tuple[int, int]) -> Rows:
+        return Rows(version, self.sink_name, self.sink.file_bytes, group, rank)
 
-    def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:
-        return Rows(version, self.sink_name, self._group, self.sink.file_bytes, rank)
-
-    def _sync(self, version: Version, ledger: Ledger) -> None:
-        """The metastore's database keeps what it has acknowledged, and files were synced before."""
-
-    def _commit_onto(
-        self, version: Version, ledger: Ledger, staged: Rows, says: Mapping[str, Any], pipeline: str
-    ) -> None:
+    def _commit_onto(self, version: Version, group: str, ledger: Ledger, staged: Rows, says: Mapping[str, Any]) -> None:
         parameters = {f"airflow_ft.{name}": str(value) for name, value in says.items()}
-        version.commit(group_of(pipeline, self.name), ledger, staged.number, staged.parts, parameters)
+        version.commit(group, ledger, staged.number, staged.parts, parameters)
 
-    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
-        return version.evolve(schema, self.sink.partition_by, group_of(pipeline, self.name))
+    def _evolve(self, version: Version, group: str, schema: pa.Schema) -> bool:
+        return version.evolve(schema, self.sink.partition_by, group)
 
 
 open_participant = HiveParticipant.of

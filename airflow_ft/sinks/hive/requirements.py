@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +11,7 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base.requirements import ASK_SECONDS
-from airflow_ft.sinks.base.table_checks import TableChecks
+from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.base.table_columns import WHOLE
 from airflow_ft.sinks.files.partitions import NULL
 from airflow_ft.sinks.hive import columns
@@ -28,26 +26,36 @@ _KEYS = {"string": pa.large_string(), "boolean": pa.bool_(), "date": pa.date32()
 _KEYS |= {name: kind for name, (_, kind) in WHOLE.items()}
 
 
-class Checks(TableChecks[Version]):
+class Checks(CatalogChecks[Version]):
     """Tables in a metastore that answers."""
 
-    sink, form = HiveSink, columns.FORMAT
+    sink, form, version = HiveSink, columns.FORMAT, Version
 
     def at(self, sink: HiveSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
         seconds = ASK_SECONDS if quickly else ANSWER_SECONDS
         return Connected(connection, sink.identifier, seconds, sink.aws_conn_id)
 
-    def close(self, place: Connected) -> None:
-        place.close()
-
-    def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
-        return place.translated_errors(**where)
-
-    def newest(self, place: Connected) -> Version | None:
-        return Version.newest(place)
-
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return _rows(place, version, names)
+        """Yield the rows of all partitions; a column that a file lacks is NULL."""
+        keys = version.table.partitionKeys
+        own = [key.name for key in keys].index(KEY)
+        types = {key.name: _KEYS[key.type] for key in keys if key.name in names}
+        for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
+            if is_memory(part.values[own]):
+                continue
+            values = dict(zip((key.name for key in keys), part.values, strict=True))
+            folder = path_of(part.sd.location, place.aws_conn_id)
+            files = filesystem(folder)
+            for name in sorted(files.tree(folder)):
+                if name.rpartition("/")[2].startswith(("_", ".")):
+                    continue
+                with files.open(files.uri(folder, *name.split("/"))) as source:
+                    for batch in batches(format_of(part) or version.format, source, names):
+                        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                        for key, kind in types.items():
+                            value = scalar(None if values[key] == NULL else values[key], kind)
+                            columns[key] = pa.repeat(value, batch.num_rows)
+                        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def shown(self, place: Connected, version: Version) -> str:
         return f"{place} at {version.root}, {count_text(len(version.columns), 'column')}"
@@ -56,32 +64,6 @@ class Checks(TableChecks[Version]):
         self, sink: HiveSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
         return columns.schema_problems(sink, schema, version.table if version is not None else None, name)
-
-
-def _rows(place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all partitions, with these columns; one that a file lacks is NULL."""
-    keys = version.table.partitionKeys
-    own = [key.name for key in keys].index(KEY)
-    types = {key.name: _KEYS[key.type] for key in keys if key.name in names}
-    for part in place.partitions(place.client.get_partition_names(*place.identifier, -1)):
-        if is_memory(part.values[own]):
-            continue
-        values = dict(zip((key.name for key in keys), part.values, strict=True))
-        folder = path_of(part.sd.location, place.aws_conn_id)
-        files = filesystem(folder)
-        for name in sorted(files.tree(folder)):
-            if name.rpartition("/")[2].startswith(("_", ".")):
-                continue
-            with files.open(files.uri(folder, *name.split("/"))) as source:
-                for batch in batches(format_of(part) or version.format, source, names):
-                    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                    for key, kind in types.items():
-                        columns[key] = _repeated(values[key], kind, batch.num_rows)
-                    yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _repeated(text: str, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(scalar(None if text == NULL else text, kind), rows)
 
 
 CHECKS = Checks()

@@ -35,10 +35,8 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Version
-    sink: str
     group: str
-    file_bytes: int
-    rank: tuple[int, int] = (0, 0)
+    rank: tuple[int, int]
     number: int = 0
     parts: list[Part] = field(default_factory=list)
     _folders: list[str] = field(default_factory=list)

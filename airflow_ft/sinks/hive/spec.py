@@ -63,7 +63,6 @@ class HiveSink(TableSink):
 
     meant: ClassVar[Mapping[str, str]] = IN_A_CATALOG
     kind: ClassVar[str] = "hive"
-    conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise] = STRATEGIES["partitions"].promise
 
     def __post_init__(self) -> None:

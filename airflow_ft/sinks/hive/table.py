@@ -179,6 +179,9 @@ class Version:
         self.place.seen[group] = number
         return Ledger(text, where, number)
 
+    def sync(self, _: Ledger) -> None:
+        """The metastore's database keeps what it has acknowledged, and files were synced before."""
+
     def _memories(self, group: str, numbers: Collection[int]) -> Mapping[int, Any]:
         names = [self._name({}, value_of_memory(group, number)) for number in numbers]
         at = self._position

@@ -7,8 +7,8 @@ Only `Table` and its transactions do that. Commits here call `Catalog.commit_tab
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,8 +30,8 @@ from pyiceberg.table import Table
 from airflow_ft.clients.foreign_connections import invalid
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
-from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.base.table_checks import CatalogTable
 from airflow_ft.sinks.iceberg.connection import name_of, properties, secrets
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 60.0
@@ -77,17 +77,12 @@ def _class_of(kind: str) -> type[Catalog]:
 
 
 @dataclass
-class Connected:
-    """A table's name in the catalog of a connection, which is opened at the first use."""
+class Connected(CatalogTable):
+    """A table's name in the catalog of a connection."""
 
-    connection: ConnectionInfo
-    identifier: tuple[str, ...]
     looks: bool = False
     """True: create nothing, not even a SQL catalog's tables."""
     _catalog: Catalog | None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return ".".join((self.connection.conn_id, *self.identifier))
 
     @property
     def catalog(self) -> Catalog:
@@ -118,70 +113,55 @@ class Connected:
             return None
 
     def close(self) -> None:
-        """End the connection. The next use opens another one."""
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             with suppress(Exception):  # nothing is under way in it
                 catalog.close()
 
-    @contextmanager
-    def translated_errors(self, **where: Any) -> Iterator[None]:
-        """Raise errors of catalog and storage as ours, and all of ours with their place. Each ends the connection."""
-        where = {"unconnected": True, **where}
-        try:
-            yield
-        except OvertakenError:
-            raise
-        except AirflowFtError as error:
-            raise error.located(**where) from error.__cause__
-        except Exception as error:
-            self.close()
-            if (ours := _failure(str(self), error, self.connection)) is None:
-                raise
-            raise ours.located(**where) from None
-
-
-def _failure(place: str, error: Exception, connection: ConnectionInfo) -> AirflowFtError | None:
-    """Return what is raised for an error of the client; None: it is none."""
-    words = _words(error, connection)
-    if isinstance(error, UnauthorizedError | OAuthError):
-        remedy = "Correct login and password of the connection, or the credentials in its extra."
-        return ServerFault.LOGIN.error(f"the catalog of {place}", words, remedy, table=place)
-    if isinstance(error, ForbiddenError):
-        remedy = "Grant the connection's user to load, create and commit the table."
-        return ServerFault.PRIVILEGE.error(f"the catalog of {place}", words, remedy, table=place)
-    if isinstance(error, NotInstalledError | ModuleNotFoundError):
-        return SinkAccessError(
-            f"{place} needs a package that is not installed: {words}.",
-            code="package_missing",
-            remedy="Install it where tasks run.",
-            table=place,
-        )
-    if "password authentication failed" in words:
-        return ServerFault.LOGIN.error(
-            f"the catalog of {place}", words, "Correct user and password in the uri of the connection.", table=place
-        )
-    if _NO_DATABASE.search(words):
-        return SinkAccessError(
-            f"the database of the catalog of {place} cannot be opened: {words}.",
-            code="database_missing",
-            remedy="Create the database, or the folder of its file; or correct uri in the extra of the connection.",
-            table=place,
-        )
-    if "ermission denied" in words or "readonly database" in words or "ACCESS_DENIED" in words:
-        remedy = "Let the tasks' user, or the connection's, write the table's files and the catalog's database."
-        return ServerFault.PRIVILEGE.error(f"catalog or storage of {place}", words, remedy, table=place)
-    if (what := next((what for said, what in _UNSET.items() if said in words), None)) is not None:
-        return invalid(connection, f"{what}: {words}.", "Set warehouse in the extra of the connection.", "warehouse")
-    if _is_one_of(error, _SILENT):
-        remedy = "Check that the catalog runs and that the connection is right."
-        if "SSL" in words:
-            remedy = "Begin the host with https:// if the catalog speaks TLS, and only then; or trust its certificate."
-        return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
-    if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
-        remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."
-        return ServerFault.FAILED.error(place, f"{type(error).__name__}: {words}", remedy, table=place)
-    return None
+    def failure(self, error: Exception) -> AirflowFtError | None:
+        place, words = str(self), _words(error, self.connection)
+        if isinstance(error, UnauthorizedError | OAuthError):
+            remedy = "Correct login and password of the connection, or the credentials in its extra."
+            return ServerFault.LOGIN.error(f"the catalog of {place}", words, remedy, table=place)
+        if isinstance(error, ForbiddenError):
+            remedy = "Grant the connection's user to load, create and commit the table."
+            return ServerFault.PRIVILEGE.error(f"the catalog of {place}", words, remedy, table=place)
+        if isinstance(error, NotInstalledError | ModuleNotFoundError):
+            return SinkAccessError(
+                f"{place} needs a package that is not installed: {words}.",
+                code="package_missing",
+                remedy="Install it where tasks run.",
+                table=place,
+            )
+        if "password authentication failed" in words:
+            return ServerFault.LOGIN.error(
+                f"the catalog of {place}", words, "Correct user and password in the uri of the connection.", table=place
+            )
+        if _NO_DATABASE.search(words):
+            return SinkAccessError(
+                f"the database of the catalog of {place} cannot be opened: {words}.",
+                code="database_missing",
+                remedy="Create the database, or the folder of its file; or correct uri in the extra of the connection.",
+                table=place,
+            )
+        if "ermission denied" in words or "readonly database" in words or "ACCESS_DENIED" in words:
+            remedy = "Let the tasks' user, or the connection's, write the table's files and the catalog's database."
+            return ServerFault.PRIVILEGE.error(f"catalog or storage of {place}", words, remedy, table=place)
+        if (what := next((what for said, what in _UNSET.items() if said in words), None)) is not None:
+            return invalid(
+                self.connection, f"{what}: {words}.", "Set warehouse in the extra of the connection.", "warehouse"
+            )
+        if _is_one_of(error, _SILENT):
+            remedy = "Check that the catalog runs and that the connection is right."
+            if "SSL" in words:
+                remedy = (
+                    "Begin the host with https:// if the catalog speaks TLS, and only then; or trust its certificate."
+                )
+            return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
+        if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
+            remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."
+            return ServerFault.FAILED.error(place, f"{type(error).__name__}: {words}", remedy, table=place)
+        return None
 
 
 def _is_one_of(error: Exception, names: Sequence[str]) -> bool:

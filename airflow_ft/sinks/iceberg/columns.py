@@ -63,7 +63,7 @@ def of_table(schema: Schema) -> list[Column]:
 def new_schema(schema: pa.Schema) -> Schema:
     """Return the schema of a table that is made for such rows."""
     made = table_columns.new_schema(schema)
-    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(_utc(made)))
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(utc(made)))
 
 
 def partition(schema: Schema, by: Sequence[str]) -> PartitionSpec:
@@ -96,8 +96,6 @@ def schema_problems(
     sink: IcebergSink, schema: pa.Schema, there: Schema | None, spec: PartitionSpec | None, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `there`: of the table; None, or without columns: it is made of the rows."""
-    if len(schema) == 0:
-        return
     unholdable = list(FORMAT.unholdable(sink.table, schema, name))
     yield from unholdable
     if there is None or not there.fields:
@@ -150,7 +148,8 @@ def _described(column: str, transform: Transform[object, object]) -> str:
     return f"{kind}({count}, {column})" if count else f"{kind}({column})"
 
 
-def _utc(schema: pa.Schema) -> pa.Schema:
+def utc(schema: pa.Schema) -> pa.Schema:
+    """Return the columns with `in_utc` types."""
     return pa.schema([pa.field(field.name, in_utc(field.type)) for field in schema])
 
 

@@ -18,17 +18,13 @@ from airflow_ft.sinks.iceberg.table import Version
 T = TypeVar("T")
 
 
-def branch_of(pipeline: str, participant: str) -> str:
-    """Return the branch of a table that points to a participant's memory of a pipeline."""
-    return f"airflow_ft/{pipeline}/{participant}"
-
-
 @dataclass
 class IcebergParticipant(TableParticipant[Version, Rows]):
     """One table, and the one sink that writes there."""
 
     checks = CHECKS
     kept = "its branches"
+    prefix = "airflow_ft/"
     _kept: dict[str, Kept] = field(default_factory=dict)
     """Files of the step's tries before, by the name mapping that they were judged by."""
 
@@ -39,23 +35,16 @@ class IcebergParticipant(TableParticipant[Version, Rows]):
     def _made(self, schema: pa.Schema | None) -> Version:
         return Version.made(self.place, schema, self.sink.partition_by)
 
-    def _ledger(self, version: Version, pipeline: str) -> DocumentLedger:
-        return version.ledger(branch_of(pipeline, self.name))
-
-    def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:
+    def _staged(self, version: Version, group: str, rank: tuple[int, int]) -> Rows:
         return Rows(version, self.sink_name, self.sink.file_bytes, self._kept.setdefault(version.mapping, {}))
 
-    def _sync(self, version: Version, ledger: DocumentLedger) -> None:
-        version.sync()
-
     def _commit_onto(
-        self, version: Version, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any], pipeline: str
+        self, version: Version, group: str, ledger: DocumentLedger, staged: Rows, says: Mapping[str, Any]
     ) -> None:
-        properties = {f"airflow-ft.{name}": str(value) for name, value in says.items()}
-        version.commit(branch_of(pipeline, self.name), ledger, staged.files, properties)
+        version.commit(group, ledger, staged.files, {f"airflow-ft.{name}": str(value) for name, value in says.items()})
 
-    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
-        return version.evolve(schema, self.sink.partition_by, branch_of(pipeline, self.name))
+    def _evolve(self, version: Version, group: str, schema: pa.Schema) -> bool:
+        return version.evolve(schema, self.sink.partition_by, group)
 
 
 open_participant = IcebergParticipant.of

@@ -17,7 +17,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import BinaryType, DecimalType, FixedType, IntegerType, LongType, StringType
 
-from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.arrow import scalar
+from airflow_ft.sinks.base.table_columns import positions
 
 _NAME_BYTES = 255
 """Bytes that a file system allows for a folder's name."""
@@ -60,7 +61,7 @@ def refused(metadata: TableMetadata, rows: pa.RecordBatch) -> dict[int, str]:
         if name in rows.schema.names:
             why = f"column {name!r}: the first {length} characters end with U+D7FF, and have no upper bound"
             column = rows.column(name)
-            suspects = _where(pc.match_substring(column, _LAST)) if _may_hold_last(column) else ()
+            suspects = positions(pc.match_substring(column, _LAST)) if _may_hold_last(column) else ()
             found |= {row: why for row in suspects if _unbounded(column[row].as_py(), length)}
     for field in metadata.spec().fields:
         name = str(metadata.schema().find_column_name(field.source_id))
@@ -86,7 +87,7 @@ def _too_long(column: pa.Array, field: PartitionField, kind: Any) -> Iterator[in
     transform, result = field.transform.transform(kind), field.transform.result_type(kind)
     room = _NAME_BYTES - 1 - len(quote_plus(field.name, safe=""))
     lengths = pc.binary_length(column)
-    for row in _where(pc.greater(lengths, scalar(room // 4, lengths.type))):  # what needs a look at all
+    for row in positions(pc.greater(lengths, scalar(room // 4, lengths.type))):  # what needs a look at all
         value = field.transform.to_human_string(result, transform(column[row].as_py()))
         if len(quote_plus(value, safe="")) > room:
             yield row
@@ -100,8 +101,4 @@ def _too_small(column: pa.Array, kind: Any, width: int) -> list[int]:
         least = kind.min
     smallest = -(-least // width * width)
     value = f"{Decimal(f'{smallest}e{-kind.scale}'):f}" if isinstance(kind, DecimalType) else smallest
-    return _where(pc.less(column, scalar(value, column.type)))
-
-
-def _where(flags: pa.Array) -> list[int]:
-    return list(numbers(pc.indices_nonzero(pc.fill_null(flags, scalar(False, pa.bool_())))).tolist())
+    return positions(pc.less(column, scalar(value, column.type)))

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.sinks.base.table_checks import TableChecks
+from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.iceberg import columns
 from airflow_ft.sinks.iceberg.catalog import Connected
 from airflow_ft.sinks.iceberg.spec import IcebergSink
 from airflow_ft.sinks.iceberg.table import Version
 
 
-class Checks(TableChecks[Version]):
+class Checks(CatalogChecks[Version]):
     """Tables in a catalog that answers."""
 
-    sink, form = IcebergSink, columns.FORMAT
+    sink, form, version = IcebergSink, columns.FORMAT, Version
 
     def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
         return Connected(connection, sink.identifier, looks=quickly)
-
-    def close(self, place: Connected) -> None:
-        place.close()
-
-    def translated_errors(self, place: Connected, **where: Any) -> AbstractContextManager[None]:
-        return place.translated_errors(**where)
-
-    def newest(self, place: Connected) -> Version | None:
-        return Version.newest(place)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from version.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 
-from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
-from airflow_ft.sinks.files.writing import large
-from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources
+from airflow_ft.sinks.files.writing import changed, large
+from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources, utc
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
 from airflow_ft.sinks.iceberg.table import Version
@@ -51,8 +51,6 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Version
-    sink: str
-    file_bytes: int
     kept: Kept = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     _name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -190,9 +188,7 @@ class Rows(TableRows):
             while chunk := copied.read(_CHUNK):
                 digest.update(chunk)
         if digest.hexdigest() != file.sha256:
-            what = f"{source} does not match its checksum."
-            remedy = f"Restore {source} from a backup. These rows are not delivered."
-            raise WalCorruptError(what, sink=self.sink, remedy=remedy, path=source)
+            raise changed(source, self.sink)
         found = parquet_file_to_data_file(table.io, table.metadata, target)
         self._require(found.record_count, file.rows)
         return found
@@ -209,8 +205,7 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)
-        zoned = [pa.field(each.name, in_utc(each.type)) for each in rows.schema]
-        rows = rows.cast(pa.schema(zoned))
+        rows = rows.cast(utc(rows.schema))
         wrong = self._empty(rows)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             far = f"column {name!r}: outside of the years 1 to 9999"

@@ -61,7 +61,6 @@ class IcebergSink(TableSink):
 
     meant: ClassVar[Mapping[str, str]] = IN_A_CATALOG
     kind: ClassVar[str] = "iceberg"
-    conn_id: ClassVar[str] = ""
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 
     def __post_init__(self) -> None:

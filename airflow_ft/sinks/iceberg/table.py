@@ -124,7 +124,7 @@ class Version:
         if file_format != "parquet":
             yield _unsupported(f"the table has files of {file_format}", TableProperties.WRITE_FILE_FORMAT)
 
-    def sync(self) -> None:
+    def sync(self, _: DocumentLedger) -> None:
         """Returns when this version survives a power cut; its files were synced before its commit."""
         sync([self.table.metadata_location], missing_ok=True)
 

@@ -17,11 +17,6 @@ _FORMS = {"boolean": "<?", "tinyint": "<b", "smallint": "<h", "int": "<i", "date
 
 def encoded(values: Sequence[Value], kinds: Sequence[str]) -> bytes:
     """Return the row as a manifest has it. `kinds` are Spark's names of the types; a date is its days since 1970."""
-    return struct.pack(">i", len(values)) + row(values, kinds)
-
-
-def row(values: Sequence[Value], kinds: Sequence[str]) -> bytes:
-    """Return the row without its arity."""
     nulls = (len(values) + 63 + _HEADER_BITS) // 64 * 8
     fixed, behind = bytearray(nulls + 8 * len(values)), bytearray()
     for index, (value, kind) in enumerate(zip(values, kinds, strict=True)):
@@ -39,7 +34,7 @@ def row(values: Sequence[Value], kinds: Sequence[str]) -> bytes:
                 behind += data + bytes(-len(data) % 8)
         else:
             struct.pack_into(_FORMS[kind], fixed, place, value)
-    return bytes(fixed + behind)
+    return struct.pack(">i", len(values)) + bytes(fixed + behind)
 
 
 def decoded(data: bytes, kinds: Sequence[str]) -> list[Value]:

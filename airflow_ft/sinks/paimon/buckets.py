@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,15 @@ class Buckets:
         columns = [rows.column(name) if name in rows.schema.names else None for name in self.key]
         found: npt.NDArray[np.int64] = np.abs(np.fmod(hashes(columns, rows.num_rows).astype(np.int64), self.count))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Partitions, primary key and buckets of a table."""
+
+    partition_by: Sequence[str] = ()
+    primary_key: Sequence[str] = ()
+    buckets: Buckets = field(default_factory=Buckets)
 
 
 def hashes(columns: Sequence[pa.Array | None], rows: int) -> npt.NDArray[np.int32]:

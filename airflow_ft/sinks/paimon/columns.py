@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
 from airflow_ft.sinks.files.partitions import problems
-from airflow_ft.sinks.paimon.buckets import KINDS, Buckets
+from airflow_ft.sinks.paimon.buckets import KINDS, Layout
 from airflow_ft.sinks.paimon.spec import PaimonSink
 
 FORMAT = Format("Paimon", PaimonSink.__name__, type_of, re.compile(r"[\x00-\x1f`]"))
@@ -21,7 +22,6 @@ _SYSTEM = re.compile(r"_KEY_.*|_SEQUENCE_NUMBER|_VALUE_KIND|_LEVEL|_ROW_ID|rowki
 _LONGEST = 2**31 - 1
 REQUIRED = " NOT NULL"
 _PLAIN = {
-    **dict.fromkeys(("BOOLEAN", "TINYINT", "SMALLINT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING")),
     "INT": "int", "INTEGER": "int", "BYTES": "binary", f"VARCHAR({_LONGEST})": "string",
     f"VARBINARY({_LONGEST})": "binary", "TIMESTAMP": "timestamp_ntz", "TIMESTAMP(6)": "timestamp_ntz",
     "TIMESTAMP_LTZ": "timestamp", "TIMESTAMP_LTZ(6)": "timestamp", "TIMESTAMP WITH LOCAL TIME ZONE": "timestamp",
@@ -54,7 +54,7 @@ def name_of(kind: Any) -> str:
         text = kind.removesuffix(REQUIRED).strip()
         if match := re.fullmatch(r"DECIMAL\((\d+)(?:, *(\d+))?\)", text):
             return f"decimal({match[1]},{match[2] or 0})"
-        return (_PLAIN[text] or text.lower()) if text in _PLAIN else text.lower()
+        return _PLAIN.get(text, text.lower())
     what = str(kind["type"]).removesuffix(REQUIRED).strip()
     if what == "ARRAY":
         return f"array<{name_of(kind['element'])}>"
@@ -86,23 +86,12 @@ def _has_required(kind: Any, *, top: bool = False) -> bool:
 
 def fields_of(schema: pa.Schema, first: int) -> tuple[list[dict[str, Any]], int]:
     """Return the columns as a schema's file has them, and the highest id; ids begin at `first`."""
-    found, ids = [], _Ids(first)
-    for field in schema:
-        number = ids.next()
-        found.append({"id": number, "name": field.name, "type": _made(nullable(field.type), ids)})
-    return found, ids.highest
+    ids = itertools.count(first)
+    found = [{"id": next(ids), "name": field.name, "type": _made(nullable(field.type), ids)} for field in schema]
+    return found, next(ids) - 1
 
 
-class _Ids:
-    def __init__(self, first: int) -> None:
-        self.highest = first - 1
-
-    def next(self) -> int:
-        self.highest += 1
-        return self.highest
-
-
-def _made(kind: pa.DataType, ids: _Ids) -> Any:
+def _made(kind: pa.DataType, ids: Iterator[int]) -> Any:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return {"type": "ARRAY", "element": _made(kind.value_type, ids)}
     if pa.types.is_map(kind):
@@ -110,7 +99,7 @@ def _made(kind: pa.DataType, ids: _Ids) -> Any:
         key = f"{key}{REQUIRED}" if isinstance(key, str) else {**key, "type": f"{key['type']}{REQUIRED}"}
         return {"type": "MAP", "key": key, "value": _made(kind.item_type, ids)}
     if pa.types.is_struct(kind):
-        parts = [(ids.next(), part) for part in kind]
+        parts = [(next(ids), part) for part in kind]
         return {
             "type": "ROW",
             "fields": [{"id": number, "name": part.name, "type": _made(part.type, ids)} for number, part in parts],
@@ -125,17 +114,17 @@ def _made(kind: pa.DataType, ids: _Ids) -> Any:
 
 
 def schema_problems(
-    sink: PaimonSink,
-    schema: pa.Schema,
-    columns: Sequence[Column] | None,
-    partitions: Sequence[str],
-    buckets: Buckets,
-    name: str,
+    sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, layout: Layout, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
-    schema = written(sink, schema)
+    yield from _written_problems(sink, written(sink, schema), columns, layout, name)
+    yield from _key_problems(sink, schema, layout.primary_key if columns is not None else None, name)
+
+
+def _written_problems(
+    sink: PaimonSink, schema: pa.Schema, columns: Sequence[Column] | None, layout: Layout, name: str
+) -> Iterator[AirflowFtError]:
+    partitions, buckets = layout.partition_by, layout.buckets
     yield from FORMAT.unholdable(sink.table, schema, name)
     for field in schema:
         if _SYSTEM.fullmatch(field.name):
@@ -183,10 +172,10 @@ def written(sink: PaimonSink, schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != sink.change_column])
 
 
-def key_problems(sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None, name: str) -> Iterator[AirflowFtError]:
+def _key_problems(
+    sink: PaimonSink, schema: pa.Schema, key: Sequence[str] | None, name: str
+) -> Iterator[AirflowFtError]:
     """Yield why rows do not go by key. `key`: the table's; None: it is made of the rows."""
-    if len(schema) == 0:
-        return
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_kind(sink.change_column, schema.names).located(sink=name)
     kinds = {field.name: field.type for field in schema}

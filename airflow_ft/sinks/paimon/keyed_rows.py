@@ -23,7 +23,7 @@ from airflow_ft.sinks.base.keyed import kinds_of, null_keys
 from airflow_ft.sinks.files.writing import parquet_writer
 from airflow_ft.sinks.paimon.binary_row import encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
-from airflow_ft.sinks.paimon.manifests import Slot, keyed_entry
+from airflow_ft.sinks.paimon.manifests import Slot, entry
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
 from airflow_ft.sinks.refused import Refused
 
@@ -96,24 +96,18 @@ class KeyedRows(Rows):
         self._made.append(version.place.uri(*path.split("/")))
         size = self._file(path, pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]))
         keys, kinds = [_plain(changes[name]) for name in key], version.kinds_of(key)
-        ends = [[column[row].as_py() for column in keys] for row in (0, len(changes) - 1)]
-        bounds = [[function(column).as_py() for column in keys] for function in (pc.min, pc.max)]
+        ends = [encoded([column[row].as_py() for column in keys], kinds) for row in (0, len(changes) - 1)]
+        bounds = [encoded([bound(column).as_py() for column in keys], kinds) for bound in (pc.min, pc.max)]
         numbers = pc.min_max(changes[NUMBER])
+        more = {
+            "_MIN_KEY": ends[0], "_MAX_KEY": ends[1],
+            "_KEY_STATS": {"_MIN_VALUES": bounds[0], "_MAX_VALUES": bounds[1], "_NULL_COUNTS": [0] * len(key)},
+            "_DELETE_ROW_COUNT": pc.sum(pc.equal(changes[KIND], DELETE)).as_py() or 0,
+            "_MIN_SEQUENCE_NUMBER": numbers["min"].as_py(), "_MAX_SEQUENCE_NUMBER": numbers["max"].as_py(),
+        }  # fmt: skip
         assert version.schema is not None
-        self.entries.append(
-            keyed_entry(
-                slot,
-                path.rpartition("/")[2],
-                size,
-                len(changes),
-                int(version.schema["id"]),
-                numbers=(numbers["min"].as_py(), numbers["max"].as_py()),
-                key=(encoded(ends[0], kinds), encoded(ends[1], kinds)),
-                bounds=(encoded(bounds[0], kinds), encoded(bounds[1], kinds)),
-                columns=len(key),
-                deletes=pc.sum(pc.equal(changes[KIND], DELETE)).as_py() or 0,
-            )
-        )
+        name, schema_id = path.rpartition("/")[2], int(version.schema["id"])
+        self.entries.append(entry(slot, name, size, len(changes), schema_id, more=more))
 
     def _file(self, path: str, rows: pa.Table) -> int:
         """Write a file, durably, and return its bytes."""

@@ -103,54 +103,24 @@ class Slot:
     buckets: int = -1
 
 
-def entry(slot: Slot, name: str, size: int, rows: int, schema_id: int, first: int = 0) -> dict[str, Any]:
-    """Return the entry of a file that is added. `first` is the sequence number of its first row."""
+def entry(
+    slot: Slot, name: str, size: int, rows: int, schema_id: int, first: int = 0, more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the entry of a file that is added.
+
+    `first` is the sequence number of its first row. `more` are other fields of the file, such as those of its keys.
+    """
     file = {
         "_FILE_NAME": name, "_FILE_SIZE": size, "_ROW_COUNT": rows, "_MIN_KEY": EMPTY, "_MAX_KEY": EMPTY,
         "_KEY_STATS": _NO_STATS, "_VALUE_STATS": _NO_STATS, "_VALUE_STATS_COLS": [], "_EXTRA_FILES": [],
         "_MIN_SEQUENCE_NUMBER": first, "_MAX_SEQUENCE_NUMBER": first + rows - 1, "_SCHEMA_ID": schema_id, "_LEVEL": 0,
         "_CREATION_TIME": int(time.time() * 1000), "_DELETE_ROW_COUNT": 0, "_FILE_SOURCE": _FROM_FILE,
+        **(more or {}),
     }  # fmt: skip
     return {
         "_VERSION": _VERSION, "_KIND": ADDED, "_PARTITION": slot.partition, "_BUCKET": slot.bucket,
         "_TOTAL_BUCKETS": slot.buckets, "_FILE": file,
     }  # fmt: skip
-
-
-def keyed_entry(
-    slot: Slot,
-    name: str,
-    size: int,
-    rows: int,
-    schema_id: int,
-    *,
-    numbers: tuple[int, int],
-    key: tuple[bytes, bytes],
-    bounds: tuple[bytes, bytes],
-    columns: int,
-    deletes: int,
-) -> dict[str, Any]:
-    """Return the entry of a sorted file of changes.
-
-    Args:
-        slot: its bucket.
-        name: of the file.
-        size: its bytes.
-        rows: how many it has.
-        schema_id: of the table's schema.
-        numbers: the least and the greatest sequence number.
-        key: the first and the last key.
-        bounds: the least and the greatest value of each column of the key.
-        columns: how many these are.
-        deletes: how many of the rows delete their key.
-    """
-    found = entry(slot, name, size, rows, schema_id)
-    stats = {"_MIN_VALUES": bounds[0], "_MAX_VALUES": bounds[1], "_NULL_COUNTS": [0] * columns}
-    found["_FILE"] |= {
-        "_MIN_KEY": key[0], "_MAX_KEY": key[1], "_KEY_STATS": stats, "_DELETE_ROW_COUNT": deletes,
-        "_MIN_SEQUENCE_NUMBER": numbers[0], "_MAX_SEQUENCE_NUMBER": numbers[1],
-    }  # fmt: skip
-    return found
 
 
 def identity(record: Record) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.memory import damaged
+from airflow_ft.sinks.files.markers import sealed, unsealed
 from airflow_ft.wal.filesystem import FileSystem
 
 OURS = "_airflow_ft"
@@ -139,9 +140,7 @@ class Document:
     def read(cls, number: int, data: bytes, uri: str) -> Self:
         """Return the document of a file's content. StoreBehindSinkError: it is damaged."""
         with damaged(uri):
-            found = json.loads(data)
-            if found.pop("checksum") != _checksum(found):
-                raise ValueError("it does not match its checksum")
+            found = unsealed(data)
             awaited = found["awaits"]
             if awaited:
                 awaited = Awaited(**{**awaited, "without": _text(awaited["without"])})
@@ -153,8 +152,7 @@ class Document:
         awaits = asdict(self.awaited) if self.awaited is not None else None
         if awaits is not None:
             awaits["without"] = _record(awaits["without"])
-        content = {"memory": _record(self.memory), "awaits": awaits}
-        return canonical_json({**content, "checksum": _checksum(content)}).encode()
+        return sealed({"memory": _record(self.memory), "awaits": awaits})
 
 
 class Ledger(DocumentLedger):
@@ -180,10 +178,6 @@ class Ledger(DocumentLedger):
         made = Document(self.found.number + 1, self.text, awaited)
         self.chain.append(made)
         return made
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
 def _record(memory: str | None) -> Any:

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.sinks.base.table_format import TableParticipant
-from airflow_ft.sinks.paimon.buckets import Buckets
+from airflow_ft.sinks.paimon.buckets import Buckets, Layout
 from airflow_ft.sinks.paimon.columns import written
 from airflow_ft.sinks.paimon.keyed_rows import KeyedRows
 from airflow_ft.sinks.paimon.memory import OURS, Ledger
 from airflow_ft.sinks.paimon.requirements import CHECKS
 from airflow_ft.sinks.paimon.rows import Rows
-from airflow_ft.sinks.paimon.table import Layout, Version
+from airflow_ft.sinks.paimon.table import Version
 
 
 @dataclass
@@ -41,26 +41,21 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
     def _made(self, schema: pa.Schema | None) -> Version:
         return Version.made(self.place, written(self.sink, schema) if schema is not None else None, self._layout)
 
-    def _ledger(self, version: Version, pipeline: str) -> Ledger:
-        self._read = version.ledger(f"{pipeline}/{self.name}")
+    def _ledger(self, version: Version, group: str) -> Ledger:
+        self._read = version.ledger(group)
         version.check_newest(self._read)
         return self._read
 
-    def _staged(self, version: Version, rank: tuple[int, int]) -> Rows:
+    def _staged(self, version: Version, group: str, rank: tuple[int, int]) -> Rows:
         if self.sink.primary_key:
             change = self.sink.change_column
             return KeyedRows(version, self.sink_name, self.sink.file_bytes, change_column=change)
         return Rows(version, self.sink_name, self.sink.file_bytes)
 
-    def _sync(self, version: Version, ledger: Ledger) -> None:
-        version.sync(ledger)
-
-    def _commit_onto(
-        self, version: Version, ledger: Ledger, staged: Rows, says: Mapping[str, Any], pipeline: str
-    ) -> None:
+    def _commit_onto(self, version: Version, group: str, ledger: Ledger, staged: Rows, says: Mapping[str, Any]) -> None:
         version.commit(ledger, staged.entries, says)
 
-    def _evolve(self, version: Version, schema: pa.Schema, pipeline: str) -> bool:
+    def _evolve(self, version: Version, group: str, schema: pa.Schema) -> bool:
         assert self._read is not None  # the step has read it
         return version.evolve(written(self.sink, schema), self._layout, self._read)
 

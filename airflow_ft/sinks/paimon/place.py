@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, UnfitTargetError, WalCorruptError
+from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, WalCorruptError
 from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.files.failures import lacks_links
 from airflow_ft.sinks.paimon.manifests import unreadable
 from airflow_ft.sinks.paimon.memory import OURS
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -97,11 +98,7 @@ class Place:
         """UnfitTargetError where a name can be given twice."""
         files = self.files
         if isinstance(files, LocalFileSystem) and not files.has_links(self.uri(OURS, f"probe-{uuid.uuid4().hex}")):
-            what = f"the file system of {self} lacks hard links, which are needed to create a snapshot once."
-            remedy = "Name a folder on a file system with hard links (ext4, XFS, Btrfs)."
-            raise UnfitTargetError(
-                what, code="file_system_unsupported", remedy=remedy, path=str(self), feature="hard links"
-            )
+            raise lacks_links(str(self), "create a snapshot once")
 
 
 def lost(place: Place, snapshot: int) -> StoreBehindSinkError:

@@ -14,26 +14,23 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import TableChecks
 from airflow_ft.sinks.files.failures import translated_errors
-from airflow_ft.sinks.paimon import reading
-from airflow_ft.sinks.paimon.columns import FORMAT
+from airflow_ft.sinks.paimon import columns, reading
+from airflow_ft.sinks.paimon.buckets import Layout
 from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.spec import PaimonSink
-from airflow_ft.sinks.paimon.table import Version, problems_of
+from airflow_ft.sinks.paimon.table import Version
 
 
 class Checks(TableChecks[Version]):
     """Tables in folders."""
 
-    sink, form = PaimonSink, FORMAT
+    sink, form, version = PaimonSink, columns.FORMAT, Version
 
     def at(self, sink: PaimonSink, connection: ConnectionInfo, *, quickly: bool = False) -> Place:
         return Place.of(sink.path)
 
     def translated_errors(self, place: Place, **where: Any) -> AbstractContextManager[None]:
         return translated_errors(str(place), **where)
-
-    def newest(self, place: Place) -> Version | None:
-        return Version.newest(place)
 
     def rows(self, place: Place, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return reading.batches(version, names)
@@ -47,7 +44,11 @@ class Checks(TableChecks[Version]):
     def problems(
         self, sink: PaimonSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
-        return problems_of(sink, version, schema, name)
+        if version is None or version.columns is None:
+            return columns.schema_problems(sink, schema, None, Layout(), name)
+        if list(version.oddities()):  # the caller reports them, and the layout may be unknown
+            return ()
+        return columns.schema_problems(sink, schema, version.columns, version.layout, name)
 
 
 CHECKS = Checks()

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,8 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.base.table_columns import positions
+from airflow_ft.sinks.files.partitions import groups
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.paimon.binary_row import Value, encoded
@@ -44,8 +45,6 @@ class Rows(TableRows):
     form = FORMAT
 
     version: Version
-    sink: str
-    file_bytes: int
     entries: list[Record] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)
 
@@ -53,16 +52,15 @@ class Rows(TableRows):
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
-        written = self._filled(out, readers, dead_letters, out.divide)
-        self._sync([each.path for each in written])
+        written = {each.path: each for each in self._filled(out, readers, dead_letters, out.divide)}
+        self._sync(list(written))
         following = self.version.following() if self.version.buckets.count else {}
-        for each in sorted(written, key=lambda each: out.order(each.path)):
-            slot, name = out.slot(each.path), each.path.rpartition("/")[2]
-            first = following.get((slot.partition, slot.bucket), 0)
-            self.entries.append(entry(slot, name, each.bytes, each.rows, int(schema["id"]), first))
+        for path, slot in out.slots.items():
+            each, first = written[path], following.get((slot.partition, slot.bucket), 0)
+            self.entries.append(entry(slot, path.rpartition("/")[2], each.bytes, each.rows, int(schema["id"]), first))
             if slot.buckets > 0:
                 following[slot.partition, slot.bucket] = first + each.rows
-        return sum(each.rows for each in written)
+        return sum(each.rows for each in written.values())
 
     def _sync(self, paths: Sequence[str]) -> None:
         """Returns when these files survive a power cut; they are as old as their delivery now."""
@@ -94,12 +92,16 @@ class Rows(TableRows):
             if name in rows.schema.names:
                 values = rows.column(name)
                 for value, why in unfit(name, values):
-                    found |= dict.fromkeys(numbers(pc.indices_nonzero(pc.equal(values, value))).tolist(), why)
+                    found |= dict.fromkeys(positions(pc.equal(values, value)), why)
         return found
 
     def _fits(self, reader: SegmentReader) -> bool:
         in_parts = self.version.partition_by or self.version.buckets.count
         return super()._fits(reader) and not in_parts
+
+
+Place = tuple[Value, ...]
+"""The values of a partition, and the number of a bucket in it."""
 
 
 class _DataFiles(Files):
@@ -109,44 +111,28 @@ class _DataFiles(Files):
         super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes, checksums=False)
         self._partitions, self._buckets = version.partitions, version.buckets
         self._made, self._name = made, uuid.uuid4()
-        self._keys: dict[tuple[Value, ...], str] = {}
-        self._values: list[tuple[Value, ...]] = []
-        self._slots: dict[str, tuple[int, Slot]] = {}
+        self._places: dict[str, Place] = {}
+        self.slots: dict[str, Slot] = {}
+        """The bucket and partition of each file, in the order in which the files were begun."""
 
     def place(self, folder: str = "") -> tuple[str, str]:
-        *values, bucket = self._values[int(folder)] if folder else (0,)
+        """As `Files.place`; a folder is known by the text of its place, as two places may have one folder."""
+        *values, bucket = self._places.get(folder, (0,))
         name = f"{self._partitions.folder(values)}bucket-{bucket}/data-{self._name}-{self._count}.parquet"
-        slot = Slot(encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND)
-        self._slots[name] = (self._count, slot)
+        self.slots[name] = Slot(
+            encoded(values, self._partitions.kinds), int(bucket or 0), self._buckets.count or APPEND
+        )
         self._count += 1
         uri = self._files.uri(self._root, *name.split("/"))
         self._made.append(uri)
         return name, uri
 
-    def slot(self, path: str) -> Slot:
-        """Return the bucket and partition of a file."""
-        return self._slots[path][1]
-
-    def order(self, path: str) -> int:
-        """Return the place of a file among all, in the order in which they were begun."""
-        return self._slots[path][0]
-
     def divide(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions and buckets."""
         for place, part in divided(self._partitions, self._buckets, rows):
-            self._put(place, part)
-
-    def _put(self, place: tuple[Value, ...], rows: pa.RecordBatch) -> None:
-        """Add rows to the file of a place: the values of a partition, and a bucket."""
-        if place not in self._keys:
-            self._keys[place] = str(len(self._values))
-            self._values.append(place)
-        if rows.num_rows:
-            self.put(self._keys[place], rows)
-
-
-Place = tuple[Value, ...]
-"""The values of a partition, and the number of a bucket in it."""
+            if part.num_rows:
+                self._places[repr(place)] = place
+                self.put(repr(place), part)
 
 
 def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
@@ -160,14 +146,9 @@ def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> I
     which = np.zeros(rows.num_rows, np.int64)
     for codes, values in columns:
         which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
-    order = np.argsort(which, kind="stable")
-    ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
-    for start, end in pairwise(ends):
-        if start < end:
-            mine = order[start:end]
-            first = int(mine[0])
-            place = tuple(values[int(codes[first])] for codes, values in columns)
-            yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
+    for mine in groups(which):
+        place = tuple(values[int(codes[mine[0]])] for codes, values in columns)
+        yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
 
 
 def _codes(rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:

@@ -67,7 +67,6 @@ class PaimonSink(TableSink):
 
     meant: ClassVar[Mapping[str, str]] = {"conn_id": "Remove conn_id: a Paimon table needs no connection."}
     kind: ClassVar[str] = "paimon"
-    conn_id: ClassVar[str] = ""
     strategy: ClassVar[str] = "commit"
     promise: ClassVar[Promise] = STRATEGIES["commit"].promise
 

@@ -16,21 +16,20 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
-from airflow_ft.sinks.paimon.buckets import Buckets
-from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, key_problems, of_table, schema_problems
+from airflow_ft.sinks.paimon.buckets import Buckets, Layout
+from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, of_table
 from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, trimmed_key, unfit, unsupported
 from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger, Written
 from airflow_ft.sinks.paimon.partitions import Partitions
 from airflow_ft.sinks.paimon.place import SCHEMAS, SNAPSHOTS, Place, lost, replaced
-from airflow_ft.sinks.paimon.spec import PaimonSink
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -40,15 +39,6 @@ _OPTIONS = {"bucket": str(APPEND), "file.format": "parquet"}
 _USER = "airflow_ft"
 _BATCH = 2**63 - 1
 """The identifier of a commit that belongs to no stream (Paimon's BatchWriteBuilder)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Partitions, buckets and primary key of a table that is made here."""
-
-    partition_by: Sequence[str] = ()
-    primary_key: Sequence[str] = ()
-    buckets: Buckets = field(default_factory=Buckets)
 
 
 @dataclass(frozen=True)
@@ -122,6 +112,10 @@ class Version:
     @property
     def primary_key(self) -> list[str]:
         return list(self.schema.get("primaryKeys") or ()) if self.schema is not None else []
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.partition_by, self.primary_key, self.buckets)
 
     @property
     def trimmed_key(self) -> list[str]:
@@ -386,14 +380,3 @@ class Version:
                 "comment": "", "timeMillis": int(time.time() * 1000),
             },
         )  # fmt: skip
-
-
-def problems_of(sink: PaimonSink, version: Version | None, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
-    """Yield all that speaks against such rows in a version, or in a table that is made of them."""
-    columns, by, buckets, key = None, [], Buckets(), []
-    if version is not None and version.columns is not None:
-        if list(version.oddities()):  # the caller reports them, and the layout may be unknown
-            return
-        columns, by, buckets, key = version.columns, version.partition_by, version.buckets, version.primary_key
-    yield from schema_problems(sink, schema, columns, by, buckets, name)
-    yield from key_problems(sink, schema, key if columns is not None else None, name)

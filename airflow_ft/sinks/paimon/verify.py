@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
 from airflow_ft.protocol.verify import SinkReport, Target
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.keyed import kinds_of
-from airflow_ft.sinks.base.keyed_verify import Change, compare_keys
+from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
 from airflow_ft.sinks.base.table_checks import misfit
 from airflow_ft.sinks.base.table_columns import matched
 from airflow_ft.sinks.paimon.columns import FORMAT, written
-from airflow_ft.sinks.paimon.keyed_reading import Current, changes_of
+from airflow_ft.sinks.paimon.keyed_reading import changes_of, current
 from airflow_ft.sinks.paimon.place import Place
 from airflow_ft.sinks.paimon.requirements import Checks
 from airflow_ft.sinks.paimon.spec import PaimonSink
@@ -54,7 +54,12 @@ def _by_key(sink: PaimonSink, there: Version, target: Target, log: DeliveredLog)
                 yield from changes_of(rows, key, names, deletes.tolist())
 
     head = there.ledger(f"{into[-1].plan.pipeline}/{report.participant}").head()
-    with closing(Current(there, key, names)) as current:
-        last = head.last_delivered if head is not None else None
-        given = [(number, changes(name, reader)) for number, name, reader in mine]
-        return compare_keys(report, into, last, given, current.look_up)
+    last = head.last_delivered if head is not None else None
+    given = [(number, changes(name, reader)) for number, name, reader in mine]
+    with closing(current(there, key, names)) as found:
+
+        def look_up(keys: Sequence[str]) -> dict[str, Found]:
+            digests = {one: found.digest(one) for one in keys}
+            return {one: Found(digest, None) for one, digest in digests.items() if digest is not None}
+
+        return compare_keys(report, into, last, given, look_up)

@@ -25,7 +25,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import redis
 
-from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -33,9 +32,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
-from airflow_ft.protocol.participant import Participant
-from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.protocol.model import Fence, Plan, Promise
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
@@ -48,11 +45,6 @@ _IN_FLIGHT = 8  # chunks that are sent before an answer is read
 _STAGED_SECONDS = 86_400
 ATOMIC_ROWS = 100_000
 """Rows of a checkpoint with the strategy `atomic`, at most: Redis needs some 2 s for them."""
-
-
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """The participant of a plan; it connects at the first call."""
-    return RedisParticipant(plan.name, RedisSink.all_of(plan), plan.promise, connection, wal)
 
 
 class Documents(keyed.Documents[redis.Redis, bytes | str]):
@@ -143,6 +135,7 @@ class Changes(keyed.Changes[Documents, bytes | str]):
 class RedisParticipant(KeyedParticipant[Changes]):
     """One database of a server, and all sinks of a pipeline there. See `protocol.participant.Participant`."""
 
+    spec = RedisSink
     changes = Changes
     sinks: Mapping[str, RedisSink]
 
@@ -193,3 +186,6 @@ class RedisParticipant(KeyedParticipant[Changes]):
                 db.stage(index, data(chunk))
         else:
             db.send((chunk.first, data(chunk)) for chunk in chunks)
+
+
+open_participant = RedisParticipant.of

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from functools import partial
 
-import pyarrow as pa
-
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
+from airflow_ft.sinks.base.keyed import judged
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.redis import rows
 from airflow_ft.sinks.redis.server import ANSWER_SECONDS, address, check_server, opened
@@ -31,9 +29,4 @@ def _server(plan: ParticipantPlan, connection: ConnectionInfo, *, seconds: float
     return Finding(f"Redis {found['redis']} at {address(connection)}" + (f", although {risks}" if risks else ""))
 
 
-def schema_problems(
-    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
-) -> Sequence[AirflowFtError]:
-    """Return why rows with these columns do not fit."""
-    sinks = RedisSink.all_of(plan)
-    return [each for name, schema in schemas.items() for each in rows.schema_problems(sinks[name], schema, name)]
+schema_problems = partial(judged, RedisSink, rows.schema_problems)

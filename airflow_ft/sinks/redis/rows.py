@@ -24,8 +24,6 @@ _PUT, _DELETE, _LEAVE = 0, 1, 2
 
 def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield why rows with these columns do not fit."""
-    if not schema.names:
-        return
     for problem in named_problems(schema, "key", sink.key_columns, sink.change_column, "Redis"):
         yield problem.located(sink=name)
     values = written(sink, schema)
@@ -95,16 +93,11 @@ def entries(sink: RedisSink, chunk: Chunk, number: int) -> Entries:
     live = flags(kinds == _PUT)  # others may hold values that have no text
     columns = [masked(rows.column(name), live) for name in names]
     if sink.value != "json":
-        return Entries(texts, kinds.tolist(), names, [_values(column) for column in columns])
+        values = [(column if is_binary(column.type) else plain(column)).to_pylist() for column in columns]
+        return Entries(texts, kinds.tolist(), names, values)
     numbers = pa.array(np.full(rows.num_rows, number, np.int64))
     text = objects([sink.version_field, *names], [numbers, *columns], rows.num_rows)
     return Entries(texts, kinds.tolist(), ["json"], [text.to_pylist()])
-
-
-def _values(column: pa.Array) -> list[Any]:
-    if is_binary(column.type):
-        return list(column.to_pylist())
-    return list(plain(column).to_pylist())
 
 
 def packed(sink: RedisSink, found: Entries) -> bytes:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
-from airflow_ft.protocol.arguments import is_template
-from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
-from airflow_ft.sinks.base.key_template import Parts, check_parts, columns_of, parts_of, refuse_double_braces
-from airflow_ft.sinks.base.server_sink import ServerSink
+from airflow_ft.sinks.base.key_template import TemplateSink
 from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
@@ -28,7 +25,7 @@ _LONGEST_TTL = 10 * 366 * 86_400  # seconds
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisSink(ServerSink):
+class RedisSink(TemplateSink):
     """Rows of a pipeline into keys of a Redis server: one primary, no cluster.
 
     Args:
@@ -60,6 +57,7 @@ class RedisSink(ServerSink):
     shared: bool = False
 
     kind: ClassVar[str] = "redis"
+    template: ClassVar[str] = "key"
     strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
@@ -69,29 +67,12 @@ class RedisSink(ServerSink):
             raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")
         if self.value != "string" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.version_field):
             raise self._invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
-        if not is_template(self.key):
-            self._check_key()
-        elif isinstance(self.key, str):
-            refuse_double_braces(self.key, self._key_invalid)
+        self._check_template()
 
     def _check_key(self) -> None:
-        parts = self.parts
-        if self.key.startswith(OURS):
+        if self.parts and self.key.startswith(OURS):
             raise self._key_invalid(f"Choose another beginning: the sink keeps its own keys below {OURS!r}.")
-        check_parts(parts, self._key_invalid)
-
-    def _key_invalid(self, remedy: str) -> ConfigurationError:
-        return self._invalid("key", self.key, remedy)
-
-    @property
-    def parts(self) -> Parts:
-        """Return the texts of the key's template, each with the column behind it; None: there is none."""
-        return parts_of(self.key, self._key_invalid)
-
-    @property
-    def key_columns(self) -> Sequence[str]:
-        """Return the columns that make the key."""
-        return columns_of(self.parts)
+        TemplateSink._check_key(self)
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in the key."""

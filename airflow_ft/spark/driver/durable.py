@@ -10,6 +10,7 @@ from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.wal.local import Synced
@@ -53,6 +54,15 @@ class Durable:
             if before is not None and isinstance(source, KafkaSource):
                 first, ids = begins_at(location.uri, index), self._topics.known[index]
                 refuse_passing_over(pipeline, name, source, first, ids, before)
+
+    def ahead(self) -> None:
+        """Sync what Spark has logged of the batch under way on a local path, so that only the batch's end is left.
+
+        Not with the first batch, whose publication seals what an attempt writes once. Nor with state, which is still
+        being written.
+        """
+        if self._synced and not has_state(self._location.uri):
+            self()
 
     def __call__(self) -> None:
         self.freeze()

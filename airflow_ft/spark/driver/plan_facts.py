@@ -16,6 +16,32 @@ MOST_NODES = 5_000
 """Larger plans are not read: their meaning is unknown."""
 
 
+_NEVER_MORE = frozenset(
+    {
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "EventTimeWatermark",
+        "Filter",
+        "Project",
+        "Repartition",
+        "RepartitionByExpression",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+    }
+)
+"""Nodes of an analysed plan whose result has at most as many rows as they read. Generators are nodes of their own."""
+
+
+def never_adds_rows(frame: DataFrame) -> bool:
+    """Return whether a query gives at most as many rows as it reads, as its plan shows."""
+    try:
+        return all(
+            node.getClass().getSimpleName() in _NEVER_MORE for node in nodes_of(frame._jdf.queryExecution().analyzed())
+        )
+    except ValueError:
+        return False
+
+
 @dataclass(slots=True)
 class Facts:
     """Facts about a node.

@@ -53,6 +53,7 @@ class _Open:
     number: int
     batch: int
     deadline: float
+    ahead: Future[None] | None
     seal: Callable[[], Segment] | None = None
     sealing: Future[Segment] | None = None
     segment: Segment | None = None
@@ -99,7 +100,8 @@ class Publisher:
     """Assigns numbers and publishes them in order; at most one is open.
 
     `committed(batch)` returns whether Spark has committed the batch. `durable()` makes Spark's location durable and
-    does other work that publication requires. `position(batch)` is Spark's position after it (None: a static job, or a
+    does other work that publication requires. `ahead()`, called while a batch is computed, makes durable what is there
+    already. `position(batch)` is Spark's position after it (None: a static job, or a
     drain, which nothing continues). `remote`: `committed` asks a server. `stop(failure)` is called once, from the
     thread, when the attempt must end. `application` is Spark's id of this one. `last_batch` is the last one with a
     position, published under `last_number`; `last_read` is the last number that has read anything, with its positions.
@@ -112,6 +114,7 @@ class Publisher:
         *,
         committed: Callable[[int], bool],
         durable: Callable[[], None],
+        ahead: Callable[[], None] | None = None,
         position: Callable[[int], SparkPosition | None],
         stop: Callable[[BaseException], None],
         counts: PublishedCounts | None = None,
@@ -121,6 +124,7 @@ class Publisher:
         self._first_pause, self._longest_pause = REMOTE_POLL_SECONDS if remote else (POLL_SECONDS, POLL_SECONDS)
         self._store, self._request, self._application = store, request, application
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
+        self._ahead = ahead
         self._changed = threading.Condition()
         self._open: _Open | None = None
         self._closed = False
@@ -140,7 +144,8 @@ class Publisher:
         request = self._request
         number = self._store.trigger(request.pipeline, request.epoch, request.run, self._application)
         with self._changed:
-            self._open = _Open(number, batch, time.monotonic() + self._timeout)
+            ahead = None if self._ahead is None else beside(self._ahead, "ahead")
+            self._open = _Open(number, batch, time.monotonic() + self._timeout, ahead)
         return number
 
     def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None) -> None:
@@ -230,7 +235,7 @@ class Publisher:
                     now.segment = self._sealed(now, now.sealing)
                     now.end("seal")
                     now.pause = self._first_pause
-                if now.segment is not None and self._committed(now.batch):
+                if now.segment is not None and _is_done(now.ahead) and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
                     self._expire(now)
@@ -269,6 +274,8 @@ class Publisher:
 
     def _publish(self, now: _Open, segment: Segment) -> None:
         try:
+            if now.ahead is not None:
+                now.ahead.result()  # a disk may report a lost write once only
             self._durable()
         except OSError as error:
             raise self._seal_error(now, error) from error
@@ -328,3 +335,7 @@ class Publisher:
         except AirflowFtError as error:
             # It stays TRIGGERED, can no longer be published, and becomes ABORTED with the next owner's epoch.
             log.warning("checkpoint %d could not be recorded as aborted: %s", now.number, error)
+
+
+def _is_done(ahead: Future[None] | None) -> bool:
+    return ahead is None or ahead.done()

@@ -32,11 +32,12 @@ from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
+from airflow_ft.spark.driver.plan_facts import never_adds_rows
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
-from airflow_ft.spark.driver.slices import has_known_bounds, is_bounded_in_bytes, is_slice
+from airflow_ft.spark.driver.slices import has_known_bounds, is_at_most, is_bounded_in_bytes, is_slice
 from airflow_ft.spark.driver.sockets import Sockets
-from airflow_ft.spark.driver.staging import is_small, materialised, write_batch
+from airflow_ft.spark.driver.staging import FEW_ROWS, is_small, materialised, write_batch
 from airflow_ft.spark.driver.state_reports import StateReports
 from airflow_ft.spark.driver.stopper import Stopper
 from airflow_ft.spark.driver.topics import Topics, by_topic
@@ -100,6 +101,7 @@ class Query:
         unsealed = lacking(frame.sparkSession, location.uri)
         self._durable = Durable(store, location, request, sources, topics, freeze, unsealed)
         self._capacity = Capacity(store, request)
+        self._never_adds = expects_few and not job.has_split and never_adds_rows(frame)
         self._one_query = request.starts_from_scratch and not all(
             isinstance(each, KafkaSource) for each in sources.values()
         )
@@ -120,6 +122,7 @@ class Query:
             request,
             committed=lambda batch: (self._terminal or location).is_committed(batch),
             durable=self._publishable,
+            ahead=self._durable.ahead,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
             counts=counts,
@@ -333,7 +336,10 @@ class Query:
         few = self._expects_few and is_small(self.publisher.last_segment)
         if read:  # files
             check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), request.pipeline)
-        written = write_batch(request, self._job, batch, batch_id, number, positions, few=few, made_of=self._made_of)
+        bounded = few and self._never_adds and is_at_most(FEW_ROWS, self._sources, start, end)
+        written = write_batch(
+            request, self._job, batch, batch_id, number, positions, few=few, bounded=bounded, made_of=self._made_of
+        )
         check_listings(read, request.pipeline)
         if as_of is not None:
             is_part = is_slice(self._sources, start, end, read)

@@ -46,6 +46,13 @@ def is_bounded_in_bytes(sources: Mapping[str, Source | None], read: Sequence[Lis
     return bounded and any(listing.files for listing in read)
 
 
+def is_at_most(rows: int, sources: Mapping[str, Source | None], start: Sequence[Any], end: Sequence[Any]) -> bool:
+    """Return whether the offsets bound the rows that a micro-batch reads. Only those of Kafka count rows."""
+    if not all(isinstance(source, KafkaSource) for source in sources.values()):
+        return False
+    return sum(sum(_counts(_at(start, index), _at(end, index))) for index in range(len(sources))) <= rows
+
+
 def _at(offsets: Sequence[Any], index: int) -> Mapping[str, Mapping[str, int]]:
     found = offsets[index] if index < len(offsets) else None
     return found if isinstance(found, dict) else {}
@@ -53,9 +60,14 @@ def _at(offsets: Sequence[Any], index: int) -> Mapping[str, Mapping[str, int]]:
 
 def _is_below(limit: int, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> bool:
     """Spark divides the limit among the partitions, and may round each part down."""
-    counts = [
+    counts = _counts(start, end)
+    return sum(counts) < limit - len(counts)
+
+
+def _counts(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[int]:
+    """Return the offsets between these positions, partition by partition. A new partition counts from offset 0."""
+    return [
         offset - start.get(topic, {}).get(partition, 0)
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     ]
-    return sum(counts) < limit - len(counts)

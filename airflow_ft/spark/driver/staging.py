@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.protocol.errors import SealError, StageError
@@ -89,12 +89,14 @@ def write_batch(
     positions: Mapping[str, Any],
     *,
     few: bool = False,
+    bounded: bool = False,
     made_of: SinkColumns | None = None,
 ) -> Written:
     """Split a batch and write the rows of each sink.
 
     `few`: the batch is expected to be small. Then this process collects the rows and writes them itself, because
-    Spark's own writer takes 0.1 s for any number of rows. `made_of` returns the lineage of the sinks' columns.
+    Spark's own writer takes 0.1 s for any number of rows. `bounded`: it is known to be small, so nothing looks.
+    `made_of` returns the lineage of the sinks' columns.
 
     With a `split` the batch is first materialised on the local disks, and its lineage cut. So every use in the split
     sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one there is a
@@ -110,7 +112,8 @@ def write_batch(
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
         lineage = made_of.lineage(found, frames) if made_of is not None else {}
-        ways = {sink: _collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
+        collect = partial(_collect, bounded=bounded)
+        ways = {sink: collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
         counted = {
             sink: ways[sink](frames[sink], folder, sink) if sink in frames else None
             for sink in (*request.sinks, *request.optional_sinks)
@@ -169,13 +172,16 @@ def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     return int(observation.get["rows"])
 
 
-def _collect(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
-    """Fetches the few rows of a sink, and writes them as one file; how many there were."""
+def _collect(frame: DataFrame, folder: SegmentFolder, sink: str, *, bounded: bool) -> int:
+    """Fetch the few rows of a sink and write them as one file. Returns how many there were.
+
+    Unless the rows are `bounded`, Spark counts them, and fails if there are many. It plans a query for that (15 ms).
+    """
     import pyarrow as pa
 
     _make_folder(folder, sink)
     try:
-        table = _table(frame.filter(_few()))
+        table = _table(frame if bounded else frame.filter(_few()))
     except Exception as error:
         if _MANY in str(error):
             raise ManyRowsError(

@@ -22,7 +22,7 @@ from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import wire
-from airflow_ft.sinks.hbase.participant import Changes, HBaseParticipant, deleted_before, mutations
+from airflow_ft.sinks.hbase.participant import HBaseParticipant, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import _API, Mutation
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
@@ -195,15 +195,13 @@ def test_stamps_are_above_all_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize("size", [900, 300_000, 1_500_000])
-def test_a_request_fits_into_the_frame_of_a_gateway(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_fits_into_the_frame_of_a_gateway(size: int) -> None:
     """With all that Thrift writes beside keys and values: a gateway takes 2 MiB by default."""
-    sent: list[Any] = []
-    monkeypatch.setattr(Changes, "_mutate", lambda self, table, rows, stamp: sent.append(rows))
     names = [b"f:%d" % at for at in range(20)]
     small = BINARY.rows([b"%d" % n for n in range(7_000)], dict.fromkeys(names, binaries([b""] * 7_000)))
     large = BINARY.rows([b"large%d" % n for n in range(8)], {b"f:n": binaries([b"x" * size] * 8)})
     rows = [*small, *large] if size > 900 else [*large, *small]
-    Changes.send(object.__new__(Changes), "orders", rows, 7)
+    sent = [list(part.values()) for part in parts({b"%d" % at: row for at, row in enumerate(rows)})]
     assert [row for some in sent for row in some] == rows
     for some in sent:
         assert len(BINARY.request("orders", some, 7)) + 100 < 2 * 1024**2, "100 bytes for the name of the call"

@@ -15,7 +15,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
 from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
 from airflow_ft.sinks.hive.formats import batches, refused
-from airflow_ft.sinks.hive.memory import group_of, is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
+from airflow_ft.sinks.hive.memory import is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.metastore import Connected
 from airflow_ft.sinks.hive.table import path_of
 from tests.raising import raises
@@ -154,7 +154,7 @@ def test_a_document_is_parameters_of_letters() -> None:
 
 def test_partitions_without_rows_are_known_by_their_value() -> None:
     assert is_memory(value_of_memory("p/orders", 7)) and not is_memory(value_of_rows("p/orders", 7))
-    assert not is_memory(value_of_rows(group_of("memory-1", "memory-1"), 7))
+    assert not is_memory(value_of_rows("memory-1/memory-1", 7))
 
 
 def test_locations_are_taken_literally() -> None:

@@ -10,7 +10,7 @@ import pytest
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.paimon.binary_row import EMPTY, decoded, encoded
-from airflow_ft.sinks.paimon.buckets import Buckets, hashes
+from airflow_ft.sinks.paimon.buckets import Layout, hashes
 from airflow_ft.sinks.paimon.columns import fields_of, name_of, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import unsupported
 from airflow_ft.sinks.paimon.partitions import Partitions, unfit
@@ -78,7 +78,7 @@ def test_parts_that_must_not_be_null_and_defaults_are_odd() -> None:
 def test_reserved_columns_and_unfit_partition_columns_are_found() -> None:
     schema = pa.schema({"id": pa.int64(), "_KEY_id": pa.int64(), "ratio": pa.float64()})
     sink = PaimonSink(table=TABLE, partition_by=["ratio", "day"])
-    found = [(each.code, each.column) for each in schema_problems(sink, schema, None, (), Buckets(), "rows")]
+    found = [(each.code, each.column) for each in schema_problems(sink, schema, None, Layout(), "rows")]
     assert found == [("name_invalid", "_KEY_id"), ("partition_unfit", "ratio"), ("job_column_missing", "day")]
 
 

@@ -20,8 +20,8 @@ from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.paimon import verify
 from airflow_ft.sinks.paimon.reading import path_of
-from airflow_ft.sinks.paimon.requirements import required, schema_problems
-from airflow_ft.sinks.paimon.table import Version, problems_of
+from airflow_ft.sinks.paimon.requirements import CHECKS, required, schema_problems
+from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.raising import raises
@@ -375,12 +375,12 @@ def test_a_table_with_other_buckets_is_refused(tmp_path: Path) -> None:
     world = world_of(tmp_path, buckets=3, bucket_key=["id"])
     world.deliver(world.plan())
     other = replace(table_of(world).sink, buckets=4)
-    found = list(problems_of(other, table_of(world).version(), world.table(1).schema, SINK))
+    found = list(CHECKS.problems(other, table_of(world).version(), world.table(1).schema, SINK))
     assert [(each.code, each.fields["buckets"]) for each in found] == [("key_unfit", 3)]
     schema = dict(table_of(world).version().schema or {})
     table_of(world).place.create("schema", {**schema, "id": 1, "options": {**schema["options"], "bucket": "2"}})
     world.target.sink = replace(other, buckets=0, bucket_key=())
-    assert not list(problems_of(world.target.sink, table_of(world).version(), world.table(1).schema, SINK))
+    assert not list(CHECKS.problems(world.target.sink, table_of(world).version(), world.table(1).schema, SINK))
     plan = world.plan()
     vote = world.prepare(plan)
     with raises(UnfitTargetError, "table_unsupported", setting="bucket"):

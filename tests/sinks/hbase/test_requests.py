@@ -1,0 +1,99 @@
+"""Requests to HBase, side by side."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.sinks.hbase.requests import AT_ONCE, Requests
+
+
+class World:
+    """Calls wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.done: list[str] = []
+        self.may_end = {name: threading.Event() for name in "abcd"}
+        self.begun = {name: threading.Event() for name in "abcd"}
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        self.open.append("more")
+        yield f"client {len(self.open)}"
+        self.open.remove("more")
+
+    def call(self, name: str, error: Exception | None = None) -> Callable[[Any], None]:
+        def work(client: Any) -> None:
+            self.begun[name].set()
+            assert self.may_end[name].wait(10)
+            self.done.append(f"{name} by {client}")
+            if error is not None:
+                raise error
+
+        return work
+
+    def let_go(self, *names: str) -> None:
+        for name in names:
+            self.may_end[name].set()
+
+
+def test_calls_with_other_keys_run_side_by_side() -> None:
+    world = World()
+    with Requests("client 0", world.connect) as requests:  # type: ignore[arg-type]
+        requests.call(world.call("a"), {b"1", b"2"})
+        requests.call(world.call("b"), {b"3"})
+        assert world.begun["a"].wait(10) and world.begun["b"].wait(10)
+        world.let_go("b", "a")
+    assert sorted(world.done) == ["a by client 0", "b by client 1"] and not world.open
+
+
+def test_calls_with_the_same_key_follow_each_other() -> None:
+    world = World()
+    with Requests("client 0", world.connect) as requests:  # type: ignore[arg-type]
+        requests.call(world.call("a"), {b"1", b"2"})
+        assert world.begun["a"].wait(10)
+        second = threading.Thread(target=requests.call, args=(world.call("b"), {b"2", b"3"}))
+        second.start()
+        assert not world.begun["b"].wait(0.1), "an older cell could follow a newer one"
+        world.let_go("a", "b")
+        second.join(10)
+    assert world.done == ["a by client 0", "b by client 0"]
+
+
+def test_no_more_calls_are_under_way_than_connections() -> None:
+    world = World()
+    assert AT_ONCE == 2
+    with Requests("client 0", world.connect) as requests:  # type: ignore[arg-type]
+        requests.call(world.call("a"), {b"1"})
+        requests.call(world.call("b"), {b"2"})
+        third = threading.Thread(target=requests.call, args=(world.call("c"), {b"3"}))
+        third.start()
+        assert not world.begun["c"].wait(0.1)
+        world.let_go("a", "b", "c")
+        third.join(10)
+    assert len(world.done) == 3
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_an_error_of_a_call_is_raised_and_ends_the_others(last: bool) -> None:
+    world = World()
+    world.let_go("a", "b", "c")
+    lost = SinkUnavailableError("the gateway is away.", remedy="Wait.")
+    calls = [("a", {b"1"}), ("b", {b"1"})] + ([] if last else [("c", {b"1"})])
+    with pytest.raises(SinkUnavailableError) as found, Requests("client 0", world.connect) as requests:  # type: ignore[arg-type]
+        for name, keys in calls:
+            requests.call(world.call(name, lost if name == "b" else None), keys)
+    assert found.value is lost and [name[0] for name in world.done] == ["a", "b"]
+
+
+def test_calls_end_before_an_error_of_the_block_is_raised() -> None:
+    world = World()
+    world.let_go("a")
+    with pytest.raises(KeyError), Requests("client 0", world.connect) as requests:  # type: ignore[arg-type]
+        requests.call(world.call("a"), {b"1"})
+        raise KeyError
+    assert len(world.done) == 1
