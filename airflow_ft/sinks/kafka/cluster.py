@@ -58,9 +58,7 @@ class KafkaParticipant:
     def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
         self._plan = plan
         self._clients = clients
-        self._sinks = {
-            name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
-        }
+        self._sinks = KafkaSink.all_of(plan)
         self._wal = wal
         self._content = PlanContent(plan.name, self._sinks, wal)
         self._known = KnownTopics(clients)

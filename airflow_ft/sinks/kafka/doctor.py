@@ -45,7 +45,7 @@ def examine(
         exam.problem("held transactions", "strategy 'held' needs kafka-python, which is not installed", INSTALL_HELD)
         return exam.checks
     clients = KafkaClients(settings)
-    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    sinks = KafkaSink.all_of(plan)
     names = sorted({sink.topic for sink in sinks.values()})
     if not exam.passes("connect", "the brokers answer", lambda: _answer(clients)):
         return exam.checks
