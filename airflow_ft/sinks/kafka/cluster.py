@@ -171,10 +171,6 @@ class KafkaParticipant:
         """Return whether the token of every slot is there; a transaction that is held open does not delay it."""
         return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
 
-    def token_numbers(self, pipeline: str) -> Sequence[int | None]:
-        """Return the number of each slot's token; None: it is gone, or was never written."""
-        return self._tokens.numbers(pipeline)
-
     def seed(self, fence: Fence, number: int) -> None:
         """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""
         self._tokens.seed(fence, number)
