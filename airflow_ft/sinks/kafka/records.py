@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError, together
 from airflow_ft.protocol.lookup import did_you_mean
-from airflow_ft.sinks.arrow import is_binary, is_text, numbers, offsets, scalar
+from airflow_ft.sinks.arrow import decoded, is_binary, is_text, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -86,7 +86,8 @@ class RecordEncoder:
     def __init__(self, sink: KafkaSink, schema: pa.Schema) -> None:
         self._sink = sink
         self._schema = schema
-        check_schema(sink, schema)
+        if problems := list(schema_problems(sink, schema)):
+            raise together(problems)
         taken = set(sink.roles.values())
         self._json_columns = [name for name in schema.names if name not in taken]
 
@@ -146,15 +147,13 @@ class RecordEncoder:
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
         column = rows.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
         return _binary(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
 
     def _headers(self, column: pa.Array) -> list[Headers | None]:
         if pa.types.is_map(column.type):
             names, values = column.keys, column.items
         else:
-            names, values = _struct_fields(column.values)
+            names, values = (pc.struct_field(column.values, part) for part in ("key", "value"))
         keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
         contents = _listed(_binary(values))
         offsets = column.offsets.to_pylist()
@@ -165,7 +164,7 @@ class RecordEncoder:
                 result.append(None)
                 continue
             low, high = offsets[row], offsets[row + 1]
-            if None in keys[low:high]:
+            if None in keys[low:high]:  # or it is null as a whole
                 raise self._declined(
                     "a header has no key.", self._sink.headers or "", "Give every header a key.", "null_refused"
                 )
@@ -174,12 +173,6 @@ class RecordEncoder:
 
     def _declined(self, what: str, column: str, remedy: str, code: str) -> DeclinedError:
         return DeclinedError(what, code=code, column=column, remedy=remedy, participant=self._sink.conn_id)
-
-
-def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
-    """Refuses a schema that the sink's settings do not fit, naming the columns (DeclinedError)."""
-    if problems := list(schema_problems(sink, schema)):
-        raise together(problems)
 
 
 def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
@@ -282,9 +275,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _binary(column: pa.Array) -> pa.Array:
     """As large_binary: without a copy, where it is text of that kind."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return pc.cast(column, pa.large_binary())
+    return pc.cast(decoded(column), pa.large_binary())
 
 
 def _listed(column: pa.Array) -> list[bytes | None]:
@@ -294,13 +285,6 @@ def _listed(column: pa.Array) -> list[bytes | None]:
     whole = data.slice(ends[0], ends[-1] - ends[0]).to_pybytes() if data is not None else b""
     found = [whole[start - ends[0] : stop - ends[0]] for start, stop in pairwise(ends)]
     return [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
-
-
-def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
-    """Key and value of each header; a header that is null as a whole has no key."""
-    names = [field.name for field in entries.type]
-    flat = entries.flatten()
-    return flat[names.index("key")], flat[names.index("value")]
 
 
 def _integers(column: pa.Array, null: int) -> pa.Array:
