@@ -149,14 +149,8 @@ class KafkaParticipant:
                 token = slot.read_token()
             if token is None or token.delivery(plan.number) is None:
                 return None
-            if token.installation != plan.installation:
-                check_owner(
-                    token,
-                    Fence(plan.pipeline, plan.installation, *token.rank),
-                    self._plan.name,
-                    slot.group,
-                    plan.number,
-                )
+            own = Fence(plan.pipeline, plan.installation, *token.rank)
+            check_owner(token, own, self._plan.name, slot.group, plan.number)
             tokens.append(token)
         return self._proof(plan, tokens)
 
