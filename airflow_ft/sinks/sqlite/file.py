@@ -130,7 +130,20 @@ class SqliteFile:
     def require_place(self) -> None:
         """SinkAccessError for a file that cannot be written, or made."""
         try:
-            self._require_place()
+            if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
+                raise SinkAccessError(
+                    f"the folder {self.path.parent} does not exist or is not writable.",
+                    code="folder_unusable",
+                    remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
+                    path=str(self.path.parent),
+                )
+            if self.path.exists() and not os.access(self.path, os.W_OK):
+                raise SinkAccessError(
+                    f"the file {self.path} is not writable.",
+                    code="file_unusable",
+                    remedy="Make it writable by the user who runs the tasks.",
+                    path=str(self.path),
+                )
         except OSError as error:
             raise self._unreachable(error) from error
 
@@ -141,22 +154,6 @@ class SqliteFile:
             remedy=f"Give the user who runs the tasks access to {self.path.parent}, or choose another file.",
             path=str(self.path),
         )
-
-    def _require_place(self) -> None:
-        if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
-            raise SinkAccessError(
-                f"the folder {self.path.parent} does not exist or is not writable.",
-                code="folder_unusable",
-                remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
-                path=str(self.path.parent),
-            )
-        if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise SinkAccessError(
-                f"the file {self.path} is not writable.",
-                code="file_unusable",
-                remedy="Make it writable by the user who runs the tasks.",
-                path=str(self.path),
-            )
 
     def describe(self) -> str:
         """Return what it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
