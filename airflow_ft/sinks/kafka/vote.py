@@ -209,19 +209,15 @@ def _must_read(schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) ->
     values without a text form.
     """
     return any(
-        pa.types.is_nested(field.type)
-        or (has_times(field.type) and not all(map(_has_year, _ends(statistics[field.name]))))
+        pa.types.is_nested(field.type) or (has_times(field.type) and not _have_years(statistics[field.name]))
         for field in schema
     )
 
 
-def _ends(found: ColumnStatistics) -> list[str]:
-    return [each for each in (found.minimum, found.maximum) if each is not None]
-
-
-def _has_year(text: str) -> bool:
-    """Return whether it is a date or a time of the years 1 to 9999."""
-    return re.match(r"(?!0000)\d{4}-", text) is not None
+def _have_years(found: ColumnStatistics) -> bool:
+    """Return whether these are dates or times of the years 1 to 9999."""
+    ends = (found.minimum, found.maximum)
+    return all(re.match(r"(?!0000)\d{4}-", each) for each in ends if each is not None)
 
 
 def _bound(sink: KafkaSink, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> int:
