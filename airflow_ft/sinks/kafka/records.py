@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -194,9 +194,10 @@ def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedErro
                 "column_ambiguous" if found else "job_column_missing",
                 role=role,
             )
-        elif why := _ROLE_CHECKS[role](schema.field(name).type):
-            kind = str(schema.field(name).type)
-            yield refuse(f"type {kind} cannot be the {role}.", name, why, "column_unfit", role=role, type=kind)
+            continue
+        kind, (fits, remedy) = schema.field(name).type, _ROLE_TYPES[role]
+        if not fits(kind):
+            yield refuse(f"type {kind} cannot be the {role}.", name, remedy, "column_unfit", role=role, type=str(kind))
     rest = [field for field in schema if field.name not in sink.roles.values()]
     if sink.value is not None:
         if rest:
@@ -222,46 +223,37 @@ def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedErro
             )
 
 
-def _text_or_bytes(kind: pa.DataType) -> str:
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return "" if is_text(kind) or is_binary(kind) else "Cast it to string or binary."
+    return is_text(kind) or is_binary(kind)
 
 
-def _key_type(kind: pa.DataType) -> str:
-    return "" if pa.types.is_integer(kind) else _text_or_bytes(kind) and "Cast it to string, binary or integer."
-
-
-def _integer_type(kind: pa.DataType) -> str:
-    return "" if pa.types.is_signed_integer(kind) else "Cast it to integer."
-
-
-def _timestamp_type(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return ""
-    return "" if pa.types.is_signed_integer(kind) else "Cast it to timestamp, or to milliseconds as bigint."
-
-
-def _header_type(kind: pa.DataType) -> str:
-    wanted = "Make it array<struct<key: string, value: binary>> or map<string, binary>."
+def _are_headers(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
-        return wanted if not is_text(kind.key_type) or _text_or_bytes(kind.item_type) else ""
+        return is_text(kind.key_type) and _is_text_or_bytes(kind.item_type)
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        return wanted
+        return False
     struct = kind.value_type
-    names = [field.name for field in struct]
-    if sorted(names) != ["key", "value"] or not is_text(struct.field("key").type):
-        return wanted
-    return wanted if _text_or_bytes(struct.field("value").type) else ""
+    if sorted(field.name for field in struct) != ["key", "value"]:
+        return False
+    return is_text(struct.field("key").type) and _is_text_or_bytes(struct.field("value").type)
 
 
-_ROLE_CHECKS = {
-    "key": _key_type,
-    "value": _text_or_bytes,
-    "headers": _header_type,
-    "partition": _integer_type,
-    "timestamp": _timestamp_type,
+_ROLE_TYPES: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "key": (
+        lambda kind: pa.types.is_integer(kind) or _is_text_or_bytes(kind),
+        "Cast it to string, binary or integer.",
+    ),
+    "value": (_is_text_or_bytes, "Cast it to string or binary."),
+    "headers": (_are_headers, "Make it array<struct<key: string, value: binary>> or map<string, binary>."),
+    "partition": (pa.types.is_signed_integer, "Cast it to integer."),
+    "timestamp": (
+        lambda kind: pa.types.is_timestamp(kind) or pa.types.is_signed_integer(kind),
+        "Cast it to timestamp, or to milliseconds as bigint.",
+    ),
 }
+"""Which types can have a role, and what helps where another one has it."""
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
