@@ -209,7 +209,7 @@ def _rows(
             exam.passes(
                 f"rows for {sink.topic}",
                 f"the topic would accept the rows of checkpoint {reader.segment.number}",
-                lambda part=part, sink=sink: check_rows(part, limits[sink.topic], largest),  # type: ignore[misc]
+                partial(check_rows, part, limits[sink.topic], largest),
             )
             for text in short_lived(part, limits[sink.topic]).values():
                 exam.warn(f"rows for {sink.topic}", text, "Raise retention.ms of the topic, or remove timestamp=.")

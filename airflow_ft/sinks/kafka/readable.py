@@ -56,12 +56,11 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
             for name, limits in described.items()
             for partition in range(limits.partitions if limits else 0)
         ]
-        waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
-        while len(waiting) < len(everything):
+        uncommitted = IsolationLevel.READ_UNCOMMITTED
+        while len(waiting := _end_offsets(clients, everything, uncommitted)) < len(everything):
             if time.monotonic() > deadline:
                 raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for the leaders of all partitions")
             time.sleep(0.1)
-            waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
     else:
         waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
     while waiting:

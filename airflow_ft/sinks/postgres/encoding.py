@@ -149,7 +149,7 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
     if is_text(type) and length is not None:
         return [
             (
-                lambda values: pc.and_(_longer(values, length), pc.invert(_longer(_cut(values), length))),
+                lambda values: pc.and_(_longer(values, length), pc.invert(_longer(pc.utf8_rtrim(values, " "), length))),
                 f"longer than {column.declared}, with blanks at the end, which the server drops",
             )
         ]
@@ -183,7 +183,3 @@ def _not_divisible(values: pa.Array, by: int) -> pa.Array:
 
 def _longer(values: pa.Array, length: int) -> pa.Array:
     return pc.greater(pc.utf8_length(values).cast(pa.int64()), scalar(length, pa.int64()))
-
-
-def _cut(values: pa.Array) -> pa.Array:
-    return pc.utf8_rtrim(values, " ")
