@@ -17,7 +17,6 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.kafka import records
-from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, may_create, needed, not_granted
 from airflow_ft.sinks.kafka.spec import KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.vote import check_times, keyless
@@ -84,7 +83,6 @@ def _permissions(pipeline: str, plan: ParticipantPlan, clients: KafkaClients) ->
         return Finding()
     grants = [each for each in needed(pipeline, plan.name, clients.settings.token_topic, ()) if each.is_prefix]
     with suppress(AirflowFtError):  # then it cannot be judged now
-        client_settings(clients.settings)
         from airflow_ft.sinks.kafka.authorization import Permissions
 
         with closing(Permissions(clients)) as permissions:
