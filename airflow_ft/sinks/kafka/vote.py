@@ -39,17 +39,16 @@ class SegmentRows:
     sink: KafkaSink
     reader: SegmentReader
 
-    def declined(
-        self, what: str, column: str, remedy: str, code: str = "value_unfit", row: str = "", **fields: Any
-    ) -> DeclinedError:
+    def declined(self, what: str, column: str, remedy: str, **fields: Any) -> DeclinedError:
         """The error for rows that no topic takes."""
-        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
-        return DeclinedError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
+        return DeclinedError(what, code="value_unfit", remedy=remedy, **self._where(column), **fields)
 
-    def unfit(self, what: str, column: str, remedy: str, code: str, row: str = "", **fields: Any) -> UnfitTargetError:
+    def unfit(self, what: str, column: str, remedy: str, code: str, **fields: Any) -> UnfitTargetError:
         """The error for rows that this topic does not take as it is, and would with other settings."""
-        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
-        return UnfitTargetError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
+        return UnfitTargetError(what, code=code, remedy=remedy, **self._where(column), **fields)
+
+    def _where(self, column: str) -> dict[str, Any]:
+        return {"participant": self.sink.conn_id, "sink": self.name, "column": column, "topic": self.sink.topic}
 
 
 def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> dict[str, Any]:
