@@ -36,8 +36,8 @@ class Tokens:
 
     def close(self) -> None:
         """Closes what reads and writes tokens."""
-        for pipeline in self._slots:
-            for slot in self._slots[pipeline]:
+        for slots in self._slots.values():
+            for slot in slots:
                 slot.close()
         self._slots.clear()
 
