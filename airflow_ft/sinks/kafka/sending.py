@@ -106,7 +106,7 @@ def _columns(topic: str, records: Records, counter: AckCounter) -> list[Iterable
         repeat(counter),
     ]
     if records.timestamps is not None or records.headers is not None:
-        columns.append(repeat(None))  # `on_delivery`: the counter once more, by another name
+        columns.append(repeat(None))  # on_delivery, another name of the callback before it
         columns.append(records.timestamps if records.timestamps is not None else repeat(0))
         columns.append(records.headers if records.headers is not None else repeat(None))
     return columns
