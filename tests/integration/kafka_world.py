@@ -122,6 +122,12 @@ class World:
         return plan
 
 
+def token_numbers(participant: KafkaParticipant, pipeline: str) -> list[int | None]:
+    """The number of each slot's token; None: it is gone, or was never written."""
+    tokens = [slot.read_token() for slot in participant._tokens.slots(pipeline)]
+    return [token.number if token is not None else None for token in tokens]
+
+
 def ids(number: int, rows: int) -> pa.Table:
     return pa.table({"id": pa.array(range(number * 1_000_000, number * 1_000_000 + rows), pa.int64())})
 

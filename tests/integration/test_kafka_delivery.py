@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from tests.conftest import TopicFactory
-from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value
+from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, token_numbers, value
 from tests.raising import raises
 from tools.servers import Kafka
 
@@ -56,7 +56,7 @@ def test_a_prepare_that_is_repeated_sends_nothing(world: World, kafka: Kafka, to
         world.prepare(plan)
     participant = world.open(plan)
     assert participant.proof(plan) is None
-    assert participant.token_numbers(world.pipeline) == [0]
+    assert token_numbers(participant, world.pipeline) == [0]
     participant.close()
     assert read(kafka.bootstrap, topic, "read_uncommitted") == []
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_without_rows_still_moves_the_token(world: World, kafka: Ka
     for empty in (world.checkpoint(2, 0), world.plan(3, world.segment(3, {}))):
         world.prepare(empty)
         assert world.commit(empty).counts == {"alerts": 0}
-        assert world.open(empty).token_numbers(world.pipeline) == [empty.number]
+        assert token_numbers(world.open(empty), world.pipeline) == [empty.number]
     world.deliver(4, 2)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 3), (4, 2))
 
@@ -139,7 +139,7 @@ def test_parallel_slots_divide_the_files_and_prove_together(
         assert proof.counts == {"alerts": 510}
         assert proof.detail["slots"] == slots
         participant = world.open(plan)
-        assert participant.token_numbers(world.pipeline) == [number] * slots
+        assert token_numbers(participant, world.pipeline) == [number] * slots
         participant.close()
     wanted = [(10 * n + i, 100 + i) for n in (1, 2) for i in range(5)]
     assert read_ids(kafka.bootstrap, topic) == expected_ids(*wanted)
@@ -258,7 +258,7 @@ def test_a_token_topic_of_another_name_is_used(world: World, kafka: Kafka, topic
     kafka.create_topic(name, 1)
     plan = world.checkpoint(2, 1)
     participant = world.open(plan)
-    assert participant.token_numbers(world.pipeline) == [None], "tokens vanish with their topic"
+    assert token_numbers(participant, world.pipeline) == [None], "tokens vanish with their topic"
     participant.close()
 
 

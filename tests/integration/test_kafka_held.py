@@ -25,7 +25,7 @@ from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 from tests.conftest import TopicFactory
-from tests.integration.kafka_world import World, expected_ids, read, read_ids
+from tests.integration.kafka_world import World, expected_ids, read, read_ids, token_numbers
 from tests.raising import raises
 from tools.servers import Kafka
 
@@ -87,7 +87,7 @@ def test_checkpoints_follow_each_other(make: Make, kafka: Kafka, topic: str) -> 
     world.deliver(4, 0)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 200), (3, 300))
     participant = world.open(world.checkpoint(5, 1))
-    assert participant.token_numbers(world.pipeline) == [4]
+    assert token_numbers(participant, world.pipeline) == [4]
     participant.close()
 
 

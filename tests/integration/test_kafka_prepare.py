@@ -39,7 +39,7 @@ from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
-from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value
+from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, token_numbers, value
 from tests.raising import raises
 from tools.servers import Kafka
 
@@ -288,7 +288,7 @@ def test_a_host_stands_in_for_bootstrap_servers(make: Make, kafka: Kafka) -> Non
     plan = make().checkpoint(1, 1)
     connection = ConnectionInfo("kafka_default", "kafka", host=kafka.host, port=kafka.port)
     part = open_participant(plan.participants[0], connection, open_wal())
-    assert part.token_numbers(plan.pipeline) == [None]
+    assert token_numbers(part, plan.pipeline) == [None]
     part.close()
 
 

@@ -28,7 +28,7 @@ from airflow_ft.sinks.kafka.token import Token
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
-from tests.integration.kafka_world import CONN_ID, World, expected_ids, ids, read, read_ids
+from tests.integration.kafka_world import CONN_ID, World, expected_ids, ids, read, read_ids, token_numbers
 from tests.raising import raises
 from tools.servers import Kafka
 
@@ -49,7 +49,7 @@ def lose_tokens(world: World, kafka: Kafka) -> None:
 def numbers(world: World) -> list[int | None]:
     part = world.open(world.plan(99))
     try:
-        return list(part.token_numbers(world.pipeline))
+        return token_numbers(part, world.pipeline)
     finally:
         part.close()
 

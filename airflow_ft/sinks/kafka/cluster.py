@@ -58,9 +58,7 @@ class KafkaParticipant:
     def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
         self._plan = plan
         self._clients = clients
-        self._sinks = {
-            name: KafkaSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()
-        }
+        self._sinks = KafkaSink.all_of(plan)
         self._wal = wal
         self._content = PlanContent(plan.name, self._sinks, wal)
         self._known = KnownTopics(clients)
@@ -151,14 +149,8 @@ class KafkaParticipant:
                 token = slot.read_token()
             if token is None or token.delivery(plan.number) is None:
                 return None
-            if token.installation != plan.installation:
-                check_owner(
-                    token,
-                    Fence(plan.pipeline, plan.installation, *token.rank),
-                    self._plan.name,
-                    slot.group,
-                    plan.number,
-                )
+            own = Fence(plan.pipeline, plan.installation, *token.rank)
+            check_owner(token, own, self._plan.name, slot.group, plan.number)
             tokens.append(token)
         return self._proof(plan, tokens)
 
@@ -172,10 +164,6 @@ class KafkaParticipant:
     def remembers(self, pipeline: str) -> bool:
         """Return whether the token of every slot is there; a transaction that is held open does not delay it."""
         return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
-
-    def token_numbers(self, pipeline: str) -> Sequence[int | None]:
-        """Return the number of each slot's token; None: it is gone, or was never written."""
-        return self._tokens.numbers(pipeline)
 
     def seed(self, fence: Fence, number: int) -> None:
         """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""

@@ -45,7 +45,7 @@ def examine(
         exam.problem("held transactions", "strategy 'held' needs kafka-python, which is not installed", INSTALL_HELD)
         return exam.checks
     clients = KafkaClients(settings)
-    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+    sinks = KafkaSink.all_of(plan)
     names = sorted({sink.topic for sink in sinks.values()})
     if not exam.passes("connect", "the brokers answer", lambda: _answer(clients)):
         return exam.checks
@@ -209,7 +209,7 @@ def _rows(
             exam.passes(
                 f"rows for {sink.topic}",
                 f"the topic would accept the rows of checkpoint {reader.segment.number}",
-                lambda part=part, sink=sink: check_rows(part, limits[sink.topic], largest),  # type: ignore[misc]
+                partial(check_rows, part, limits[sink.topic], largest),
             )
             for text in short_lived(part, limits[sink.topic]).values():
                 exam.warn(f"rows for {sink.topic}", text, "Raise retention.ms of the topic, or remove timestamp=.")

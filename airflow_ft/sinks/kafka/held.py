@@ -40,7 +40,7 @@ from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
 from airflow_ft.sinks.kafka.token import Ends, Token, TokenStatus, judge
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
-from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
+from airflow_ft.sinks.kafka.transaction_coordinator import Ending, TransactionCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -178,23 +178,24 @@ class HeldParticipant(KafkaParticipant):
             if token is not None and token.number >= plan.number:
                 continue
             found = self._coordinator.describe(slot.group)
-            if found is not None and found.is_open and token is None and _has_rows(found, self._topics):
+            if found is None or not found.is_open:
+                continue
+            if token is None and any(topic in self._topics for topic, _ in found.partitions):
                 raise TokenLostError(
                     f"the token of group {slot.group!r} is gone while its transaction is open: the consumer group was"
                     " deleted.",
                     remedy=_REDELIVER,
                     **self._tokens.expectation(slot, plan).where(),
                 )
-            if found is not None and found.is_open:
-                raise SinkUnavailableError(
-                    f"transactional id {slot.group!r} holds a transaction open (producer id"
-                    f" {found.producer.producer_id}, epoch {found.producer.epoch}).",
-                    code="transaction_open",
-                    remedy="Wait for the next attempt or run, which commits or ends it. Otherwise the brokers end it"
-                    " after its time-out.",
-                    participant=self._plan.name,
-                    group=slot.group,
-                )
+            raise SinkUnavailableError(
+                f"transactional id {slot.group!r} holds a transaction open (producer id"
+                f" {found.producer.producer_id}, epoch {found.producer.epoch}).",
+                code="transaction_open",
+                remedy="Wait for the next attempt or run, which commits or ends it. Otherwise the brokers end it"
+                " after its time-out.",
+                participant=self._plan.name,
+                group=slot.group,
+            )
         return super().proof(plan)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
@@ -365,10 +366,6 @@ def _longest(sinks: Collection[KafkaSink], notes: Sequence[Mapping[str, Any]]) -
 def identity_of(note: Mapping[str, Any]) -> ProducerIdentity:
     """Return the transaction that a note names."""
     return ProducerIdentity(int(note["producer_id"]), int(note["epoch"]))
-
-
-def _has_rows(found: Description, topics: Collection[str]) -> bool:
-    return any(topic in topics for topic, _ in found.partitions)
 
 
 def _records(ends: Ends) -> dict[str, dict[str, int]]:

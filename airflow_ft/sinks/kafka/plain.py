@@ -81,10 +81,6 @@ class PlainParticipant(KafkaParticipant):
         """There is nothing that it could lose."""
         return True
 
-    def token_numbers(self, pipeline: str) -> Sequence[int | None]:
-        """There are no tokens."""
-        return []
-
     def seed(self, fence: Fence, number: int) -> None:
         """There is nothing to set."""
 

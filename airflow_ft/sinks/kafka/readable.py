@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -52,20 +52,19 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
     if ends is None:
         described = describe(clients, topics)
         everything = [
-            TopicPartition(name, partition)
+            (name, partition)
             for name, limits in described.items()
             for partition in range(limits.partitions if limits else 0)
         ]
-        waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
-        while len(waiting) < len(everything):
+        uncommitted = IsolationLevel.READ_UNCOMMITTED
+        while len(waiting := _end_offsets(clients, everything, uncommitted)) < len(everything):
             if time.monotonic() > deadline:
                 raise clients.error(KafkaError(KafkaError._TIMED_OUT), "waiting for the leaders of all partitions")
             time.sleep(0.1)
-            waiting = _end_offsets(clients, everything, IsolationLevel.READ_UNCOMMITTED)
     else:
         waiting = {(topic, p): end.last + 1 for topic, by in ends.items() for p, end in by.items()}
     while waiting:
-        stable = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_COMMITTED)
+        stable = _end_offsets(clients, waiting, IsolationLevel.READ_COMMITTED)
         waiting = {place: end for place, end in waiting.items() if stable.get(place, -1) < end}
         if waiting and time.monotonic() > deadline:
             raise _not_readable(clients, waiting)
@@ -76,7 +75,7 @@ def await_readable(clients: KafkaClients, ends: Ends | None, topics: Iterable[st
 
 def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int]) -> AirflowFtError:
     # Only asked at the end of the wait: a new leader's high watermark may lag for a moment.
-    lengths = _end_offsets(clients, _partitions(waiting), IsolationLevel.READ_UNCOMMITTED)
+    lengths = _end_offsets(clients, waiting, IsolationLevel.READ_UNCOMMITTED)
     if unknown := ", ".join(_name(place) for place in waiting if place not in lengths):
         return clients.error(KafkaError(KafkaError._TIMED_OUT), f"reading the end of {unknown}")
     stalled = [_name(place) for place, end in waiting.items() if lengths[place] >= end]
@@ -110,33 +109,30 @@ def _records_lost(clients: KafkaClients, what: str, code: str = "records_lost") 
     )
 
 
-def _partitions(places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition) for topic, partition in places]
-
-
 def _name(place: tuple[str, int]) -> str:
     return f"{place[0]}[{place[1]}]"
 
 
 def _end_offsets(
-    clients: KafkaClients, places: Iterable[TopicPartition], isolation: IsolationLevel
+    clients: KafkaClients, places: Collection[tuple[str, int]], isolation: IsolationLevel
 ) -> dict[tuple[str, int], int]:
-    request = {place: OffsetSpec.latest() for place in places}
-    if not request:
+    if not places:
         return {}
+    request = {TopicPartition(*place): OffsetSpec.latest() for place in places}
     futures = clients.admin().list_offsets(request, isolation_level=isolation, request_timeout=clients.timeout)
     found = {}
-    for place, future in futures.items():
+    for partition, future in futures.items():
+        place = (partition.topic, partition.partition)
         try:
-            found[(place.topic, place.partition)] = int(answer(clients, future).offset)
+            found[place] = int(answer(clients, future).offset)
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-                found[(place.topic, place.partition)] = 0  # a topic that was deleted since is as short as can be
+                found[place] = 0  # a topic that was deleted since is as short as can be
             elif error.code() in _PASSING:
                 clients.renew_admin()
             else:
-                raise clients.error(error, f"reading the end of {place.topic}[{place.partition}]") from failure
+                raise clients.error(error, f"reading the end of {_name(place)}") from failure
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError, together
 from airflow_ft.protocol.lookup import did_you_mean
-from airflow_ft.sinks.arrow import is_binary, is_text, numbers, offsets, scalar
+from airflow_ft.sinks.arrow import decoded, is_binary, is_text, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -86,7 +86,8 @@ class RecordEncoder:
     def __init__(self, sink: KafkaSink, schema: pa.Schema) -> None:
         self._sink = sink
         self._schema = schema
-        check_schema(sink, schema)
+        if problems := list(schema_problems(sink, schema)):
+            raise together(problems)
         taken = set(sink.roles.values())
         self._json_columns = [name for name in schema.names if name not in taken]
 
@@ -146,15 +147,13 @@ class RecordEncoder:
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
         column = rows.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
         return _binary(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
 
     def _headers(self, column: pa.Array) -> list[Headers | None]:
         if pa.types.is_map(column.type):
             names, values = column.keys, column.items
         else:
-            names, values = _struct_fields(column.values)
+            names, values = (pc.struct_field(column.values, part) for part in ("key", "value"))
         keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
         contents = _listed(_binary(values))
         offsets = column.offsets.to_pylist()
@@ -165,7 +164,7 @@ class RecordEncoder:
                 result.append(None)
                 continue
             low, high = offsets[row], offsets[row + 1]
-            if None in keys[low:high]:
+            if None in keys[low:high]:  # or it is null as a whole
                 raise self._declined(
                     "a header has no key.", self._sink.headers or "", "Give every header a key.", "null_refused"
                 )
@@ -174,12 +173,6 @@ class RecordEncoder:
 
     def _declined(self, what: str, column: str, remedy: str, code: str) -> DeclinedError:
         return DeclinedError(what, code=code, column=column, remedy=remedy, participant=self._sink.conn_id)
-
-
-def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
-    """Refuses a schema that the sink's settings do not fit, naming the columns (DeclinedError)."""
-    if problems := list(schema_problems(sink, schema)):
-        raise together(problems)
 
 
 def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
@@ -201,9 +194,10 @@ def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedErro
                 "column_ambiguous" if found else "job_column_missing",
                 role=role,
             )
-        elif why := _ROLE_CHECKS[role](schema.field(name).type):
-            kind = str(schema.field(name).type)
-            yield refuse(f"type {kind} cannot be the {role}.", name, why, "column_unfit", role=role, type=kind)
+            continue
+        kind, (fits, remedy) = schema.field(name).type, _ROLE_TYPES[role]
+        if not fits(kind):
+            yield refuse(f"type {kind} cannot be the {role}.", name, remedy, "column_unfit", role=role, type=str(kind))
     rest = [field for field in schema if field.name not in sink.roles.values()]
     if sink.value is not None:
         if rest:
@@ -229,46 +223,37 @@ def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedErro
             )
 
 
-def _text_or_bytes(kind: pa.DataType) -> str:
+def _is_text_or_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return "" if is_text(kind) or is_binary(kind) else "Cast it to string or binary."
+    return is_text(kind) or is_binary(kind)
 
 
-def _key_type(kind: pa.DataType) -> str:
-    return "" if pa.types.is_integer(kind) else _text_or_bytes(kind) and "Cast it to string, binary or integer."
-
-
-def _integer_type(kind: pa.DataType) -> str:
-    return "" if pa.types.is_signed_integer(kind) else "Cast it to integer."
-
-
-def _timestamp_type(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return ""
-    return "" if pa.types.is_signed_integer(kind) else "Cast it to timestamp, or to milliseconds as bigint."
-
-
-def _header_type(kind: pa.DataType) -> str:
-    wanted = "Make it array<struct<key: string, value: binary>> or map<string, binary>."
+def _are_headers(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
-        return wanted if not is_text(kind.key_type) or _text_or_bytes(kind.item_type) else ""
+        return is_text(kind.key_type) and _is_text_or_bytes(kind.item_type)
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        return wanted
+        return False
     struct = kind.value_type
-    names = [field.name for field in struct]
-    if sorted(names) != ["key", "value"] or not is_text(struct.field("key").type):
-        return wanted
-    return wanted if _text_or_bytes(struct.field("value").type) else ""
+    if sorted(field.name for field in struct) != ["key", "value"]:
+        return False
+    return is_text(struct.field("key").type) and _is_text_or_bytes(struct.field("value").type)
 
 
-_ROLE_CHECKS = {
-    "key": _key_type,
-    "value": _text_or_bytes,
-    "headers": _header_type,
-    "partition": _integer_type,
-    "timestamp": _timestamp_type,
+_ROLE_TYPES: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "key": (
+        lambda kind: pa.types.is_integer(kind) or _is_text_or_bytes(kind),
+        "Cast it to string, binary or integer.",
+    ),
+    "value": (_is_text_or_bytes, "Cast it to string or binary."),
+    "headers": (_are_headers, "Make it array<struct<key: string, value: binary>> or map<string, binary>."),
+    "partition": (pa.types.is_signed_integer, "Cast it to integer."),
+    "timestamp": (
+        lambda kind: pa.types.is_timestamp(kind) or pa.types.is_signed_integer(kind),
+        "Cast it to timestamp, or to milliseconds as bigint.",
+    ),
 }
+"""Which types can have a role, and what helps where another one has it."""
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -282,9 +267,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _binary(column: pa.Array) -> pa.Array:
     """As large_binary: without a copy, where it is text of that kind."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return pc.cast(column, pa.large_binary())
+    return pc.cast(decoded(column), pa.large_binary())
 
 
 def _listed(column: pa.Array) -> list[bytes | None]:
@@ -294,13 +277,6 @@ def _listed(column: pa.Array) -> list[bytes | None]:
     whole = data.slice(ends[0], ends[-1] - ends[0]).to_pybytes() if data is not None else b""
     found = [whole[start - ends[0] : stop - ends[0]] for start, stop in pairwise(ends)]
     return [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
-
-
-def _struct_fields(entries: pa.StructArray) -> tuple[pa.Array, pa.Array]:
-    """Key and value of each header; a header that is null as a whole has no key."""
-    names = [field.name for field in entries.type]
-    flat = entries.flatten()
-    return flat[names.index("key")], flat[names.index("value")]
 
 
 def _integers(column: pa.Array, null: int) -> pa.Array:

@@ -17,7 +17,6 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.kafka import records
-from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, may_create, needed, not_granted
 from airflow_ft.sinks.kafka.spec import KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.vote import check_times, keyless
@@ -29,10 +28,8 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     Raises:
         SinkUnavailableError, SinkAccessError: the brokers cannot be asked now.
     """
-    settings = KafkaSettings.from_connection(connection)
-    clients = KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))
-    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    token = {settings.token_topic} if plan.keeps_markers else set()
+    clients, sinks = _asking(connection), KafkaSink.all_of(plan)
+    token = {clients.settings.token_topic} if plan.keeps_markers else set()
     topics = describe(clients, {sink.topic for sink in sinks.values()} | token)
     for name in token:
         yield Requirement("token topic", partial(token_topic, clients, name, topics[name]))
@@ -40,6 +37,11 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         yield Requirement(f"topic {sink.topic}", partial(topic, clients, sink, topics[sink.topic]), name)
     if plan.keeps_markers:
         yield Requirement("permissions", partial(_permissions, pipeline, plan, clients))
+
+
+def _asking(connection: ConnectionInfo) -> KafkaClients:
+    settings = KafkaSettings.from_connection(connection)
+    return KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))
 
 
 def token_topic(clients: KafkaClients, name: str, there: TopicLimits | None) -> Finding:
@@ -81,7 +83,6 @@ def _permissions(pipeline: str, plan: ParticipantPlan, clients: KafkaClients) ->
         return Finding()
     grants = [each for each in needed(pipeline, plan.name, clients.settings.token_topic, ()) if each.is_prefix]
     with suppress(AirflowFtError):  # then it cannot be judged now
-        client_settings(clients.settings)
         from airflow_ft.sinks.kafka.authorization import Permissions
 
         with closing(Permissions(clients)) as permissions:
@@ -98,16 +99,16 @@ def schema_problems(
     Raises:
         SinkUnavailableError, SinkAccessError: the brokers cannot be asked now.
     """
-    sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, plan.sinks[name]) for name in schemas}
+    sinks = KafkaSink.all_of(plan)
     found: list[AirflowFtError] = []
-    for name, sink in sinks.items():  # that needs no broker
-        found += [problem.located(sink=name) for problem in records.schema_problems(sink, schemas[name])]
+    for name, schema in schemas.items():  # that needs no broker
+        found += [problem.located(sink=name) for problem in records.schema_problems(sinks[name], schema)]
     try:
-        settings = KafkaSettings.from_connection(connection)
-        clients = KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))
-        topics = describe(clients, {sink.topic for sink in sinks.values()})
-        for name, sink in sinks.items():
-            found += [problem.located(sink=name) for problem in _of_topic(sink, topics[sink.topic], clients)]
+        clients = _asking(connection)
+        topics = describe(clients, {sinks[name].topic for name in schemas})
+        for name in schemas:
+            limits = topics[sinks[name].topic]
+            found += [problem.located(sink=name) for problem in _of_topic(sinks[name], limits, clients)]
     except (SinkUnavailableError, SinkAccessError):
         if not found:
             raise
@@ -117,10 +118,8 @@ def schema_problems(
 def _of_topic(sink: KafkaSink, limits: TopicLimits | None, clients: KafkaClients) -> Sequence[AirflowFtError]:
     try:
         check_topic(sink.topic, limits, clients)
-        if limits is not None:
-            check_times(sink, limits)
+        assert limits is not None  # check_topic raises
+        check_times(sink, limits)
     except SinkAccessError as error:
         return [error]
-    if limits is not None and limits.compacted and sink.key is None:
-        return [keyless(sink)]
-    return []
+    return [keyless(sink)] if limits.compacted and sink.key is None else []

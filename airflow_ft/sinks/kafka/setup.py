@@ -36,8 +36,7 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
 
     SinkAccessError: that user may not.
     """
-    for given in plan.sinks.values():
-        KafkaSink.from_settings(plan.name, plan.strategy, given)
+    KafkaSink.all_of(plan)  # refuses what it does not know
     clients = KafkaClients(KafkaSettings.from_connection(connection))
     name = clients.settings.token_topic
     if describe_topics(clients, [name])[name] is not None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
+from airflow_ft.sinks.base.server_sink import ServerSink
 from airflow_ft.sinks.base.settings import shared_setting
 from airflow_ft.sinks.registry import Strategy
 
@@ -45,7 +46,7 @@ _ROLES = ("key", "value", "headers", "partition", "timestamp")
 
 @by_name
 @dataclass(frozen=True, kw_only=True)
-class KafkaSink:
+class KafkaSink(ServerSink):
     """A topic that receives one record a row, exactly once.
 
     Args:
@@ -93,6 +94,9 @@ class KafkaSink:
     transaction_timeout: timedelta | None = None
     two_phase_commit: bool = False
     shared: bool = False
+
+    kind: ClassVar[str] = "kafka"
+    strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
 
     def __post_init__(self) -> None:
         for name in ("topic", "conn_id", "strategy"):
@@ -165,16 +169,6 @@ class KafkaSink:
             )
         self._check_holding()
 
-    @property
-    def kind(self) -> str:
-        """The package under `airflow_ft.sinks`."""
-        return "kafka"
-
-    @property
-    def promise(self) -> Promise:
-        """Return what the strategy promises."""
-        return STRATEGIES[self.strategy].promise
-
     def at_least_once(self) -> Promise:
         """Rows go without a transaction."""
         if self.strategy == "held":
@@ -237,31 +231,24 @@ class KafkaSink:
         return settings | shared_setting(self.shared)
 
     @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> KafkaSink:
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
         """The sink that a plan describes; ConfigurationError when this version does not know it."""
-        known = dict(settings)
-        unknown = set(known) - {
-            "topic",
-            "format",
-            "slots",
-            "transaction_timeout",
-            "two_phase_commit",
-            "shared",
-            *_ROLES,
-        }
-        if unknown or "topic" not in known:
+        known = {field.name for field in fields(cls)} - {"conn_id", "strategy"}
+        unknown = sorted(set(settings) - known)
+        if unknown or "topic" not in settings:
             raise ConfigurationError(
-                f"a Kafka sink of the plan has settings that this version does not know: {', '.join(sorted(unknown))}."
+                f"a Kafka sink of the plan has settings that this version does not know: {', '.join(unknown)}."
                 if unknown
                 else "a Kafka sink of the plan names no topic.",
                 code="newer_release",
                 remedy="Deliver with the version of airflow-ft that made the plan, or with a newer one.",
                 participant=conn_id,
-                settings=sorted(unknown),
+                settings=unknown,
             )
-        if "transaction_timeout" in known:
-            known["transaction_timeout"] = timedelta(seconds=known["transaction_timeout"])
-        return cls(conn_id=conn_id, strategy=strategy, **known)
+        given = dict(settings)
+        if "transaction_timeout" in given:
+            given["transaction_timeout"] = timedelta(seconds=given["transaction_timeout"])
+        return cls(conn_id=conn_id, strategy=strategy, **given)
 
     def _check_holding(self) -> None:
         timeout = self.transaction_timeout

@@ -137,12 +137,13 @@ class Token:
 
 def genesis(fence: Fence, slots: int, now: datetime) -> Token:
     """The token of a participant that has delivered nothing: number 0."""
-    return Token(0, TokenKind.GENESIS, fence.installation, *fence.rank, slots, now, fence.rank)
+    return seeded(fence, 0, slots, now)
 
 
 def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
-    """A token set to `number` without a delivery."""
-    return Token(number, TokenKind.SEEDED, fence.installation, *fence.rank, slots, now, fence.rank)
+    """A token set to `number` without a delivery; that of number 0 is the first one of all."""
+    kind = TokenKind.SEEDED if number else TokenKind.GENESIS
+    return Token(number, kind, fence.installation, *fence.rank, slots, now, fence.rank)
 
 
 def delivered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,22 +24,21 @@ class Tokens:
     def __init__(self, participant: ParticipantPlan, clients: KafkaClients, slots: int) -> None:
         self._participant = participant
         self._clients = clients
-        self._count = slots
-        self._slots: dict[tuple[str, int], Slot] = {}
-
-    @property
-    def count(self) -> int:
-        """Return how many slots take part."""
-        return self._count
+        self.count = slots
+        """How many slots take part."""
+        self._slots: dict[str, list[Slot]] = {}
 
     def slots(self, pipeline: str) -> list[Slot]:
         """The slots of a pipeline, opened once."""
-        return [self._slot(pipeline, index) for index in range(self._count)]
+        if pipeline not in self._slots:
+            self._slots[pipeline] = [Slot(self._clients, pipeline, index) for index in range(self.count)]
+        return self._slots[pipeline]
 
     def close(self) -> None:
         """Closes what reads and writes tokens."""
-        for slot in self._slots.values():
-            slot.close()
+        for slots in self._slots.values():
+            for slot in slots:
+                slot.close()
         self._slots.clear()
 
     def expectation(self, slot: Slot, plan: Plan, ballot: Ballot | None = None) -> Expectation:
@@ -56,11 +55,6 @@ class Tokens:
             return None
         newest = max(tokens, key=lambda token: token.rank)
         return SinkHead(newest.installation, newest.epoch, min(token.number for token in tokens))
-
-    def numbers(self, pipeline: str) -> Sequence[int | None]:
-        """Return the number of each slot's token; None: it is gone, or was never written."""
-        tokens = [slot.read_token() for slot in self.slots(pipeline)]
-        return [token.number if token is not None else None for token in tokens]
 
     # --- the head ------------------------------------------------------------------------------------------------
 
@@ -90,21 +84,21 @@ class Tokens:
         if token is not None:
             check_owner(token, fence, self._participant.name, slot.group, plan.number)
         elif predecessor == 0:
-            return genesis(fence, self._count, now())
+            return genesis(fence, self.count, now())
         if slot.index == 0 or (token is not None and token.number >= predecessor):
             return token
-        first = self._slot(plan.pipeline, 0).read_token(fence)
+        first = self.slots(plan.pipeline)[0].read_token(fence)
         if first is None or first.slots > slot.index:
             return token
         if first.number == predecessor:  # its token proves that the predecessor was delivered without this slot
-            return seeded(fence, predecessor, self._count, now())
+            return seeded(fence, predecessor, self.count, now())
         raise StateConflictError(
-            f"the number of slots was raised to {self._count} while checkpoint {predecessor} is not delivered.",
+            f"the number of slots was raised to {self.count} while checkpoint {predecessor} is not delivered.",
             remedy="Do nothing: this checkpoint is prepared again when that one is delivered.",
             pipeline=plan.pipeline,
             checkpoint=plan.number,
             participant=self._participant.name,
-            slots=self._count,
+            slots=self.count,
         )
 
     def renew(self, fence: Fence) -> None:
@@ -150,7 +144,7 @@ class Tokens:
         def choose(slot: Slot) -> Token:
             token = slot.read_token(fence)
             if token is None:
-                return self._first_token(fence, number)
+                return seeded(fence, number, self.count, now())
             check_owner(token, fence, self._participant.name, slot.group)
             if token.number != number:
                 raise TokenLostError(
@@ -182,14 +176,11 @@ class Tokens:
                 check_owner(token, fence, self._participant.name, slot.group)
             if slot.index == 0:  # its producer is initialised: the former owner cannot deliver any more
                 refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
-            return self._first_token(fence, number)
+            return seeded(fence, number, self.count, now())
 
         self._write_all(fence, choose, foreign=True)
 
     # --- small things --------------------------------------------------------------------------------------------
-
-    def _first_token(self, fence: Fence, number: int) -> Token:
-        return seeded(fence, number, self._count, now()) if number else genesis(fence, self._count, now())
 
     def _write_all(self, fence: Fence, choose: Callable[[Slot], Token], *, foreign: bool = False) -> None:
         """One transaction after the other; the topic that they need is made when it is lacking."""
@@ -209,12 +200,6 @@ class Tokens:
             return token
 
         return slot.with_producer(fence, work, {}, foreign=foreign)
-
-    def _slot(self, pipeline: str, index: int) -> Slot:
-        slot = self._slots.get((pipeline, index))
-        if slot is None:
-            slot = self._slots[(pipeline, index)] = Slot(self._clients, pipeline, index)
-        return slot
 
 
 def now() -> datetime:

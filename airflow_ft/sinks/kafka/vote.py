@@ -39,17 +39,16 @@ class SegmentRows:
     sink: KafkaSink
     reader: SegmentReader
 
-    def declined(
-        self, what: str, column: str, remedy: str, code: str = "value_unfit", row: str = "", **fields: Any
-    ) -> DeclinedError:
+    def declined(self, what: str, column: str, remedy: str, **fields: Any) -> DeclinedError:
         """The error for rows that no topic takes."""
-        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
-        return DeclinedError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
+        return DeclinedError(what, code="value_unfit", remedy=remedy, **self._where(column), **fields)
 
-    def unfit(self, what: str, column: str, remedy: str, code: str, row: str = "", **fields: Any) -> UnfitTargetError:
+    def unfit(self, what: str, column: str, remedy: str, code: str, **fields: Any) -> UnfitTargetError:
         """The error for rows that this topic does not take as it is, and would with other settings."""
-        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
-        return UnfitTargetError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
+        return UnfitTargetError(what, code=code, remedy=remedy, **self._where(column), **fields)
+
+    def _where(self, column: str) -> dict[str, Any]:
+        return {"participant": self.sink.conn_id, "sink": self.name, "column": column, "topic": self.sink.topic}
 
 
 def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> dict[str, Any]:
@@ -209,19 +208,15 @@ def _must_read(schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) ->
     values without a text form.
     """
     return any(
-        pa.types.is_nested(field.type)
-        or (has_times(field.type) and not all(map(_has_year, _ends(statistics[field.name]))))
+        pa.types.is_nested(field.type) or (has_times(field.type) and not _have_years(statistics[field.name]))
         for field in schema
     )
 
 
-def _ends(found: ColumnStatistics) -> list[str]:
-    return [each for each in (found.minimum, found.maximum) if each is not None]
-
-
-def _has_year(text: str) -> bool:
-    """Return whether it is a date or a time of the years 1 to 9999."""
-    return re.match(r"(?!0000)\d{4}-", text) is not None
+def _have_years(found: ColumnStatistics) -> bool:
+    """Return whether these are dates or times of the years 1 to 9999."""
+    ends = (found.minimum, found.maximum)
+    return all(re.match(r"(?!0000)\d{4}-", each) for each in ends if each is not None)
 
 
 def _bound(sink: KafkaSink, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> int:

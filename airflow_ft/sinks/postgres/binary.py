@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 
 from airflow_ft.sinks.arrow import booleans, is_text, numbers, octets, scalar
 from airflow_ft.sinks.postgres.catalog import Column
+from airflow_ft.sinks.postgres.encoding import INTEGERS
 
 _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = b"\xff\xff"
 _LARGE = pa.large_binary()
 _TEXTS = {"text", "varchar", "bpchar", "json"}
-_INTEGERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _DAYS, _MICROSECONDS = 10_957, 946_684_800_000_000  # PostgreSQL counts from the year 2000
 _BASE = 10_000  # of a digit of numeric
 _LIMB = 0xFFFF_FFFF
@@ -50,7 +50,7 @@ def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes | None:
                 values = fixed(array)
             except pa.ArrowInvalid:  # a number that the column cannot hold
                 return None
-            join.fixed(values, _valid(array))
+            join.fixed(values, booleans(array.is_valid()) if array.null_count else None)
         elif (prefix := _varying(array.type, column)) is not None:
             join.varying(array, prefix)
         else:
@@ -71,6 +71,7 @@ class _Join:
         self._block.append(matrix)
 
     def fixed(self, values: _Bytes, valid: npt.NDArray[np.bool_] | None) -> None:
+        """Add values of one length; `valid` are those that are no null, None: all are."""
         width = values.shape[1]
         if valid is None:
             self.add(np.frombuffer(width.to_bytes(4, "big"), np.uint8).reshape(1, 4))
@@ -123,11 +124,6 @@ def _big(values: npt.NDArray[np.generic], kind: str) -> _Bytes:
     return found.view(np.uint8).reshape(len(found), found.dtype.itemsize)
 
 
-def _valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """None: all are."""
-    return booleans(array.is_valid()) if array.null_count else None
-
-
 def _varying(type: pa.DataType, column: Column) -> bytes | None:
     """Return the bytes before each value; None if the type has no binary form."""
     if column.element:
@@ -147,8 +143,8 @@ def _fixed(type: pa.DataType, column: Column) -> _Fixed | None:
         return None
     if is_.is_boolean(type) and kind == "bool":
         return lambda values: numbers(values.cast(pa.uint8())).reshape(-1, 1)
-    if kind in _INTEGERS and (is_.is_integer(type) or is_.is_decimal(type)):
-        whole = _INTEGERS[kind]
+    if kind in INTEGERS and (is_.is_integer(type) or is_.is_decimal(type)):
+        whole = INTEGERS[kind]
         return lambda values: _big(numbers(values.cast(whole)), f">i{whole.bit_width // 8}")
     # A double may lie beyond a real: as text the server says so.
     if kind == "float4" and is_.is_floating(type) and type.bit_width <= 32:
@@ -160,17 +156,12 @@ def _fixed(type: pa.DataType, column: Column) -> _Fixed | None:
     if kind == "numeric" and is_.is_integer(type):
         return lambda values: _numeric(values.cast(pa.decimal128(_LONGEST, 0)), _LONGEST, 0)
     if kind == "date" and is_.is_date(type):
-        return lambda values: _big(_days(values) - _DAYS, ">i4")
+        return lambda values: _big(numbers(values.cast(pa.date32()).cast(pa.int32())).astype(np.int64) - _DAYS, ">i4")
     if kind in ("timestamp", "timestamptz") and is_.is_timestamp(type):
         return lambda values: _big(_microseconds(values) - _MICROSECONDS, ">i8")
     if kind == "time" and is_.is_time(type):
         return lambda values: _big(numbers(values.cast(pa.time64("us")).cast(pa.int64())), ">i8")
     return None
-
-
-def _days(values: pa.Array) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = numbers(values.cast(pa.date32()).cast(pa.int32())).astype(np.int64)
-    return found
 
 
 def _microseconds(values: pa.Array) -> npt.NDArray[np.int64]:
@@ -185,7 +176,8 @@ def _numeric(values: pa.Array, precision: int, scale: int) -> _Bytes:
     negative = words[1::2] < 0
     count, filling = in_front + behind, 10 ** (4 * behind - scale)
     if 4 * count <= _DIGITS:  # the lower half holds them whole, with the zeros that fill the last digit
-        digits = _of_small(np.abs(words[::2]) * filling, count)
+        whole = np.abs(words[::2]) * filling
+        digits = [whole // _BASE**place % _BASE for place in reversed(range(count))]
     else:
         digits = _of_large(words, negative, filling, count)
     head = [np.int64(count), np.int64(in_front - 1), np.where(negative, 0x4000, 0), np.int64(scale)]
@@ -195,13 +187,11 @@ def _numeric(values: pa.Array, precision: int, scale: int) -> _Bytes:
     return matrix.view(np.uint8)
 
 
-def _of_small(values: npt.NDArray[np.int64], count: int) -> list[npt.NDArray[Any]]:
-    """The digits from the highest to the lowest."""
-    return [values // _BASE**place % _BASE for place in reversed(range(count))]
-
-
 def _of_large(words: npt.NDArray[np.int64], negative: npt.NDArray[np.bool_], filling: int, count: int) -> list[Any]:
-    """The same of whole numbers of 128 bits, times `filling`: by division of their five limbs of 32 bits."""
+    """The digits of whole numbers of 128 bits, times `filling`, from the highest to the lowest.
+
+    By division of their five limbs of 32 bits.
+    """
     low = np.ascontiguousarray(words).view("<u4").astype(np.uint64).reshape(-1, 4).T
     limbs = []
     carry: Any = negative.astype(np.uint64)  # what the complement of a negative number lacks

@@ -10,13 +10,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import is_text
+from airflow_ft.sinks.arrow import is_beyond, is_text
 from airflow_ft.sinks.postgres.catalog import Column
-from airflow_ft.sinks.postgres.encoding import changed
-
-_INTEGERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
-_LAST_DAY = 2_932_896  # 9999-12-31, counted from 1970
-_TICKS = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+from airflow_ft.sinks.postgres.encoding import INTEGERS, changed, fits
 
 
 def takes(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
@@ -30,28 +26,16 @@ def fills(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
 
 
 def _takes(values: pa.Array, column: Column) -> bool:
-    type, kind, is_ = values.type, column.kind, pa.types
-    if column.element or column.sort != "b":
+    type, kind = values.type, column.kind
+    if column.element or column.sort != "b" or not fits(type, column):
         return False
-    if is_.is_boolean(type):
-        return kind == "bool"
-    if is_.is_integer(type) or (is_.is_decimal128(type) and kind in _INTEGERS):
-        return (kind == "numeric" and column.modifier == -1) or _holds(values, kind)
-    if is_.is_decimal128(type):
-        return kind == "numeric" and (column.modifier == -1 or type.precision - type.scale <= _whole_digits(column))
-    if is_.is_floating(type):
-        return kind == "float8" or (kind == "float4" and type.bit_width <= 32)
+    if kind in INTEGERS:
+        return _can_be(values, INTEGERS[kind])
+    if kind == "numeric" and column.modifier != -1:
+        return bool(pa.types.is_decimal128(type) and type.precision - type.scale <= _whole_digits(column))
     if is_text(type):
         return kind in ("text", "varchar", "citext") and _is_text(values, column.length)
-    if is_.is_binary(type) or is_.is_large_binary(type):
-        return kind == "bytea"
-    if is_.is_date(type):
-        return kind == "date" and _is_before(values.cast(pa.date32()).cast(pa.int32()), _LAST_DAY)
-    if is_.is_timestamp(type):
-        return kind in ("timestamp", "timestamptz") and _is_before(
-            values.cast(pa.int64()), (_LAST_DAY + 1) * _TICKS[type.unit] - 1
-        )
-    return bool(is_.is_time(type) and kind == "time")
+    return not is_beyond(values)
 
 
 def _whole_digits(column: Column) -> int:
@@ -59,11 +43,9 @@ def _whole_digits(column: Column) -> int:
     return precision - (column.scale or 0)
 
 
-def _holds(values: pa.Array, kind: str) -> bool:
-    if kind not in _INTEGERS:
-        return kind == "float8"
+def _can_be(values: pa.Array, type: pa.DataType) -> bool:
     try:
-        values.cast(_INTEGERS[kind])
+        values.cast(type)
     except pa.ArrowInvalid:
         return False
     return True
@@ -79,8 +61,3 @@ def _is_text(values: pa.Array, length: int | None) -> bool:
         return False
     longest = pc.max(pc.utf8_length(values)).as_py()
     return length is None or longest is None or longest <= length
-
-
-def _is_before(values: pa.Array, last: int) -> bool:
-    highest = pc.max(values).as_py()
-    return highest is None or highest <= last

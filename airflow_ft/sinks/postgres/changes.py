@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
+from airflow_ft.sinks.arrow import decoded
+from airflow_ft.sinks.base.changes import DELETES, UPSERTS, deletes_and_known, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
 from airflow_ft.sinks.postgres.certain import fills, takes
@@ -50,20 +51,18 @@ class Changes:
 
     def create(self, more: str = "") -> None:
         """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
-        with self._allowed("create"):
-            self._create(more)
-
-    def _create(self, more: str) -> None:
         listed = ", ".join(map(self._made, self.columns))
         changes = CHANGES.sql
-        self.db.run(
-            f"CREATE TEMPORARY TABLE airflow_ft_changes ON COMMIT DROP AS SELECT {listed} FROM {self.table.name.sql}"
-            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY (CACHE 1000){more}"
-        )
-        if self.sink.change_column:
-            self.db.run(f"ALTER TABLE {changes} ADD {quoted(self.sink.change_column)} text NOT NULL")
-        for key in self.keys:  # NULL equals no key: the row would be added once more each time
-            self.db.run(f"ALTER TABLE {changes} ALTER {quoted(key)} SET NOT NULL")
+        with self._allowed("create"):
+            self.db.run(
+                f"CREATE TEMPORARY TABLE airflow_ft_changes ON COMMIT DROP AS SELECT {listed} FROM"
+                f" {self.table.name.sql} LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY"
+                f" (CACHE 1000){more}"
+            )
+            if self.sink.change_column:
+                self.db.run(f"ALTER TABLE {changes} ADD {quoted(self.sink.change_column)} text NOT NULL")
+            for key in self.keys:  # NULL equals no key: the row would be added once more each time
+                self.db.run(f"ALTER TABLE {changes} ALTER {quoted(key)} SET NOT NULL")
 
     def _made(self, name: str) -> str:
         """A column as the target has it. Where deletes may have NULL, no domain judges it here."""
@@ -131,18 +130,18 @@ class Changes:
     def apply(self, number: int, last: str = "") -> None:
         """Apply the last change of each key. `last`: a query for some of them; "" for all, and only those stay then."""
         table, keys = self.table.name.sql, ", ".join(map(quoted, self.keys))
-        version = quoted(self.sink.version_column or "")
         whole = not last
         if whole:
             self.keep_last()
             last = f"SELECT * FROM {CHANGES.sql}"
-        older = f"coalesce(there.{version}, 0) <= {int(number)}"
-        if self._has_deletes(last):
+        older = f"coalesce({self.version}, 0) <= {int(number)}"
+        has_deletes = f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"
+        if self.sink.change_column and self.db.value(has_deletes):
             if whole:
                 self.db.run(f"ANALYZE {CHANGES.sql}")
-            same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
             self.db.run(
-                f"DELETE FROM {table} AS there USING ({last}) AS change WHERE {same} AND {self.deletes} AND {older}"
+                f"DELETE FROM {table} AS there USING ({last}) AS change"
+                f" WHERE {self.same} AND {self.deletes} AND {older}"
             )
         written = [*self.columns, self.sink.version_column or ""]
         changed = ", ".join(f"{quoted(each)} = excluded.{quoted(each)}" for each in written if each not in self.keys)
@@ -155,20 +154,13 @@ class Changes:
         if may_leave_out(self.db, self.table):
             self.check_applied(number, last)
 
-    def _has_deletes(self, last: str) -> bool:
-        if not self.sink.change_column:
-            return False
-        return bool(self.db.value(f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"))
-
     def check_applied(self, number: int, last: str) -> None:
         """Raise DeclinedError if changes were dropped. Row counts would not show it: an older change changes none."""
-        same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
-        version = f"there.{quoted(self.sink.version_column or '')}"
         lacking = self.db.value(
-            f"SELECT count(*) FROM ({last}) AS change LEFT JOIN {self.table.name.sql} AS there ON {same}"
+            f"SELECT count(*) FROM ({last}) AS change LEFT JOIN {self.table.name.sql} AS there ON {self.same}"
             f" WHERE CASE WHEN {self.deletes} THEN there.{quoted(self.keys[0])} IS NOT NULL"
-            f" AND coalesce({version}, 0) <= {int(number)}"
-            f" ELSE {version} IS NULL OR {version} < {int(number)} END"
+            f" AND coalesce({self.version}, 0) <= {int(number)}"
+            f" ELSE {self.version} IS NULL OR {self.version} < {int(number)} END"
         )
         if lacking:
             raise DeclinedError(
@@ -191,7 +183,18 @@ class Changes:
         """Return whether the row `change` is a delete."""
         if not self.sink.change_column:
             return "false"
-        return f"(lower(change.{quoted(self.sink.change_column)}) IN ({_listed(DELETES)}))"
+        words = ", ".join(f"'{word}'" for word in DELETES)
+        return f"(lower(change.{quoted(self.sink.change_column)}) IN ({words}))"
+
+    @property
+    def same(self) -> str:
+        """The condition that the rows `there` and `change` have one key."""
+        return " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
+
+    @property
+    def version(self) -> str:
+        """The version of the row `there`."""
+        return f"there.{quoted(self.sink.version_column or '')}"
 
     def drop(self) -> None:
         """Makes room for the next one. SinkAccessError: the user is kept from it."""
@@ -216,20 +219,14 @@ class Changes:
 
 def unknown_kinds(column: str, rows: pa.RecordBatch) -> Mapping[int, str]:
     """Rows of which the kind of change is not known. NULL is refused by the server."""
-    kinds = rows.column(rows.schema.get_field_index(column))
-    if pa.types.is_dictionary(kinds.type):
-        kinds = kinds.dictionary_decode()
-    words = pc.utf8_lower(kinds.cast(pa.large_string()))
-    unknown = pc.and_(pc.invert(pc.is_in(words, pa.array([*DELETES, *UPSERTS], pa.large_string()))), words.is_valid())
+    kinds = decoded(rows.column(rows.schema.get_field_index(column)))
+    _, known = deletes_and_known(kinds)
+    unknown = pc.and_(pc.invert(known), kinds.is_valid())
     return {
         place: f"unknown kind of change {kinds[place].as_py()!r}; deletes are {', '.join(DELETES)}, upserts are"
         f" {', '.join(UPSERTS)}, in upper or lower case"
         for place in pc.indices_nonzero(unknown).to_pylist()
     }
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
 
 
 # A plain heap table with a primary key alone: no constraint, trigger, rule, policy, publication, child or parent, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -62,7 +62,7 @@ def examine(
                     translated_errors("reading the table")(partial(_table, exam, session, name, sink, rows)),
                 )
         if plan.strategy == "prepared":
-            look = translated_errors("checking the server")(partial(_room, exam, session, sinks))
+            look = translated_errors("checking the server")(partial(_room, exam, session, width))
             exam.attempt("branches", look)
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
@@ -78,10 +78,7 @@ def examine(
 def _server(exam: Examination, session: Session, branches: int) -> None:
     user, database = session.rows("SELECT current_user, current_database()")[0]
     exam.ok("connect", f"PostgreSQL {session.product}, database {database}, as {user}")
-    _connections(exam, session, max(_CONNECTIONS, branches + 1))
-
-
-def _connections(exam: Examination, session: Session, needed: int) -> None:
+    needed = max(_CONNECTIONS, branches + 1)
     limited = session.rows(
         "SELECT what, number FROM (SELECT format('ROLE %%I', rolname), rolconnlimit FROM pg_roles WHERE rolname ="
         " session_user AND NOT rolsuper UNION ALL SELECT format('DATABASE %%I', datname), datconnlimit FROM pg_database"
@@ -98,9 +95,8 @@ def _connections(exam: Examination, session: Session, needed: int) -> None:
         )
 
 
-def _room(exam: Examination, session: Session, sinks: Mapping[str, PostgresSink]) -> None:
+def _room(exam: Examination, session: Session, branches: int) -> None:
     """Warn where a checkpoint's branches never find room: its rows are then sent after the decision."""
-    branches = max(sink.branches for sink in sinks.values())
     limit, share = places(session)
     if limit and branches > share:
         exam.warn(

@@ -18,7 +18,7 @@ from airflow_ft.sinks.arrow import flags, hexadecimal, is_text, numbers, replace
 from airflow_ft.sinks.base.json_texts import with_repeated_keys
 from airflow_ft.sinks.postgres.catalog import Column
 
-INTEGERS = {"int2", "int4", "int8"}
+INTEGERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 TEXTS = {"text", "varchar", "bpchar", "citext"}
 PARSED = {
     "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "bit", "varbit", "interval", "tsvector",
@@ -89,17 +89,11 @@ def _plain(array: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_floating(type) and column.kind == "float8":
         return array.cast(pa.float64())  # the digits of a single number would become another double
     if pa.types.is_binary(type) or pa.types.is_large_binary(type):
-        return _hexadecimal(array)
+        text = pa.large_string()
+        return pc.binary_join_element_wise(scalar(r"\x", text), hexadecimal(array), scalar("", text))
     if is_list(type):
         return _literals(array, column)
     return array
-
-
-def _hexadecimal(array: pa.Array) -> pa.Array:
-    r"""Bytes as `\x...`."""
-    return pc.binary_join_element_wise(
-        scalar("\\x", pa.large_string()), hexadecimal(array), scalar("", pa.large_string())
-    )
 
 
 def _literals(array: pa.Array, column: Column) -> pa.Array:
@@ -148,13 +142,14 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
     if is_text(type) and column.kind == "jsonb":
         return [(with_repeated_keys, "a key twice in an object, of which jsonb keeps the last one")]
     if is_text(type) and column.kind == "interval":
-        return [(_is_finer, "more than six digits after the point, which interval rounds")]
+        finer = "more than six digits after the point, which interval rounds"
+        return [(lambda values: pc.match_substring_regex(values, r"\.\d{6}\d*[1-9]"), finer)]
     if is_text(type) and column.kind == "bpchar":
         return [(lambda values: pc.ends_with(values, " "), "blanks at the end, which char drops")]
     if is_text(type) and length is not None:
         return [
             (
-                lambda values: pc.and_(_longer(values, length), pc.invert(_longer(_cut(values), length))),
+                lambda values: pc.and_(_longer(values, length), pc.invert(_longer(pc.utf8_rtrim(values, " "), length))),
                 f"longer than {column.declared}, with blanks at the end, which the server drops",
             )
         ]
@@ -173,10 +168,6 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
     return []
 
 
-def _is_finer(values: pa.Array) -> pa.Array:
-    return pc.match_substring_regex(values, r"\.\d{6}\d*[1-9]")
-
-
 def _whole(values: pa.Array) -> pa.Array:
     return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
 
@@ -192,7 +183,3 @@ def _not_divisible(values: pa.Array, by: int) -> pa.Array:
 
 def _longer(values: pa.Array, length: int) -> pa.Array:
     return pc.greater(pc.utf8_length(values).cast(pa.int64()), scalar(length, pa.int64()))
-
-
-def _cut(values: pa.Array) -> pa.Array:
-    return pc.utf8_rtrim(values, " ")

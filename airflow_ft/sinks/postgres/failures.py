@@ -59,19 +59,31 @@ _OF_ROWS = {"ExecWithCheckOptions"}  # a policy or view refuses a row by its val
 _LACKING = {INSUFFICIENT_PRIVILEGE, "42P01", "42703", "42883", "3F000"}
 
 
-_CODES = {
-    re.compile(INSUFFICIENT_PRIVILEGE): "privilege_missing",
-    re.compile(r"28..."): "login_refused",
-    re.compile(r"42P01"): "table_missing",
-    re.compile(r"42703"): "column_missing",
-    re.compile(r"53100"): "disk_full",
-    re.compile(r"53..."): "limit_reached",
+_MORE = "Give the server more disk space, memory or connections."
+_TOO_MANY = (
+    "limit_reached",
+    "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or database.",
+)
+_LOGIN = (
+    "login_refused",
+    "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf.",
+)
+_KNOWN = {
+    re.compile(r"28..."): _LOGIN,
+    re.compile(r"42P01"): ("table_missing", ""),
+    re.compile(r"42703"): ("column_missing", ""),
+    re.compile(r"53300"): _TOO_MANY,
+    re.compile(r"53100"): ("disk_full", _MORE),
+    re.compile(r"53..."): ("limit_reached", _MORE),
+    re.compile(r"57P04"): ("", "Restore the database, or correct the connection. The rows wait."),
+    re.compile(r"XX00[12]|58P01|58030"): (  # data, an index or a file is damaged or missing: retries do not help
+        "",
+        "Look at the server's log. Rebuild the index (REINDEX), or restore the table or file that it names. The rows"
+        " wait.",
+    ),
 }
-"""Codes of our errors, by SQLSTATE."""
+"""Codes and remedies of our errors, by SQLSTATE; "": those of the meaning."""
 _NOT_NULL_VIOLATION = "23502"
-_DATABASE_DROPPED = "57P04"
-_DAMAGED = re.compile(r"XX00[12]|58P01|58030")
-"""Data, an index or a file is broken or missing: retries alone do not help."""
 
 
 def meaning(error: BaseException) -> Meaning:
@@ -140,62 +152,35 @@ def describe(error: BaseException) -> str:
 def failure(error: BaseException, doing: str) -> AirflowFtError:
     """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
     found, state = meaning(error), getattr(error, "pgcode", None) or ""
-    remedy = ""
-    if _is_of_a_policy(error):
-        remedy = "Run `ALTER ROLE ... BYPASSRLS` for the connection's user, or deliver into a table without policies."
-    elif state == INSUFFICIENT_PRIVILEGE:
-        remedy = (
-            "Grant the privilege. `airflow ft setup PIPELINE --dag FILE --print` prints those that deliveries need."
-        )
-        if _of(error, "context"):
-            remedy = (
-                "Grant the privilege to the connection's user: a trigger or function of the table needs it."
-                " The rows wait."
-            )
-    elif found is Meaning.BUSY:
-        remedy = "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
-    elif _is_full(error):
-        remedy = (
-            "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or"
-            " database."
-        )
-    elif _DAMAGED.fullmatch(state):
-        remedy = (
-            "Look at the server's log. Rebuild the index (REINDEX), or restore the table or file that it names. The"
-            " rows wait."
-        )
-    elif state == _DATABASE_DROPPED:
-        remedy = "Restore the database, or correct the connection. The rows wait."
-    elif state.startswith("53"):
-        remedy = "Give the server more disk space, memory or connections."
-    code = _code(error, found, state)
-    if code == "login_refused":
-        remedy = "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf."
+    code, remedy = _known(error, found, state)
     fields = {"sqlstate": state} if state else {}
     return failure_of(error, doing, found, describe(error), remedy, code, **fields)
 
 
-def _code(error: BaseException, found: Meaning, state: str) -> str:
-    """Return the code of an error of the server; "": that of its meaning."""
-    if _is_of_a_policy(error):
-        return "row_security_active"
-    if _is_full(error):
-        return "limit_reached"
-    for states, code in _CODES.items():
-        if states.fullmatch(state):
-            return code
-    is_login = found is Meaning.ACCESS and not state and isinstance(error, psycopg2.OperationalError)
-    return "login_refused" if is_login else ""
-
-
-def _is_full(error: BaseException) -> bool:
-    code = getattr(error, "pgcode", None)
-    return code == "53300" or (code is None and _FULL.search(str(error)) is not None)
-
-
-def _is_of_a_policy(error: BaseException) -> bool:
-    """Return whether the server refuses a statement because row-level security would hide rows (row_security=off)."""
-    return _of(error, "source_function") == "check_enable_rls"
+def _known(error: BaseException, found: Meaning, state: str) -> tuple[str, str]:
+    """Return code and remedy for an error of the server; "": those of its meaning."""
+    if _of(error, "source_function") == "check_enable_rls":  # row-level security would hide rows (row_security=off)
+        return (
+            "row_security_active",
+            "Run `ALTER ROLE ... BYPASSRLS` for the connection's user, or deliver into a table without policies.",
+        )
+    if state == INSUFFICIENT_PRIVILEGE and _of(error, "context"):
+        return (
+            "privilege_missing",
+            "Grant the privilege to the connection's user: a trigger or function of the table needs it. The rows wait.",
+        )
+    if state == INSUFFICIENT_PRIVILEGE:
+        return (
+            "privilege_missing",
+            "Grant the privilege. `airflow ft setup PIPELINE --dag FILE --print` prints those that deliveries need.",
+        )
+    if found is Meaning.BUSY:
+        return "", "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
+    if not state and _FULL.search(str(error)):
+        return _TOO_MANY
+    if not state and found is Meaning.ACCESS and isinstance(error, psycopg2.OperationalError):
+        return _LOGIN
+    return next((known for states, known in _KNOWN.items() if states.fullmatch(state)), ("", ""))
 
 
 def code_of_refusal(error: BaseException) -> str:

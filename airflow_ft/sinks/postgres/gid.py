@@ -157,8 +157,8 @@ def end_branch_sessions(session: Session, fence: Fence, participant: str, branch
         log.warning("cannot end a session that works on branch %s: %s", branch, describe(error))
 
 
-def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> list[int]:
-    """End the sessions that older attempts of an installation left, since they may hold locks; returns their pids.
+def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> None:
+    """End the sessions that older attempts of an installation left, since they may hold locks.
 
     Never ends a session whose attempt is not older. The server requires the same user, or pg_signal_backend.
     """
@@ -182,4 +182,3 @@ def end_older_sessions(session: Session, fence: Fence, participant: str, install
             log.warning("cannot end session %d of an older attempt: %s", pid, describe(error))
     if ended:
         log.warning("ended sessions %s of older attempts, because they may hold locks", ended)
-    return ended

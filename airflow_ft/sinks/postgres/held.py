@@ -7,7 +7,7 @@ the lock that keeps ALTER TABLE out until its end, and then reads the catalog.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +54,9 @@ class Held:
         filled = [name for name in sinks if any(reader.schema(name).names for reader in readers[name])]
         held = cls(session, sinks, readers, {name: _locked(session, sinks[name], name) for name in filled})
         problems = [problem for name in filled for problem in held._problems(name)]
-        problems += [
-            problem
-            for name in filled
-            if name in voted and (problem := _moved(voted[name], held._target(name), name)) is not None
-        ]
+        for name in filled:
+            if name in voted:
+                problems += _moved(voted[name], _target(session, sinks[name], held.tables[name]), name)
         if problems:
             raise together(problems)
         return held
@@ -83,9 +81,6 @@ class Held:
         sink, table = self.sinks[name], table or self.tables[name]
         return [_late(problem) for schema in schemas for problem in judged(self.session, sink, table, schema, name)]
 
-    def _target(self, name: str) -> dict[str, Any]:
-        return _target(self.session, self.sinks[name], self.tables[name])
-
 
 def targets_of(
     session: Session, sinks: Mapping[str, PostgresSink], readers: Sequence[SegmentReader]
@@ -98,8 +93,7 @@ def targets_of(
 
 def voted_targets(vote: Vote | None) -> Mapping[str, Any]:
     """Return the notes of a vote; empty if there is none."""
-    found = vote.notes.get(_TARGETS, {}) if vote is not None else {}
-    return found if isinstance(found, Mapping) else {}
+    return vote.notes.get(_TARGETS, {}) if vote is not None else {}
 
 
 def _target(session: Session, sink: PostgresSink, table: Table) -> dict[str, Any]:
@@ -131,10 +125,10 @@ def _late(problem: AirflowFtError) -> AirflowFtError:
     return problem.located()
 
 
-def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> AirflowFtError | None:
-    """Return the error for a change since the vote with which the rows would still fit."""
+def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Iterator[AirflowFtError]:
+    """Yield the error for a change since the vote with which the rows would still fit."""
     if voted["table"] != now["table"]:
-        return UnfitTargetError(
+        yield UnfitTargetError(
             f"the sink's table was {voted['table']} at `prepare`, and its name means {now['table']} now. Another table"
             " of that name was created, or the search path was changed.",
             code="table_replaced",
@@ -144,8 +138,8 @@ def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Airfl
             table=voted["table"],
             now=now["table"],
         )
-    if [list(key) for key in voted["keys"]] != now["keys"]:
-        return UnfitTargetError(
+    elif [list(key) for key in voted["keys"]] != now["keys"]:
+        yield UnfitTargetError(
             f"a key column of table {now['table']} has another type or collation than at `prepare`: it was"
             f" {_keys(voted['keys'])} and is {_keys(now['keys'])}. Other keys may be equal now.",
             code="key_changed",
@@ -153,7 +147,6 @@ def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Airfl
             sink=name,
             table=now["table"],
         )
-    return None
 
 
 def _keys(keys: Sequence[Sequence[str]]) -> str:

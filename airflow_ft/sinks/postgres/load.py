@@ -130,19 +130,12 @@ class Load:
 
     def _refused(self, columns: Sequence[Column], rows: pa.RecordBatch) -> str:
         """Why they are refused, so that none of them went in; "": all did."""
-        self.session.run("SAVEPOINT airflow_ft_rows")
-        try:
+
+        def put() -> str:
             count = self._copy(columns, Encoded.of(rows, columns))
-            why = "" if count == len(rows) else _LEFT_OUT
-        except psycopg2.Error as error:
-            found = refusal(error)
-            if found is None:
-                raise
-            why = found
-        if why:
-            self.session.run("ROLLBACK TO SAVEPOINT airflow_ft_rows")
-        self.session.run("RELEASE SAVEPOINT airflow_ft_rows")
-        return why
+            return "" if count == len(rows) else _LEFT_OUT
+
+        return tried(self.session, "airflow_ft_rows", put)
 
     def _declined(self, rows: str, why: str, code: str, part: _Part, **fields: Any) -> DeclinedError:
         table = self.table_label or str(self.table.name)
@@ -155,6 +148,22 @@ class Load:
             path=part.file.path,
             **fields,
         )
+
+
+def tried(session: Session, savepoint: str, put: Callable[[], str]) -> str:
+    """Return why rows are refused, as `put` or the server says it, and nothing of them stays; "": they are in."""
+    session.run(f"SAVEPOINT {savepoint}")
+    try:
+        why = put()
+    except psycopg2.Error as error:
+        found = refusal(error)
+        if found is None:
+            raise
+        why = found
+    if why:
+        session.run(f"ROLLBACK TO SAVEPOINT {savepoint}")
+    session.run(f"RELEASE SAVEPOINT {savepoint}")
+    return why
 
 
 @contextmanager

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import psycopg2
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.changes import CHANGES, PLACE, Changes
-from airflow_ft.sinks.postgres.failures import refusal
+from airflow_ft.sinks.postgres.load import tried
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.refused import MAX_ROWS, Refused
 
@@ -61,22 +60,15 @@ class Piecewise:
 
     def _tried(self, number: int, low: int, high: int) -> str:
         """Return why these changes are refused, and apply none of them; "": all are applied."""
-        db = self.changes.db
-        db.run("SAVEPOINT airflow_ft_changes")
-        why = ""
-        try:
-            self.changes.apply(number, f"SELECT * FROM {_LAST.sql} WHERE {_between(low, high)} ORDER BY {PLACE}")
-        except psycopg2.Error as error:
-            found = refusal(error)
-            if found is None:
-                raise
-            why = found
-        except DeclinedError as error:
-            why = error.what
-        if why:
-            db.run("ROLLBACK TO SAVEPOINT airflow_ft_changes")
-        db.run("RELEASE SAVEPOINT airflow_ft_changes")
-        return why
+
+        def put() -> str:
+            try:
+                self.changes.apply(number, f"SELECT * FROM {_LAST.sql} WHERE {_between(low, high)} ORDER BY {PLACE}")
+            except DeclinedError as error:
+                return error.what
+            return ""
+
+        return tried(self.changes.db, "airflow_ft_changes", put)
 
     def _middle(self, low: int, high: int) -> int | None:
         """The place that halves a piece; None where it is one change."""

@@ -19,7 +19,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, once, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
@@ -73,17 +73,15 @@ def _translated(
         return replace(_begun(sent, participant, name), error=f"cannot compare the table: {error.what}")
     except psycopg2.Error as error:
         found = failure(error, f"comparing table {name}")
-        if found.code == "privilege_missing":
-            found.remedy = f"Run `{'; '.join(verify_grants([TableName.parse(name)], connection))}`."
-        found = found.located(participant=participant)
         if found.code != "privilege_missing":
-            raise found from None
+            raise found.located(participant=participant) from None
+        found.remedy = f"Run `{'; '.join(verify_grants([TableName.parse(name)], connection))}`."
+        found = found.located(participant=participant)
         return replace(_begun(sent, participant, name), error=f"{found}", error_code=found.code)
 
 
 def _begun(sent: Sequence[Sent], participant: str, name: str) -> SinkReport:
-    delivered = {each.plan.number: each for each, _ in sent}
-    return SinkReport.begun(participant, (sink for _, sink in sent), name, list(delivered.values()))
+    return SinkReport.begun(participant, (sink for _, sink in sent), name, once(sent))
 
 
 def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session, log: DeliveredLog) -> SinkReport:
@@ -170,15 +168,14 @@ def _verify_keys(
         return replace(changes, name=name).load(reader)
 
     files = _in_parts(session, "airflow_ft_changes", readers, load)
-    version = f"there.{quoted(sink.version_column or '')}"
-    same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in changes.keys)
+    version = changes.version
     # Keys that are equal may differ as texts: by a collation that ignores case, or 1.0 and 1.00. The row keeps its own.
     others = [quoted(each) for each in changes.columns if each not in changes.keys]
     values = [f"ROW({', '.join(f'{of}.{each}' for each in others)})::text" for of in ("there", "change")]
     numbers = ", ".join(f"({part}, {number})" for part, (number, _) in enumerate(files)) or "(0, 0)"
     compared = (
         f"FROM ({changes.last}) AS change JOIN (VALUES {numbers}) AS of (part, number) ON of.part = airflow_ft_part"
-        f" LEFT JOIN {table.name.sql} AS there ON {same}"
+        f" LEFT JOIN {table.name.sql} AS there ON {changes.same}"
     )
     wrong = (
         f"CASE WHEN {changes.deletes} THEN there.{quoted(changes.keys[0])} IS NOT NULL"

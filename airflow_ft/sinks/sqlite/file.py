@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,20 @@ class SqliteFile:
     def require_place(self) -> None:
         """SinkAccessError for a file that cannot be written, or made."""
         try:
-            self._require_place()
+            if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
+                raise SinkAccessError(
+                    f"the folder {self.path.parent} does not exist or is not writable.",
+                    code="folder_unusable",
+                    remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
+                    path=str(self.path.parent),
+                )
+            if self.path.exists() and not os.access(self.path, os.W_OK):
+                raise SinkAccessError(
+                    f"the file {self.path} is not writable.",
+                    code="file_unusable",
+                    remedy="Make it writable by the user who runs the tasks.",
+                    path=str(self.path),
+                )
         except OSError as error:
             raise self._unreachable(error) from error
 
@@ -141,22 +154,6 @@ class SqliteFile:
             remedy=f"Give the user who runs the tasks access to {self.path.parent}, or choose another file.",
             path=str(self.path),
         )
-
-    def _require_place(self) -> None:
-        if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
-            raise SinkAccessError(
-                f"the folder {self.path.parent} does not exist or is not writable.",
-                code="folder_unusable",
-                remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
-                path=str(self.path.parent),
-            )
-        if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise SinkAccessError(
-                f"the file {self.path} is not writable.",
-                code="file_unusable",
-                remedy="Make it writable by the user who runs the tasks.",
-                path=str(self.path),
-            )
 
     def describe(self) -> str:
         """Return what it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
@@ -169,44 +166,40 @@ class SqliteFile:
 
     def _translated(self, error: sqlite3.Error) -> AirflowFtError:
         """As one of ours; an error of COMMIT too, since the next try reads the marker."""
-        name = getattr(error, "sqlite_errorname", "")
-        for names, meaning in self._meanings().items():
-            if name.startswith(names):
-                return meaning
-        return SinkUnavailableError(
-            f"{self.path}: {error} ({name or 'error of Python'}).",
-            code="sink_unavailable",
-            remedy="Look the error up at sqlite.org/rescode.html.",
-            path=str(self.path),
-            error=name,
-        )
-
-    def _meanings(self) -> Mapping[tuple[str, ...], AirflowFtError]:
-        path = str(self.path)
-        return {
-            ("SQLITE_BUSY", "SQLITE_LOCKED"): SinkUnavailableError(
+        name, path = getattr(error, "sqlite_errorname", ""), str(self.path)
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return SinkUnavailableError(
                 f"{self.path} was locked for {self.wait_seconds:.0f} s.",
                 code="lock_timeout",
                 remedy=f"Run `fuser {self.path}`, and end the process that holds a transaction open on the file.",
                 path=path,
-            ),
-            ("SQLITE_CORRUPT", "SQLITE_NOTADB"): SinkAccessError(
+            )
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            return SinkAccessError(
                 f"{self.path} is damaged, or is not a SQLite file.",
                 code="file_damaged",
                 remedy="Restore the file from a backup, or choose another one.",
                 path=path,
-            ),
-            ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"): SinkAccessError(
+            )
+        if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+            return SinkAccessError(
                 f"cannot open {self.path} for writing.",
                 code="file_unusable",
                 remedy=f"Create the folder {self.path.parent} if it is missing, and make folder and file writable by"
                 " the user who runs the tasks.",
                 path=path,
-            ),
-            ("SQLITE_FULL",): SinkUnavailableError(
+            )
+        if name.startswith("SQLITE_FULL"):
+            return SinkUnavailableError(
                 f"the disk of {self.path} is full.",
                 code="disk_full",
                 remedy="Free space. Nothing was committed.",
                 path=path,
-            ),
-        }
+            )
+        return SinkUnavailableError(
+            f"{self.path}: {error} ({name or 'error of Python'}).",
+            code="sink_unavailable",
+            remedy="Look the error up at sqlite.org/rescode.html.",
+            path=path,
+            error=name,
+        )

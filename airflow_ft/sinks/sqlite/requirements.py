@@ -151,18 +151,12 @@ def _ddl(db: sqlite3.Connection, table: str) -> str:
 # --- the text of CREATE TABLE ---
 
 
-def words(sql: str) -> Iterator[str]:
-    """Yield the tokens of a statement, folded, without comments; "" replaces a quoted name or text."""
-    for token in _TOKEN.finditer(sql):
-        if token.lastgroup != "space":
-            yield "" if token.lastgroup == "quoted" else fold(token.group())
-
-
 def conflict_clauses(sql: str) -> list[str]:
     """Return the resolution of each ON CONFLICT clause of a CREATE TABLE, in lower case (`replace`).
 
     ON is a keyword that cannot be a plain name, so the two words beside each other are always such a clause.
     """
-    tokens = list(words(sql))
-    triples = zip(tokens, tokens[1:], tokens[2:], strict=False)
+    tokens = [token for token in _TOKEN.finditer(sql) if token.lastgroup != "space"]
+    words = ["" if token.lastgroup == "quoted" else fold(token.group()) for token in tokens]
+    triples = zip(words, words[1:], words[2:], strict=False)
     return [third for first, second, third in triples if (first, second) == ("on", "conflict")]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-
-import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.write_ahead_log import WalReader
-from airflow_ft.sinks.base.comparison import Row, compare_tables, rows_of
+from airflow_ft.sinks.base.comparison import compare_tables, rows_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import read_columns, values
 from airflow_ft.sinks.sqlite.file import SqliteFile
@@ -31,17 +29,16 @@ def verify(
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
-    with SqliteFile.of(connection).opened(participant=plan.name) as db:
+    file = SqliteFile.of(connection)
+    with file.opened(participant=plan.name) as db:
         if db is None:
-            path = str(SqliteFile.of(connection).path)
             raise SinkUnavailableError(
-                f"the file {path} does not exist.",
+                f"the file {file.path} does not exist.",
                 code="file_missing",
-                remedy=f"Restore {path}.",
+                remedy=f"Restore {file.path}.",
                 participant=plan.name,
-                path=path,
+                path=str(file.path),
             )
-
         return compare_tables(
             delivered,
             plan,
@@ -49,10 +46,6 @@ def verify(
             table=lambda given: fold(SqliteSink.from_settings(plan.name, given).table),
             columns=partial(read_columns, db),
             found=lambda name, columns: rows_of(db, f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(name)}"),
-            values=_rows,
+            values=lambda batch: zip(*values(batch), strict=True),
             fold=fold,
         )
-
-
-def _rows(batch: pa.RecordBatch) -> Iterable[Row]:
-    return zip(*values(batch), strict=True)
