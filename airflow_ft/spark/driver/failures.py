@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, StageError
 from airflow_ft.protocol.model import SparkPosition
@@ -54,6 +54,8 @@ _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*|Unescaped quote character [^\n]*? of CSV field")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
+# Spark's condition of `raise_error`, by which `sources.files` refuses NULL in a column that is declared NOT NULL.
+_RAISED = "USER_RAISED_EXCEPTION"
 _MOST_CAUSES = 50
 _PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
@@ -67,6 +69,15 @@ class InUserCode(Exception):
     """Wraps an exception of the job's own functions (as `__cause__`), to distinguish it from exceptions in our code."""
 
 
+class _Cause(NamedTuple):
+    """An error, or what has caused it in the JVM: its SQLSTATE, Spark's condition, class and message; "": none."""
+
+    state: str
+    condition: str
+    kind: str
+    message: str
+
+
 def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
     """Return the error to report for the exception that ended the attempt, which started from `base`."""
     in_user_code = isinstance(error, InUserCode)
@@ -77,7 +88,8 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         return error
     line = last_line(error)
     causes = list(_causes(error))
-    for _, _, message in causes:
+    texts = [each.message for each in causes]
+    for message in texts:
         if found := _STATE_CHANGED.search(message):
             if base is not None and has_lost_state(SparkLocation("", "", base.location, base.batch, "")):
                 return lost_state(pipeline, base.location, base.batch)
@@ -160,19 +172,19 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 path=found[1],
                 before=_short(found[2]),
             )
-    if malformed := _malformed(causes):
+    if malformed := _malformed(texts):
         file, what = malformed
         return JobError(
             f"job {job} cannot read {file}: {what}",
             code="file_malformed",
             pipeline=pipeline,
             remedy="Correct or remove the file. Or declare the column without NOT NULL."
-            if " is NOT NULL and has no value" in what
+            if any(each.condition == _RAISED for each in causes)
             else 'Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
             ' "columnNameOfCorruptRecord": "broken"} and a column `broken string` in its schema.',
             path=file,
         )
-    if header := next((found[0] for _, _, message in causes if (found := _HEADER.search(message))), None):
+    if header := next((found[0] for text in texts if (found := _HEADER.search(text))), None):
         return JobError(
             f"job {job} cannot read a file: {' '.join(header.split())}.",
             code="file_malformed",
@@ -181,7 +193,7 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             " header that the schema declares.",
         )
     user = python_errors.of_driver(error) if in_user_code else None
-    if user := user or python_errors.of_worker(message for _, _, message in causes):
+    if user := user or python_errors.of_worker(texts):
         return JobError(
             f"job {job} raised {user.what}",
             code=user.code,
@@ -190,7 +202,7 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             job=job,
             **user.fields,
         )
-    for state, kind, message in causes:
+    for state, _, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             where = python_errors.place(error.__traceback__) if in_user_code else ""
             what = f"job {job} failed: {_short(message) or line}{where}"
@@ -200,11 +212,9 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         where = python_errors.place(error.__traceback__)
         kind = type(error).__name__
         return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG, job=job, exception=kind)
-    reading = next(
-        (f", while reading {found[1]}" for _, _, message in causes if (found := _READING.search(message))), ""
-    )
+    reading = next((f", while reading {found[1]}" for text in texts if (found := _READING.search(text))), "")
     return StageError(
-        f"the Spark query failed: {_short(causes[-1][2]) or line}{reading}",
+        f"the Spark query failed: {_short(texts[-1]) or line}{reading}",
         code="query_failed",
         pipeline=pipeline,
         remedy="Check the sources, the disk and the memory of the driver. The task's log has"
@@ -228,15 +238,14 @@ def _resolved(path: str) -> str:
         return path
 
 
-def _malformed(causes: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
+def _malformed(texts: Sequence[str]) -> tuple[str, str] | None:
     """The file of a source with a record that cannot be read, and Spark's words for it."""
-    messages = [message for _, _, message in causes]
-    file = next((found[1] for text in messages if (found := _READING.search(text))), None)
-    what = next((found[0] for text in messages if (found := _MALFORMED.search(text))), None)
+    file = next((found[1] for text in texts if (found := _READING.search(text))), None)
+    what = next((found[0] for text in texts if (found := _MALFORMED.search(text))), None)
     if file is None or what is None:
         return None
-    below = _short(messages[-1]).splitlines()  # the value that is none of the column's type
-    return file, f"{what} {below[0]}" if below and what not in messages[-1] else what
+    below = _short(texts[-1]).splitlines()  # the value that is none of the column's type
+    return file, f"{what} {below[0]}" if below and what not in texts[-1] else what
 
 
 def messages(error: BaseException) -> list[str]:
@@ -244,14 +253,14 @@ def messages(error: BaseException) -> list[str]:
     found: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(found) < _MOST_CAUSES:
-        found += [message for _, _, message in _causes(cause)]
+        found += [each.message for each in _causes(cause)]
         cause = cause.__cause__
     return found
 
 
 def reason(error: BaseException) -> str:
     """Return what has caused an error first, in the JVM's words; else its last line."""
-    return _short([message for _, _, message in _causes(error)][-1]) or last_line(error)
+    return _short(list(_causes(error))[-1].message) or last_line(error)
 
 
 def last_line(error: BaseException) -> str:
@@ -264,38 +273,29 @@ def _is_connection(error: BaseException) -> bool:
     return type(error).__name__ in ("Py4JNetworkError", "Py4JError") or isinstance(error, ConnectionError)
 
 
-def _causes(error: BaseException) -> Iterator[tuple[str, str, str]]:
-    """(SQLSTATE, class, message) of an error and what caused it in the JVM, outermost first."""
-    state = getattr(error, "getSqlState", lambda: None)
-    yield (_safely(state) or "", type(error).__name__, str(error))
+def _causes(error: BaseException) -> Iterator[_Cause]:
+    """Yield an error and what caused it in the JVM, outermost first."""
+    yield _Cause(_said(error, "getSqlState"), _said(error, "getCondition"), type(error).__name__, str(error))
     java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(20):
         if java is None:
             return
-        name = _safely(lambda java=java: java.getClass().getName()) or ""
-        state_text = _safely(lambda java=java: java.getSqlState()) if _has(java, "getSqlState") else ""
-        yield (state_text or "", name, _safely(lambda java=java: java.getMessage()) or "")
-        java = _safely_any(java)
+        kind, message = _said(java, "getClass", "getName"), _said(java, "getMessage")
+        yield _Cause(_said(java, "getSqlState"), _said(java, "getCondition"), kind, message)
+        try:
+            java = java.getCause()
+        except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+            return
 
 
-def _has(java: Any, method: str) -> bool:
-    methods = java.getClass().getMethods()
-    return any(candidate.getName() == method for candidate in methods)
-
-
-def _safely(call: Any) -> str:
+def _said(of: Any, *methods: str) -> str:
+    """Return what the methods, each called on the result of the one before, return at last; "": nothing."""
     try:
-        value = call()
-    except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+        for method in methods:
+            of = getattr(of, method)()
+    except Exception:  # it has no such method, or the JVM may be gone
         return ""
-    return "" if value is None else str(value)
-
-
-def _safely_any(java: Any) -> Any:
-    try:
-        return java.getCause()
-    except Exception:
-        return None
+    return "" if of is None else str(of)
 
 
 def _short(text: str, limit: int = 1000) -> str:
