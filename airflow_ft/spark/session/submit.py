@@ -8,7 +8,6 @@ import pwd
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
@@ -16,6 +15,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
 from airflow_ft.spark.session import connector, kubernetes, s3a
+from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -113,21 +113,6 @@ def require_user() -> str:
             " Airflow's image, which does that.",
             user=os.getuid(),
         ) from None
-
-
-def spark_home() -> Path:
-    """$SPARK_HOME, else the folder of the installed pyspark; ConfigurationError when there is neither."""
-    if os.environ.get("SPARK_HOME"):
-        return Path(os.environ["SPARK_HOME"])
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise ConfigurationError(
-            "pyspark is not installed on this machine.",
-            code="package_missing",
-            remedy="Run `pip install pyspark`, or set SPARK_HOME.",
-            package="pyspark",
-        )
-    return Path(found.submodule_search_locations[0])
 
 
 def settings(request: StageRequest, folder: Path) -> dict[str, str]:

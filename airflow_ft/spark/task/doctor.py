@@ -17,7 +17,8 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
-from airflow_ft.spark.session.submit import jar_files, require_user, spark_home
+from airflow_ft.spark.session.home import spark_home
+from airflow_ft.spark.session.submit import jar_files, require_user
 from airflow_ft.spark.session.yarn_archive import ARCHIVE
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
@@ -68,7 +69,7 @@ def examine_spark(
         _examine_yarn(exam, conf)
     elif kubernetes.is_kubernetes(cluster) and home is not None:
         answers = f"{cluster} accepts connections, and executors have an image"
-        exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf, home))
+        exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf))
     elif standalone.is_standalone(cluster):
         exam.passes("master", f"{cluster} accepts connections", lambda: standalone.require_master(cluster))
     if home is not None and needs_connector is not False:

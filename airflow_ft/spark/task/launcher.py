@@ -36,7 +36,6 @@ from airflow_ft.spark.session.submit import (
     end_driver,
     environment,
     prepare,
-    spark_home,
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
@@ -183,7 +182,7 @@ def _require_cluster(request: StageRequest) -> None:
     if yarn.is_yarn(master):
         yarn.require_cluster(request.conf, request.pipeline)
     elif kubernetes.is_kubernetes(master):
-        kubernetes.require_cluster(master, request.conf, spark_home(), request.pipeline)
+        kubernetes.require_cluster(master, request.conf, request.pipeline)
     elif standalone.is_standalone(master):
         standalone.require_master(master, request.pipeline)
 
