@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -16,9 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.copying import changing
+from airflow_ft.wal.copying import COPY_TRIES, changing
 
-_COPY_TRIES = 10
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
@@ -185,7 +184,7 @@ class LocalFileSystem:
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)
         markers.require(self, target)
-        for _ in range(_COPY_TRIES):
+        for _ in range(COPY_TRIES):
             if not base.is_dir():
                 markers.require(self, source)
                 raise markers.missing(source)
@@ -246,14 +245,8 @@ def _tree(base: Path) -> dict[str, int]:
 
 def _refuse_mounts(folder: Path) -> None:
     """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
-    mounts = Path("/proc/self/mounts")
     real = folder.resolve()
-    points = (
-        [line.split()[1] for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
-        if mounts.exists()
-        else []
-    )
-    for point in map(_unescaped, points):
+    for point, _ in mounts():
         if Path(point).is_relative_to(real):
             raise StorageUnavailableError(
                 f"{folder} is not deleted: another file system is mounted on {point}.",
@@ -265,9 +258,13 @@ def _refuse_mounts(folder: Path) -> None:
             )
 
 
-def _unescaped(point: str) -> str:
-    """A path as /proc/self/mounts writes it, with blanks and backslashes in octal."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+def mounts() -> Iterator[tuple[str, str]]:
+    """Yield mount point and type of each file system; nothing where the system does not say."""
+    listed = Path("/proc/self/mounts")
+    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines() if listed.exists() else ():
+        fields = line.split()
+        # Blanks and backslashes are written in octal.
+        yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1]), fields[2]
 
 
 def _remove(folder: Path) -> None:

@@ -16,7 +16,6 @@ import io
 import os
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -27,7 +26,7 @@ from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
 from airflow_ft.clients.s3 import private_store
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.copying import changing, copy_file, copy_tree
+from airflow_ft.wal.copying import copy_each, copy_file, copy_tree
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -43,7 +42,6 @@ _AT_ONCE = 2  # parts of one file under way
 _COPIES = 16  # by the store: this process holds no bytes of them
 FOREIGN_COPIES = 2
 """Copies at once by this process, each with up to four parts in memory."""
-_COPY_TRIES = 10
 
 
 class LogBucket(Bucket):
@@ -176,24 +174,11 @@ class S3FileSystem:
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         if not _is_one_store(source, target):
             return copy_tree(self, source, self, target, keep, at_once=FOREIGN_COPIES)
-        for _ in range(_COPY_TRIES):
-            found = {name: size for name, size in self.tree(source).items() if keep(PurePosixPath(name))}
-            if not found and not self.exists(source):
-                markers.require(self, source)
-                raise markers.missing(source)
-            self.make_folder(target)
-            try:
-                with ThreadPoolExecutor(_COPIES) as pool:
-                    list(
-                        pool.map(
-                            lambda each: self._copy(self.uri(source, each[0]), self.uri(target, each[0]), each[1]),
-                            found.items(),
-                        )
-                    )
-                return len(found)
-            except FileNotFoundError:  # its owner has replaced files since they were listed
-                self.remove_tree(target)
-        raise changing(source)
+
+        def copy(name: str, size: int) -> None:
+            self._copy(self.uri(source, name), self.uri(target, name), size)
+
+        return copy_each(self, source, self, target, keep, copy, _COPIES)
 
     def link_file(self, source: str, target: str) -> None:
         if self.seen(target):
