@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.sources.names import some
 from airflow_ft.spark.driver.folders import unreadable_names
-from airflow_ft.spark.driver.listing import some, static_listings
+from airflow_ft.spark.driver.listing import static_listings
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import SparkLocation, begins_at

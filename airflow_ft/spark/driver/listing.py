@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources.files import DECLARED
+from airflow_ft.sources.names import some
 from airflow_ft.spark.driver import folder_values
 from airflow_ft.spark.state import source_log
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATUS = re.compile(r"path=(.*?); isDirectory=false; length=(\d+);.*?modification_time=(\d+);", re.DOTALL)
-_SHOWN, _MOST_PATHS = 3, 100
+_MOST_PATHS = 100
 _REMEDY = (
     "Write each file elsewhere, then rename it into the folder, and do not change it until its checkpoint is published."
     " Nothing was published: the next try lists the folder again."
@@ -144,12 +145,6 @@ def _statuses(text: str, count: int, each: Callable[[int], Any]) -> list[tuple[s
 
 def _by_place(statuses: list[tuple[str, str, str]]) -> dict[str, tuple[int, int]]:
     return {source_log.place(path): (int(length), int(modified)) for path, length, modified in statuses}
-
-
-def some(places: Collection[str]) -> str:
-    """The first few of them, and how many more there are."""
-    names = sorted(places)
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
 def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources.files import FileSource
-from airflow_ft.sources.names import GLOB, link_of, local, twins
-from airflow_ft.spark.driver.listing import Listing, changed_error, relations, some
+from airflow_ft.sources.names import GLOB, link_of, local, some, twins
+from airflow_ft.spark.driver.listing import Listing, changed_error, relations
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
 
