@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import JobError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
 _FORMATS = {"ParquetFileFormat": "Parquet", "OrcFileFormat": "ORC"}
@@ -32,7 +32,7 @@ MOST_FILES = 200
 _UTC = ("utc", "z", "gmt", "etc/utc", "+00:00")
 
 
-def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
+def check_file_types(spark: SparkSession, plan: Any, pipeline: str = "") -> None:
     """JobError when files of a plan (of the JVM) have a column that cannot be read exactly as it is declared."""
     from pyspark.sql.types import StructType
 
@@ -86,11 +86,6 @@ def _schemas(spark: SparkSession, relation: Any, name: str, pipeline: str) -> li
             ) from None
         found = [inferred(files.slice(index, index + 1)) for index in range(files.size())]
     return [_json(each.get()) for each in found if each.isDefined()]
-
-
-def check_frame_types(frame: DataFrame, pipeline: str = "") -> None:
-    """The same for a DataFrame that does not stream."""
-    check_file_types(frame.sparkSession, frame._jdf.queryExecution().analyzed(), pipeline)
 
 
 def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool) -> Iterator[str]:

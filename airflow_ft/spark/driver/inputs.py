@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.sources import FileSource, Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
-from airflow_ft.spark.driver.file_types import check_frame_types
+from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.folders import check_folder
 from airflow_ft.spark.driver.kafka_admin import EARLIEST, TopicAdmin
 from airflow_ft.spark.driver.listing import Listing, static_listings
@@ -72,11 +72,12 @@ class Sources(Mapping[str, "DataFrame"]):
     def static(self, name: str) -> DataFrame:
         """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
         frame = self._read(name, streaming=False)
-        check_frame_types(frame)
+        plan = frame._jdf.queryExecution().analyzed()
+        check_file_types(self._spark, plan)
         listings = static_listings(frame)
         refuse_left_out(listings)
         self.listings += listings
-        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        leaves = plan.collectLeaves()
         self._static += [(name, _reader(leaves.apply(index))) for index in range(leaves.size())]
         return frame
 

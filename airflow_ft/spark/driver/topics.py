@@ -149,7 +149,7 @@ class Topics:
 
     def check(self) -> None:
         """Raises unless the topics of the batch that is computed are still the same: before its publication."""
-        if (error := self._loss_of(self._reading, "Nothing of this batch is published.")) is not None:
+        if (error := self._loss_of(self._reading)) is not None:
             raise error
 
     def check_start(self, offsets: Offsets) -> Ids:
@@ -172,7 +172,7 @@ class Topics:
     def explain(self) -> AirflowFtError | None:
         """Return whether a query may have failed because a topic was recreated under it: the error that says so."""
         try:
-            return self._loss_of(self._known, "Nothing of this batch is published.")
+            return self._loss_of(self._known)
         except Exception:  # the JVM may be gone: then that is the reason
             return None
 
@@ -195,14 +195,14 @@ class Topics:
             topics=[topic],
         )
 
-    def _loss_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
+    def _loss_of(self, ids: Ids) -> DataLossError | StageError | None:
         """Return what to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
             now = self._settled(index, self._admins[index].ids(sorted(before)), before)
             lost = {topic: old for topic, old in before.items() if is_other(old, now.get(topic))}
             if lost and source.fail_on_data_loss:
-                return self._lost(index, lost, now, {}, consequence)
+                return self._lost(index, lost, now, {}, "Nothing of this batch is published.")
             if lost:
                 return StageError(
                     f"topics of source {name!r} were deleted or recreated while Spark read them: {', '.join(lost)}.",
