@@ -57,8 +57,7 @@ def prepare(folder: Path, request: StageRequest) -> list[str]:
 def prepare_standby(folder: Path, request: StageRequest) -> list[str]:
     """Write what a driver needs that waits for its request; returns the command, which has no secret."""
     conf = settings(request, folder)
-    arguments = f"{json.dumps(str(folder))}, {json.dumps(conf['spark.master'])}"
-    write(folder / MAIN, f"from airflow_ft.spark.driver.standby import main\n\nraise SystemExit(main({arguments}))\n")
+    write_program(folder, "airflow_ft.spark.driver.standby", str(folder), conf["spark.master"])
     write(folder / PROPERTIES, properties(conf))
     return submit(folder, str(folder / MAIN))
 
@@ -66,8 +65,13 @@ def prepare_standby(folder: Path, request: StageRequest) -> list[str]:
 def write_main(folder: Path, request: StageRequest, session: int | None = None) -> None:
     """Writes the request, and the Python program that runs it; `session`: the open file that leads to its JVM."""
     write_request(folder, request)
-    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
-    write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
+    write_program(folder, "airflow_ft.spark.driver.runner", str(folder), session)
+
+
+def write_program(folder: Path, module: str, *arguments: str | int | None) -> None:
+    """Write a Python program that calls `main` of a module, and ends with the code that this returns."""
+    call = f"main({', '.join(map(repr, arguments))})"
+    write(folder / MAIN, f"from {module} import main\n\nraise SystemExit({call})\n")
 
 
 def write_request(folder: Path, request: StageRequest) -> None:

@@ -184,7 +184,7 @@ def _examine_s3a(exam: Examination, home: Path, jars: Sequence[str], conf: Mappi
     """Check which S3A a driver would get; does not fetch it."""
     name = "s3a"
     packages = listed(conf.get("spark.jars.packages", ""))
-    if found := s3a.given(home, (*listed(conf.get("spark.jars", "")), *jars), packages):
+    if found := connector.given(home, (*listed(conf.get("spark.jars", "")), *jars), packages, s3a.ARTIFACT):
         return exam.ok(name, found)
     chosen = exam.attempt(name, lambda: s3a.s3a(home))
     if chosen is None:
