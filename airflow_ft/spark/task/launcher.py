@@ -39,11 +39,10 @@ from airflow_ft.spark.session.submit import (
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
-from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
-from airflow_ft.spark.task.symptoms import Symptoms
+from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import PipelineLog

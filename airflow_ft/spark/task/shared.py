@@ -45,9 +45,8 @@ from airflow_ft.spark.session.submit import (
     write_main,
     write_program,
 )
-from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.story import Story
-from airflow_ft.spark.task.symptoms import Symptoms
+from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
 log = logging.getLogger(__name__)
 
