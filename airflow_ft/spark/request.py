@@ -251,14 +251,12 @@ class StageResult:
 
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
-    `end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
-    before. Nothing was computed. `complete`: all input from its beginning is read.
+    `end_stage` (None: a static job, which has none). `complete`: all input from its beginning is read.
     """
 
     numbers: tuple[int, ...]
     rows: Mapping[str, int]
     position: SparkPosition | None
-    already_staged: bool = False
     complete: bool = True
     before: int = 0
     first: int = 0
