@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError
+from airflow_ft.spark.driver.listing import all_relations
+from airflow_ft.spark.driver.plan_facts import items, kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,16 +38,16 @@ def check_file_types(spark: SparkSession, plan: Any, pipeline: str = "") -> None
     """JobError when files of a plan (of the JVM) have a column that cannot be read exactly as it is declared."""
     from pyspark.sql.types import StructType
 
-    for relation in _relations(plan):
-        if not relation.location().allFiles().size():
+    for relation, _ in all_relations(plan):
+        name = _FORMATS.get(kind(relation.fileFormat()))
+        if name is None or not relation.location().allFiles().size():
             continue
-        name = _FORMATS[_kind(relation.fileFormat())]
         declared = StructType.fromJson(_json(relation.dataSchema()))
         is_utc = str(spark.conf.get("spark.sql.session.timeZone")).lower() in _UTC
         schemas = map(StructType.fromJson, _schemas(spark, relation, name, pipeline))
         wrong = list(dict.fromkeys(each for schema in schemas for each in _unfit(declared, schema, name, is_utc)))
         if wrong:
-            roots = ", ".join(path.toString() for path in _all(relation.location().rootPaths().take(3)))
+            roots = ", ".join(path.toString() for path in items(relation.location().rootPaths().take(3)))
             raise JobError(
                 f"{name} files of {roots} have other types than the source declares: {'; '.join(wrong)}. Spark could"
                 " change values.",
@@ -124,20 +126,5 @@ def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> boo
     return have == want or want in _WIDER.get(have, ())
 
 
-def _relations(plan: Any) -> Iterator[Any]:
-    for leaf in _all(plan.collectLeaves()):
-        relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
-        if relation and _kind(relation) == "HadoopFsRelation" and _kind(relation.fileFormat()) in _FORMATS:
-            yield relation
-
-
-def _all(sequence: Any) -> list[Any]:
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
 def _json(schema: Any) -> Any:
     return json.loads(schema.json())
-
-
-def _kind(of: Any) -> str:
-    return str(of.getClass().getSimpleName())
