@@ -42,7 +42,7 @@ def local_path(uri: str) -> Path:
     )
 
 
-class LocalFileSystem:
+class LocalFileSystem(markers.RootedFiles):
     """Local disks and everything mounted as one; hard links need `source` and `target` on one volume."""
 
     def uri(self, location: str, *names: str) -> str:
@@ -54,27 +54,22 @@ class LocalFileSystem:
     def seen(self, uri: str) -> bool:
         return local_path(uri).exists()
 
-    def seen_folder(self, uri: str) -> bool:
-        return self.seen(uri)
+    def _names(self, uri: str) -> list[str]:
+        try:
+            return [path.name for path in local_path(uri).iterdir()]
+        except FileNotFoundError:
+            return []
 
-    def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri))
-
-    def names(self, uri: str) -> list[str]:
-        return markers.looked(self, uri, lambda: _names(local_path(uri)))
-
-    def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: _tree(local_path(uri)))
-
-    def open(self, uri: str) -> BinaryIO:
-        return markers.opened(self, uri)
+    def _tree(self, uri: str) -> dict[str, int]:
+        base, found = local_path(uri), {}
+        walk = os.walk(base, onerror=_raise_if_there)
+        for path in (Path(folder, name) for folder, _, names in walk for name in names):
+            with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
+                found[path.relative_to(base).as_posix()] = path.stat().st_size
+        return found
 
     def open_plain(self, uri: str) -> BinaryIO:
         return local_path(uri).open("rb")
-
-    def read(self, uri: str) -> bytes:
-        with self.open(uri) as file:
-            return file.read()
 
     def size(self, uri: str) -> int:
         return local_path(uri).stat().st_size
@@ -226,21 +221,6 @@ class LocalFileSystem:
         with contextlib.suppress(FileNotFoundError):
             path.rename(doomed)
         _remove(doomed)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-
-
-def _tree(base: Path) -> dict[str, int]:
-    found = {}
-    for path in (Path(folder, name) for folder, _, names in os.walk(base, onerror=_raise_if_there) for name in names):
-        with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
-            found[path.relative_to(base).as_posix()] = path.stat().st_size
-    return found
 
 
 def _refuse_mounts(folder: Path) -> None:

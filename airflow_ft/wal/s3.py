@@ -62,13 +62,14 @@ class LogBucket(Bucket):
         )
 
 
-class S3FileSystem:
+class S3FileSystem(markers.RootedFiles):
     """Buckets; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise.
 
     `open_files`: how many may be written at once. Each has some parts in memory.
     """
 
     open_files = 40
+    returns_unnoticed = False
 
     def uri(self, location: str, *names: str) -> str:
         return "/".join((str(BucketPlace.of(location)), *(name for name in names if name)))
@@ -78,15 +79,7 @@ class S3FileSystem:
         return f"s3a://{place.bucket}/{place.key}"
 
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri) or self.seen_folder(uri), twice=False)
-
-    def names(self, uri: str) -> list[str]:
-        return markers.looked(
-            self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE], twice=False
-        )
-
-    def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: self._tree(uri), twice=False)
+        return self._looked(uri, lambda _: self.seen(uri) or self.seen_folder(uri))
 
     def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
         """Return the files of `tree`, each with its bytes and with the identity of its contents."""
@@ -99,6 +92,9 @@ class S3FileSystem:
     def seen_folder(self, uri: str) -> bool:
         return next(iter(_bucket(uri).under(uri)), None) is not None
 
+    def _names(self, uri: str) -> list[str]:
+        return [name for name in _bucket(uri).names(uri) if name != MADE]
+
     def _tree(self, uri: str) -> dict[str, int]:
         bucket, (_, key) = _bucket(uri), split(uri)
         found = {path.removeprefix(f"{key}/"): size for path, size in bucket.under(uri) if path != key}
@@ -109,9 +105,6 @@ class S3FileSystem:
             if name.rpartition("/")[2] != MADE
             and (size or (name not in folders and bucket.size_of(self.uri(uri, name)) is not None))
         }
-
-    def open(self, uri: str) -> BinaryIO:
-        return markers.opened(self, uri)
 
     def open_plain(self, uri: str) -> BinaryIO:
         import obstore
