@@ -21,6 +21,7 @@ from importlib.resources import files as resources
 from typing import Any, NamedTuple
 
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.state.schema_paths import store_folder
 from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, PROVIDER, kept_settings, unique_ids
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
@@ -187,5 +188,4 @@ class _Copier:
 
 
 def _folder(files: FileSystem, location: str, store: _Store) -> str:
-    names = [str(store.operator), str(store.partition), *([] if store.name == _DEFAULT else [store.name])]
-    return files.uri(location, "state", *names)
+    return store_folder(files, location, str(store.operator), store.partition, store.name)
