@@ -236,7 +236,7 @@ class Sources:
 
 
 class _Admin:
-    """See `airflow_ft.spark.driver.topics.Admin`."""
+    """See `airflow_ft.spark.driver.kafka_admin.TopicAdmin`."""
 
     def __init__(self, sources: Sources, names: Sequence[str]) -> None:
         self._topics, self._names = sources.topics, names

@@ -20,13 +20,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.state.status import Ids, LocationStatus, Offsets
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.driver.kafka_admin import TopicAdmin
 
 _AGAIN_SECONDS = 1.0
 _GONE = (
@@ -35,18 +38,6 @@ _GONE = (
 )
 
 log = logging.getLogger("airflow_ft.spark")
-
-
-class Admin(Protocol):
-    """The brokers' view of topics; see `kafka_admin.TopicAdmin`."""
-
-    def topics(self, recorded: Sequence[str] = ()) -> Mapping[str, str]: ...
-
-    def ids(self, names: Sequence[str]) -> Mapping[str, str]: ...
-
-    def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]: ...
-
-    def close(self) -> None: ...
 
 
 class Topics:
@@ -59,7 +50,7 @@ class Topics:
         self,
         pipeline: str,
         sources: Mapping[int, tuple[str, KafkaSource]],
-        admins: Mapping[int, Admin],
+        admins: Mapping[int, TopicAdmin],
         started: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._started = started or {}
