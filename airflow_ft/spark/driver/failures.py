@@ -80,11 +80,14 @@ class _Cause(NamedTuple):
 
 def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
     """Return the error to report for the exception that ended the attempt, which started from `base`."""
+    return _described(error, pipeline, job, base).located(pipeline=pipeline)
+
+
+def _described(error: BaseException, pipeline: str, job: str, base: SparkPosition | None) -> AirflowFtError:
     in_user_code = isinstance(error, InUserCode)
     if isinstance(error, InUserCode) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, AirflowFtError):
-        error.located(pipeline=pipeline)
         return error
     line = last_line(error)
     causes = list(_causes(error))
@@ -98,7 +101,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"job {job} has changed and no longer fits its state: {found[1]}:"
                 f" {what or _short(' '.join(found[2].split()))}",
                 code="state_unfit",
-                pipeline=pipeline,
                 remedy=f"{way}Undo the change. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps"
                 " the positions. Or give the changed pipeline a new name: it then reads from the beginning.",
                 condition=found[1],
@@ -107,7 +109,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return JobError(
                 f"job {job} keeps state of {found[1]}, which Spark cannot encode as {ENCODING}=avro demands.",
                 code="state_unfit",
-                pipeline=pipeline,
                 remedy=f"Remove {ENCODING} from spark_conf. Avro works only for a job whose whole state is state"
                 " variables of transformWithState.",
                 setting=ENCODING,
@@ -118,7 +119,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return DataLossError(
                 f"Kafka no longer has records that were not read yet{reason}",
                 code="records_expired",
-                pipeline=pipeline,
                 remedy="Set fail_on_data_loss=False of the source for one run: it continues with the records that are"
                 " left. Then set it back, and raise the topic's retention or run the pipeline more often.",
             )
@@ -129,7 +129,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return StageError(
                 f"{where} does not exist{given}.",
                 code="folder_missing",
-                pipeline=pipeline,
                 remedy="Create the folder or correct the path. If a mount is missing, mount it again: a retry then"
                 f" reads it.{here}",
                 path=where,
@@ -139,7 +138,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 "Spark was stopped while the query ran: its cluster ended the application, a signal ended its JVM, or"
                 " the job called stop().",
                 code="spark_stopped",
-                pipeline=pipeline,
                 remedy="Retry. If it happens again, read the cluster's log of the application"
                 " (yarn logs -applicationId ID), and remove stop() from the job.",
             )
@@ -148,7 +146,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"a source's folder has the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' against"
                 " a pattern.",
                 code="file_name_unfit",
-                pipeline=pipeline,
                 remedy="Rename it. Or declare the folder itself, without a pattern in its path.",
                 path=_short(found[1]),
             )
@@ -156,7 +153,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return StageError(
                 "folders named name=value appeared in a source's folder after the query began, and they add a column.",
                 code="folder_changed",
-                pipeline=pipeline,
                 remedy="Nothing to do: the next try reads them. To avoid this, create one such folder before the first"
                 " run of a pipeline.",
             )
@@ -165,7 +161,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"a source reads {found[1]}, but its newest checkpoint has read {_short(found[2])}, which is not below"
                 " that folder.",
                 code="folder_changed",
-                pipeline=pipeline,
                 remedy="Declare the former folder again. Or declare the new one under another name in sources={...}:"
                 " then all its files are read, and the position in the old one is kept. Or read a folder that contains"
                 " both.",
@@ -177,7 +172,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         return JobError(
             f"job {job} cannot read {file}: {what}",
             code="file_malformed",
-            pipeline=pipeline,
             remedy="Correct or remove the file. Or declare the column without NOT NULL."
             if any(each.condition == _RAISED for each in causes)
             else 'Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
@@ -188,7 +182,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         return JobError(
             f"job {job} cannot read a file: {' '.join(header.split())}.",
             code="file_malformed",
-            pipeline=pipeline,
             remedy="Declare the source's columns with the names of the header, in its order. Or write the file with the"
             " header that the schema declares.",
         )
@@ -197,7 +190,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         return JobError(
             f"job {job} raised {user.what}",
             code=user.code,
-            pipeline=pipeline,
             remedy=user.remedy or _LOG,
             job=job,
             **user.fields,
@@ -207,16 +199,15 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             where = python_errors.place(error.__traceback__) if in_user_code else ""
             what = f"job {job} failed: {_short(message) or line}{where}"
             remedy = _OUTPUT_MODE if "[STREAMING_OUTPUT_MODE" in message else _LOG
-            return JobError(what, pipeline=pipeline, remedy=remedy, job=job)
+            return JobError(what, remedy=remedy, job=job)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
         kind = type(error).__name__
-        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG, job=job, exception=kind)
+        return JobError(f"job {job} raised {line}{where}", remedy=_LOG, job=job, exception=kind)
     reading = next((f", while reading {found[1]}" for text in texts if (found := _READING.search(text))), "")
     return StageError(
         f"the Spark query failed: {_short(texts[-1]) or line}{reading}",
         code="query_failed",
-        pipeline=pipeline,
         remedy="Check the sources, the disk and the memory of the driver. The task's log has"
         " the whole traceback at level DEBUG.",
     )
