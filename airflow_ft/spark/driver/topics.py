@@ -48,13 +48,12 @@ class Topics:
 
     def __init__(
         self,
-        pipeline: str,
         sources: Mapping[int, tuple[str, KafkaSource]],
         admins: Mapping[int, TopicAdmin],
         started: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._started = started or {}
-        self._pipeline, self._sources, self._admins = pipeline, sources, admins
+        self._sources, self._admins = sources, admins
         self._known: dict[int, dict[str, str]] = {}
         self._reading: Ids = {}
 
@@ -84,7 +83,6 @@ class Topics:
                     raise StageError(
                         f"topic {topic!r} of source {name!r} does not exist.",
                         code="topic_missing",
-                        pipeline=self._pipeline,
                         participant=source.conn_id,
                         remedy=f"Create it: {create_topic(topic)}. Or remove it from the source."
                         + (_GONE if topic in counted else ""),
@@ -129,7 +127,6 @@ class Topics:
                 raise StageError(
                     f"topics of source {name!r} appeared and disappeared: {', '.join(gone)}.",
                     code="topic_recreated",
-                    pipeline=self._pipeline,
                     remedy="Nothing to do: the next attempt looks again.",
                     source=name,
                     topics=gone,
@@ -180,7 +177,6 @@ class Topics:
         return StageError(
             f"topic {topic!r} of source {source!r} was created while its starting position was looked up.",
             code="topic_recreated",
-            pipeline=self._pipeline,
             remedy="Nothing to do: the next attempt looks again.",
             source=source,
             topics=[topic],
@@ -198,7 +194,6 @@ class Topics:
                 return StageError(
                     f"topics of source {name!r} were deleted or recreated while Spark read them: {', '.join(lost)}.",
                     code="topic_recreated",
-                    pipeline=self._pipeline,
                     remedy="Nothing to do: the next attempt reads the new topics from their beginning"
                     " (fail_on_data_loss is False).",
                     source=name,
@@ -227,7 +222,6 @@ class Topics:
             f"source {name!r}: {'; '.join(losses)}. The unread records of the old topic are lost, and the old offsets"
             f" point at other records of the new one. {consequence}",
             code="topic_recreated",
-            pipeline=self._pipeline,
             participant=source.conn_id,
             remedy=f"Set fail_on_data_loss=False of the source {name!r} for one run: it reads the new topic from its"
             " beginning and continues in the others. Then set it back.",
