@@ -163,14 +163,6 @@ class StageRequest:
                 remedy="Declare a sink for which the job always returns rows.",
                 argument="sinks",
             )
-        if both := sorted(set(self.sinks) & set(self.optional_sinks)):
-            raise ConfigurationError(
-                f"sinks cannot be both optional and required: {', '.join(both)}.",
-                code="arguments_conflict",
-                pipeline=self.pipeline,
-                remedy=f"Declare {both[0]} once.",
-                sinks=both,
-            )
         for name, value in self.conf.items():
             if FIXED_CONF.get(name, value) != value:
                 raise ConfigurationError(

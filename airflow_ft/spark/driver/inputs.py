@@ -215,13 +215,13 @@ def _leaves(frame: DataFrame) -> list[Any]:
 
 
 def _name(leaf: Any) -> str | None:
-    read = kind(leaf)
-    if read == "StreamingRelationV2":
-        return _text(leaf.extraOptions().get(_TAG))
-    if read == "StreamingRelation":
-        found = leaf.dataSource().options().get(_TAG)
-        return _text(found.get()) if found.isDefined() else None
-    return None
+    found = None
+    if kind(leaf) == "StreamingRelationV2":
+        found = leaf.extraOptions().get(_TAG)
+    elif kind(leaf) == "StreamingRelation":
+        option = leaf.dataSource().options().get(_TAG)
+        found = option.get() if option.isDefined() else None
+    return None if found is None else str(found)
 
 
 def _reader(leaf: Any) -> Any:
@@ -232,10 +232,6 @@ def _reader(leaf: Any) -> Any:
     if read == "LogicalRelation":
         return leaf.relation()
     return leaf.table() if read == "DataSourceV2Relation" else None
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
