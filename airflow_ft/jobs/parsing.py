@@ -11,10 +11,8 @@ Without `on_malformed` the job fails at the first malformed row, and names where
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Literal, ParamSpec, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, cast
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -27,26 +25,11 @@ from airflow_ft.protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-P = ParamSpec("P")
-
 MALFORMED = "_malformed"
 _KAFKA = {"topic": "string", "partition": "int", "offset": "bigint"}
 _READ = "airflow_ft_read"
 
 
-def _tagged(parse: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
-    """Mark the frame that `parse_json` returns: what state means does not depend on how it parses (`plan_meaning`)."""
-    signature = inspect.signature(parse)
-
-    @wraps(parse)
-    def tagged(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
-        column = signature.bind(*args, **kwargs).arguments.get("column", "value")
-        return tag(parse(*args, **kwargs), PARSED, str(column))
-
-    return tagged
-
-
-@_tagged
 def parse_json(
     frame: DataFrame,
     schema: str | T.StructType,
@@ -88,16 +71,18 @@ def parse_json(
     if on_malformed == "fail":
         # A filter, since Spark drops an unused column, and the check with it.
         checked = F.when(reason.isNull(), F.lit(True)).otherwise(F.raise_error(_message(frame, reason, text)))
-        return read.where(checked.cast("boolean")).select(*kept, *row)
-    marker = F.struct(
-        reason.alias("reason"),
-        *(
-            (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
-            for name, kind in _KAFKA.items()
-        ),
-        raw.cast("binary").alias("raw"),
-    )
-    return read.select(*kept, *row, F.when(reason.isNotNull(), marker).alias(MALFORMED))
+        made = read.where(checked.cast("boolean")).select(*kept, *row)
+    else:
+        marker = F.struct(
+            reason.alias("reason"),
+            *(
+                (F.col(name) if name in frame.columns else F.lit(None)).cast(kind).alias(name)
+                for name, kind in _KAFKA.items()
+            ),
+            raw.cast("binary").alias("raw"),
+        )
+        made = read.select(*kept, *row, F.when(reason.isNotNull(), marker).alias(MALFORMED))
+    return tag(made, PARSED, column)  # what state means does not depend on how it parses (`plan_meaning`)
 
 
 def parsed_rows(batch: DataFrame) -> DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_ft.clients.hadoop import LOCAL, default_file_system
@@ -14,10 +13,18 @@ from airflow_ft.sources import Source
 from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
-from airflow_ft.sources.names import GLOB, Names, is_pattern, literal_prefixes, local, local_folders, look, scheme
+from airflow_ft.sources.names import (
+    GLOB,
+    Names,
+    is_pattern,
+    literal_prefixes,
+    local,
+    local_folders,
+    look,
+    scheme,
+    some,
+)
 from airflow_ft.sources.socket import SocketSource
-
-_SHOWN = 3
 
 
 def examine_source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:
@@ -66,24 +73,19 @@ def _files(exam: Examination, source: FileSource) -> None:
 def _names(exam: Examination, found: Names) -> None:
     """Check the names of files: Spark leaves some out in silence, and cannot read others."""
     if found.hidden:
-        text = f"Spark skips names that begin with '_' or '.', or end with '._COPYING_': {_some(found.hidden)}"
+        text = f"Spark skips names that begin with '_' or '.', or end with '._COPYING_': {some(found.hidden)}"
         exam.warn("names", text, "Rename them if Spark is to read them. Otherwise do nothing.")
     if found.nested:
-        text = f"Spark reads no subfolder, unless it is named name=value: {_some(found.nested)}"
+        text = f"Spark reads no subfolder, unless it is named name=value: {some(found.nested)}"
         exam.warn("folders", text, 'Use a pattern, such as path="/data/orders/*". Do nothing if Spark is to skip them.')
     if found.colons:
-        exam.problem("names", f"Spark fails on names with ':': {_some(found.colons)}", "Rename them.")
+        exam.problem("names", f"Spark fails on names with ':': {some(found.colons)}", "Rename them.")
     if found.foreign:
-        text = f"Spark silently skips names that are not UTF-8: {_some(found.foreign)}"
+        text = f"Spark silently skips names that are not UTF-8: {some(found.foreign)}"
         exam.problem("encoding", text, "Rename them in UTF-8.")
     if found.patterns:
-        text = f"Spark may take these names for patterns, and then the run fails: {_some(found.patterns)}"
+        text = f"Spark may take these names for patterns, and then the run fails: {some(found.patterns)}"
         exam.warn("patterns", text, f"Rename them, so that they contain none of {GLOB}.")
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(sorted(names)[:_SHOWN]) + rest
 
 
 def _topics(exam: Examination, name: str, source: KafkaSource, connections: ConnectionResolver) -> None:

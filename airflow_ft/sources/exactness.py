@@ -38,6 +38,12 @@ _USUAL = (
 _LOCALES = ("en-us", "en_us", "en")
 
 
+def unsafe(option: str, why: str, remedy: str) -> ConfigurationError:
+    """Return the error for an option with which rows would be lost or changed."""
+    what = f"option {option} of FileSource is not allowed: {why}"
+    return ConfigurationError(what, code="option_unsafe", remedy=remedy, option=option)
+
+
 def refuse_misspelt(options: Mapping[str, Any]) -> None:
     """ConfigurationError for a name that is nearly one of Spark's options, which Spark would skip without an error."""
     usual = {name.lower(): name for name in _USUAL}
@@ -96,11 +102,10 @@ def refuse_inexact(format: str, schema: str, options: Mapping[str, Any]) -> None
         )
     for name in _OF_JSON if format == "json" else ("enforceSchema",):
         if given.get(name.lower(), "false").lower() != "false":
-            raise ConfigurationError(
-                f"option {name} of FileSource is not allowed: Spark could read other values than were written.",
-                code="option_unsafe",
-                remedy="Remove it, and write the files so that they can be read without it.",
-                option=name,
+            raise unsafe(
+                name,
+                "Spark could read other values than were written.",
+                "Remove it, and write the files so that they can be read without it.",
             )
     if (locale := given.get("locale", "en-US")).lower() not in _LOCALES:
         raise ConfigurationError(

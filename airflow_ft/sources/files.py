@@ -12,7 +12,7 @@ from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import bound, check_options, check_text, check_type, is_template
 from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.sources.exactness import EXACT, refuse_inexact, refuse_misspelt
+from airflow_ft.sources.exactness import EXACT, refuse_inexact, refuse_misspelt, unsafe
 from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
 
@@ -53,39 +53,33 @@ def _check_path(path: str) -> None:
     """ConfigurationError for a path that Spark would take for another one in each place, or cannot read."""
     of = scheme(path)
     if not of and not path.startswith("/"):
-        raise ConfigurationError(
-            f"path of FileSource is {path!r}, a relative path: each process would look for it in another folder.",
-            code="path_invalid",
-            remedy="Give an absolute path, or a URI such as file:///data/orders or hdfs://NAMENODE:PORT/PATH.",
-            argument="path",
-            path=path,
+        raise _unfit(
+            path,
+            "a relative path: each process would look for it in another folder.",
+            "Give an absolute path, or a URI such as file:///data/orders or hdfs://NAMENODE:PORT/PATH.",
         )
     if of and of not in _SCHEMES:
         instead = f"{_INSTEAD[of]}{path[len(of) :]}" if of in _INSTEAD else ""
-        raise ConfigurationError(
-            f"path of FileSource is {path!r}, but Hadoop has no file system for {of!r}.",
-            code="path_invalid",
-            remedy=f"Write {instead!r}." if instead else f"Give an absolute path, or one of {', '.join(_SCHEMES)}.",
-            argument="path",
-            path=path,
+        raise _unfit(
+            path,
+            f"but Hadoop has no file system for {of!r}.",
+            f"Write {instead!r}." if instead else f"Give an absolute path, or one of {', '.join(_SCHEMES)}.",
         )
     place = urlsplit(path) if of else None
     if place is not None and of == "file" and place.netloc not in ("", "localhost"):
-        raise ConfigurationError(
-            f"path of FileSource is {path!r}, a folder of the machine {place.netloc!r}.",
-            code="path_invalid",
-            remedy=f"Write 'file:///{path.removeprefix('file://')}', with three slashes.",
-            argument="path",
-            path=path,
+        raise _unfit(
+            path,
+            f"a folder of the machine {place.netloc!r}.",
+            f"Write 'file:///{path.removeprefix('file://')}', with three slashes.",
         )
     if of and not path.partition(":")[2].startswith("/"):
-        raise ConfigurationError(
-            f"path of FileSource is {path!r}, a relative path.",
-            code="path_invalid",
-            remedy="Write an absolute path, such as file:///data/orders.",
-            argument="path",
-            path=path,
-        )
+        raise _unfit(path, "a relative path.", "Write an absolute path, such as file:///data/orders.")
+
+
+def _unfit(path: str, why: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"path of FileSource is {path!r}, {why}", code="path_invalid", remedy=remedy, argument="path", path=path
+    )
 
 
 @by_name
@@ -169,29 +163,23 @@ class FileSource(PlainSource):
         refuse_misspelt(self.options)
         options = {name.lower(): value for name, value in self.options.items()}
         if str(options.get("cleansource", "off")).lower() != "off":
-            raise ConfigurationError(
-                "option cleanSource of FileSource is not allowed: Spark would remove files before their rows are"
-                " delivered.",
-                code="option_unsafe",
-                remedy="Remove files yourself, when their checkpoint is confirmed and its retention is over.",
-                option="cleanSource",
+            raise unsafe(
+                "cleanSource",
+                "Spark would remove files before their rows are delivered.",
+                "Remove files yourself, when their checkpoint is confirmed and its retention is over.",
             )
         for name in _LEAVE_OUT:
             if str(options.get(name.lower(), "false")).lower() != "false":
-                raise ConfigurationError(
-                    f"option {name} of FileSource is not allowed: Spark would skip missing or damaged files and count"
-                    " them as read.",
-                    code="option_unsafe",
-                    remedy="Remove it. A file that cannot be read then fails the stage, which names the file.",
-                    option=name,
+                raise unsafe(
+                    name,
+                    "Spark would skip missing or damaged files and count them as read.",
+                    "Remove it. A file that cannot be read then fails the stage, which names the file.",
                 )
         if str(options.get("filenameonly", "false")).lower() != "false":
-            raise ConfigurationError(
-                "option fileNameOnly of FileSource is not allowed: Spark would read only the first of two files with"
-                " the same name in different folders.",
-                code="option_unsafe",
-                remedy="Remove it. Spark then knows a file by its whole path.",
-                option="fileNameOnly",
+            raise unsafe(
+                "fileNameOnly",
+                "Spark would read only the first of two files with the same name in different folders.",
+                "Remove it. Spark then knows a file by its whole path.",
             )
         if not is_template(self.format) and not is_template(self.schema):
             refuse_inexact(self.format, self.schema or "", options)
@@ -233,15 +221,13 @@ class FileSource(PlainSource):
     ) -> DataFrame:
         """A streaming DataFrame of the folder, or a static one of the files that are there now."""
         reader: Any = spark.readStream if streaming else spark.read
-        if self.schema:
-            reader = reader.schema(self.schema)
         options = {**self.reader_options(streaming=streaming), **(tags or {}), DECLARED: self._declared()}
         if self.schema and self.format in EXACT:
             from airflow_ft.jobs.exact.files import load
 
-            return load(
-                spark, spark.readStream if streaming else spark.read, self.format, self.schema, options, self.path
-            )
+            return load(spark, reader, self.format, self.schema, options, self.path)
+        if self.schema:
+            reader = reader.schema(self.schema)
         frame: DataFrame = reader.format(self.format).options(**options).load(self.path)
         return _filled(frame, self.schema) if self.schema else frame
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlsplit
@@ -18,6 +18,13 @@ _GLOB = re.compile(r"[\[\]{}*?\\]")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
 _MOST = 100_000  # names that are looked at
+_SHOWN = 3
+
+
+def some(names: Collection[str]) -> str:
+    """The first few of them, and how many more there are."""
+    shown = sorted(names)
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else "")
 
 
 def is_pattern(text: str) -> bool:

@@ -12,13 +12,9 @@ class PlainSource:
 
     kind: ClassVar[str]
     """Its name in plain data."""
+    conn_id: ClassVar[None] = None
     needs_connector: ClassVar[bool] = False
     """True: Spark needs a jar for it that does not come with Spark."""
-
-    @property
-    def conn_id(self) -> None:
-        """It needs no connection."""
-        return None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

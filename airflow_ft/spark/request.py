@@ -163,14 +163,6 @@ class StageRequest:
                 remedy="Declare a sink for which the job always returns rows.",
                 argument="sinks",
             )
-        if both := sorted(set(self.sinks) & set(self.optional_sinks)):
-            raise ConfigurationError(
-                f"sinks cannot be both optional and required: {', '.join(both)}.",
-                code="arguments_conflict",
-                pipeline=self.pipeline,
-                remedy=f"Declare {both[0]} once.",
-                sinks=both,
-            )
         for name, value in self.conf.items():
             if FIXED_CONF.get(name, value) != value:
                 raise ConfigurationError(
@@ -251,14 +243,12 @@ class StageResult:
 
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
-    `end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
-    before. Nothing was computed. `complete`: all input from its beginning is read.
+    `end_stage` (None: a static job, which has none). `complete`: all input from its beginning is read.
     """
 
     numbers: tuple[int, ...]
     rows: Mapping[str, int]
     position: SparkPosition | None
-    already_staged: bool = False
     complete: bool = True
     before: int = 0
     first: int = 0

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import operator_file
+from airflow_ft.spark.state.schema_paths import schema_file, store_folder
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
 from airflow_ft.state.layout import Table, require_readable, table
 from airflow_ft.state.positions import Position
@@ -67,7 +67,7 @@ def catalog(position: Position, operator: int) -> Catalog:
         stores = metadata["stateStoreInfo"]
         for store in stores:
             name = str(store["storeName"])
-            uri = _schema(position, operator, store)
+            uri = schema_file(files, spark.uri, str(operator), store)
             for family in families(read_checked(files, uri), uri):
                 state = table(
                     name,
@@ -81,15 +81,6 @@ def catalog(position: Position, operator: int) -> Catalog:
         names = tuple(str(store["storeName"]) for store in stores)
         partitions = int(stores[0]["numPartitions"])
         return Catalog(found, names, _folders(position, operator, partitions, names[0], conf.get(PARTITIONS)))
-
-
-def _schema(position: Position, operator: int, store: Mapping[str, Any]) -> str:
-    """The file of a store's types; of several versions the newest is the last one."""
-    spark = position.spark
-    files = filesystem(spark.uri)
-    if paths := store.get("stateSchemaFilePaths"):
-        return schema_paths.within(files, paths[-1], spark.uri)
-    return files.uri(_folder(spark, operator, 0, str(store["storeName"])), "_metadata", "schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +121,4 @@ def _folders(position: Position, operator: int, partitions: int, store: str, pin
 
 
 def _folder(spark: SparkLocation, operator: int, partition: int, store: str) -> str:
-    names = ("state", str(operator), str(partition), *(() if store == "default" else (store,)))
-    return filesystem(spark.uri).uri(spark.uri, *names)
+    return store_folder(filesystem(spark.uri), spark.uri, str(operator), partition, store)

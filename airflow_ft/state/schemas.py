@@ -15,14 +15,13 @@ NO_PREFIX, PREFIX, RANGE = "NoPrefixKey", "PrefixKeyScan", "RangeKeyScan"
 class Family:
     """A column family of a store; a store of an older operator is itself one ("default").
 
-    `encoder`: how a key becomes bytes in RocksDB. `prefix`: number of its columns that are encoded first, separately.
+    `encoder`: how a key becomes bytes in RocksDB.
     """
 
     name: str
     key: tuple[StateColumn, ...]
     value: tuple[StateColumn, ...]
-    encoder: str = NO_PREFIX
-    prefix: int = 0
+    encoder: str
 
 
 def families(data: bytes, name: str) -> tuple[Family, ...]:
@@ -53,5 +52,4 @@ def families(data: bytes, name: str) -> tuple[Family, ...]:
 
 def _family(schema: Schema) -> Family:
     kind = str(schema.encoder.get("keyStateEncoderType", "")).removesuffix("StateEncoderSpec") or NO_PREFIX
-    prefix = int(schema.encoder.get("numColsPrefixKey", 0))
-    return Family(schema.name, columns_of(schema.key), columns_of(schema.value), kind, prefix)
+    return Family(schema.name, columns_of(schema.key), columns_of(schema.value), kind)

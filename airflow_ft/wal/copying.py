@@ -11,8 +11,8 @@ from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.wal import markers
 
 CHUNK = 1 << 20
+COPY_TRIES = 10
 _COPIES = 16  # at once: most of a location's files are small, and each waits for the NameNode
-_COPY_TRIES = 10
 
 
 def copy_file(source_files: Any, source: str, target_files: Any, target: str) -> None:
@@ -33,20 +33,33 @@ def copy_tree(
 ) -> int:
     """`FileSystem.link_tree` by reading and writing, `at_once` files; also from one file system to another."""
 
-    def copy(name: str) -> None:
+    def copy(name: str, _: int) -> None:
         parts = name.split("/")
         copy_file(source_files, source_files.uri(source, *parts), target_files, target_files.uri(target, *parts))
 
-    for _ in range(_COPY_TRIES):
-        names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]
-        if not names and not source_files.exists(source):
+    return copy_each(source_files, source, target_files, target, keep, copy, at_once)
+
+
+def copy_each(
+    source_files: Any,
+    source: str,
+    target_files: Any,
+    target: str,
+    keep: Callable[[PurePosixPath], bool],
+    copy: Callable[[str, int], None],
+    at_once: int,
+) -> int:
+    """`FileSystem.link_tree` by a function that copies one file, which gets its relative name and its bytes."""
+    for _ in range(COPY_TRIES):
+        found = {name: size for name, size in source_files.tree(source).items() if keep(PurePosixPath(name))}
+        if not found and not source_files.exists(source):
             markers.require(source_files, source)
             raise markers.missing(source)
         target_files.make_folder(target)
         try:
             with ThreadPoolExecutor(at_once) as pool:
-                return sum(1 for _ in pool.map(copy, names))
-        except WalCorruptError:  # its owner has replaced files since they were listed
+                return sum(1 for _ in pool.map(copy, found, found.values()))
+        except (FileNotFoundError, WalCorruptError):  # its owner has replaced files since they were listed
             target_files.remove_tree(target)
     raise changing(source)
 

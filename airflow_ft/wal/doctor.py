@@ -19,7 +19,7 @@ from airflow_ft.wal import roots
 from airflow_ft.wal.bucket_doctor import examine_bucket
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
-from airflow_ft.wal.local import local_path
+from airflow_ft.wal.local import local_path, mounts
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import RootLog
 
@@ -142,11 +142,9 @@ def _room(exam: Examination, folder: Path, needed: Sequence[Segment]) -> None:
 
 def _file_system(folder: Path) -> str:
     """The type of the mount that holds the folder; "" when the system does not say."""
-    mounts = Path("/proc/self/mounts")
     best, kind = -1, ""
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines() if mounts.exists() else ():
-        fields = line.split()
-        point = Path(fields[1].replace("\\040", " "))
-        if (folder.resolve().is_relative_to(point)) and len(point.parts) >= best:
-            best, kind = len(point.parts), fields[2]
+    for point, mounted in mounts():
+        depth = len(Path(point).parts)
+        if folder.resolve().is_relative_to(point) and depth >= best:
+            best, kind = depth, mounted
     return kind

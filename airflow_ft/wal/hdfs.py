@@ -79,7 +79,7 @@ def hdfs_path(uri: str) -> tuple[str, str]:
     return parts.netloc, str(PurePosixPath(path.replace("//", "/")))
 
 
-class HdfsFileSystem:
+class HdfsFileSystem(markers.RootedFiles):
     """One HDFS; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise."""
 
     def uri(self, location: str, *names: str) -> str:
@@ -88,18 +88,6 @@ class HdfsFileSystem:
 
     def hadoop_path(self, uri: str) -> str:
         return self.uri(uri)
-
-    def seen_folder(self, uri: str) -> bool:
-        return self.seen(uri)
-
-    def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri))
-
-    def names(self, uri: str) -> list[str]:
-        return markers.looked(self, uri, lambda: self._names(uri))
-
-    def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: self._tree(uri))
 
     def seen(self, uri: str) -> bool:
         try:
@@ -123,16 +111,9 @@ class HdfsFileSystem:
             return {}
         return {each.path.removeprefix(base): each.length for each in found if not each.isdir}
 
-    def open(self, uri: str) -> BinaryIO:
-        return markers.opened(self, uri)
-
     def open_plain(self, uri: str) -> BinaryIO:
         reader = self._ask(uri, lambda client, path: client.read(path))
         return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), CHUNK))
-
-    def read(self, uri: str) -> bytes:
-        with self.open(uri) as file:
-            return file.read()
 
     def size(self, uri: str) -> int:
         return int(self._ask(uri, lambda client, path: client.get_file_info(path)).length)

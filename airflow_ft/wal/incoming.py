@@ -23,7 +23,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
-from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
+from airflow_ft.wal.reader import ROWS_A_BATCH, rows_a_batch
 from airflow_ft.wal.s3 import S3FileSystem
 from airflow_ft.wal.writer import (
     ROW_GROUP_BYTES,
@@ -108,8 +108,9 @@ class ParquetRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         for name in self.sources:
             with self._open(name) as (file, parquet):
-                rows = _rows_a_batch(file, parquet)
-                for batch in parquet.iter_batches(rows, use_threads=False):
+                # A long text that repeats is stored once a row group.
+                largest = sum(longest_in_dictionaries(file, parquet.metadata, parquet.schema_arrow).values())
+                for batch in parquet.iter_batches(rows_a_batch(parquet.metadata, largest), use_threads=False):
                     yield _cast(batch.select(self.schema.names), self.schema, name)
 
     def require_unchanged(self) -> None:
@@ -267,18 +268,6 @@ def _write(folder: SegmentFolder, sink: str, rows: Rows) -> None:
                     writer.write_table(table, rows_a_group(table))
                     written += table.num_rows
         number += 1
-
-
-def _rows_a_batch(file: BinaryIO, parquet: pq.ParquetFile) -> int:
-    """Return as many rows as fit into the budget: by their average size in the file, and by what repeats in them.
-
-    A long text that repeats is stored once a row group.
-    """
-    metadata = parquet.metadata
-    size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-    average: int = max(1, size // max(1, metadata.num_rows))
-    largest: int = sum(longest_in_dictionaries(file, metadata, parquet.schema_arrow).values())
-    return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
 
 
 def _groups(rows: Rows) -> Iterator[Sequence[pa.RecordBatch]]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -16,9 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.copying import changing
+from airflow_ft.wal.copying import COPY_TRIES, changing
 
-_COPY_TRIES = 10
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
@@ -43,7 +42,7 @@ def local_path(uri: str) -> Path:
     )
 
 
-class LocalFileSystem:
+class LocalFileSystem(markers.RootedFiles):
     """Local disks and everything mounted as one; hard links need `source` and `target` on one volume."""
 
     def uri(self, location: str, *names: str) -> str:
@@ -55,27 +54,22 @@ class LocalFileSystem:
     def seen(self, uri: str) -> bool:
         return local_path(uri).exists()
 
-    def seen_folder(self, uri: str) -> bool:
-        return self.seen(uri)
+    def _names(self, uri: str) -> list[str]:
+        try:
+            return [path.name for path in local_path(uri).iterdir()]
+        except FileNotFoundError:
+            return []
 
-    def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri))
-
-    def names(self, uri: str) -> list[str]:
-        return markers.looked(self, uri, lambda: _names(local_path(uri)))
-
-    def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: _tree(local_path(uri)))
-
-    def open(self, uri: str) -> BinaryIO:
-        return markers.opened(self, uri)
+    def _tree(self, uri: str) -> dict[str, int]:
+        base, found = local_path(uri), {}
+        walk = os.walk(base, onerror=_raise_if_there)
+        for path in (Path(folder, name) for folder, _, names in walk for name in names):
+            with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
+                found[path.relative_to(base).as_posix()] = path.stat().st_size
+        return found
 
     def open_plain(self, uri: str) -> BinaryIO:
         return local_path(uri).open("rb")
-
-    def read(self, uri: str) -> bytes:
-        with self.open(uri) as file:
-            return file.read()
 
     def size(self, uri: str) -> int:
         return local_path(uri).stat().st_size
@@ -185,7 +179,7 @@ class LocalFileSystem:
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)
         markers.require(self, target)
-        for _ in range(_COPY_TRIES):
+        for _ in range(COPY_TRIES):
             if not base.is_dir():
                 markers.require(self, source)
                 raise markers.missing(source)
@@ -229,31 +223,10 @@ class LocalFileSystem:
         _remove(doomed)
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-
-
-def _tree(base: Path) -> dict[str, int]:
-    found = {}
-    for path in (Path(folder, name) for folder, _, names in os.walk(base, onerror=_raise_if_there) for name in names):
-        with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
-            found[path.relative_to(base).as_posix()] = path.stat().st_size
-    return found
-
-
 def _refuse_mounts(folder: Path) -> None:
     """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
-    mounts = Path("/proc/self/mounts")
     real = folder.resolve()
-    points = (
-        [line.split()[1] for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
-        if mounts.exists()
-        else []
-    )
-    for point in map(_unescaped, points):
+    for point, _ in mounts():
         if Path(point).is_relative_to(real):
             raise StorageUnavailableError(
                 f"{folder} is not deleted: another file system is mounted on {point}.",
@@ -265,9 +238,13 @@ def _refuse_mounts(folder: Path) -> None:
             )
 
 
-def _unescaped(point: str) -> str:
-    """A path as /proc/self/mounts writes it, with blanks and backslashes in octal."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+def mounts() -> Iterator[tuple[str, str]]:
+    """Yield mount point and type of each file system; nothing where the system does not say."""
+    listed = Path("/proc/self/mounts")
+    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines() if listed.exists() else ():
+        fields = line.split()
+        # Blanks and backslashes are written in octal.
+        yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1]), fields[2]
 
 
 def _remove(folder: Path) -> None:

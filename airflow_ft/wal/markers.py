@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -25,6 +26,44 @@ class Reading(Protocol):
     def uri(self, location: str, *names: str) -> str: ...
 
     def open_plain(self, uri: str) -> BinaryIO: ...
+
+
+class RootedFiles(Reading):
+    """Base of the file systems: where something is not found, its root may be away."""
+
+    returns_unnoticed = True
+    """Whether a root can go away and be back by the next look."""
+
+    @abstractmethod
+    def seen(self, uri: str) -> bool: ...
+
+    @abstractmethod
+    def _names(self, uri: str) -> list[str]: ...
+
+    @abstractmethod
+    def _tree(self, uri: str) -> dict[str, int]: ...
+
+    def seen_folder(self, uri: str) -> bool:
+        return self.seen(uri)
+
+    def exists(self, uri: str) -> bool:
+        return self._looked(uri, self.seen)
+
+    def names(self, uri: str) -> list[str]:
+        return self._looked(uri, self._names)
+
+    def tree(self, uri: str) -> dict[str, int]:
+        return self._looked(uri, self._tree)
+
+    def _looked(self, uri: str, look: Callable[[str], T]) -> T:
+        return looked(self, uri, lambda: look(uri), twice=self.returns_unnoticed)
+
+    def open(self, uri: str) -> BinaryIO:
+        return opened(self, uri)
+
+    def read(self, uri: str) -> bytes:
+        with self.open(uri) as file:
+            return file.read()
 
 
 def require(files: Reading, uri: str) -> None:

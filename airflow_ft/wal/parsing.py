@@ -32,7 +32,7 @@ def parsing(where: str) -> AbstractContextManager[None]:
 def json_with_digest(data: Any) -> bytes:
     """Return a file for `read_json`, which notices when it is not what was written."""
     plain = json.loads(canonical_json(data))  # as it is read back: all keys are texts
-    return canonical_json({_DIGEST: _digest(plain), _DATA: plain}).encode()
+    return canonical_json({_DIGEST: digest_of(plain), _DATA: plain}).encode()
 
 
 def read_json(where: str) -> Any:
@@ -40,10 +40,11 @@ def read_json(where: str) -> Any:
     data = filesystem(where).read(where)
     with parsing(where):
         found = json.loads(data)
-        if _digest(found[_DATA]) != found[_DIGEST]:
+        if digest_of(found[_DATA]) != found[_DIGEST]:
             raise ValueError("it does not match its digest")
         return found[_DATA]
 
 
-def _digest(data: Any) -> str:
+def digest_of(data: Any) -> str:
+    """Return the SHA-256 (hex) of plain data."""
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()

@@ -94,7 +94,10 @@ class ParquetSegment:
             try:
                 parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_CHUNK)
                 rows = 0
-                for batch in parquet.iter_batches(batch_size=self._rows_a_batch(sink, parquet), use_threads=False):
+                # A long repeated text is stored once a row group: only the statistics show its size in memory.
+                largest = sum(column.max_bytes or 8 for column in self.statistics(sink).values())
+                size = rows_a_batch(parquet.metadata, largest)
+                for batch in parquet.iter_batches(batch_size=size, use_threads=False):
                     rows += batch.num_rows
                     yield batch if batch.schema.equals(schema) else batch.cast(schema)
             except StorageUnavailableError:  # it says nothing of the rows
@@ -107,15 +110,6 @@ class ParquetSegment:
                 raise self._corrupt(
                     f"{where} has {rows} rows, but {file.rows} were published.", "file_damaged", sink, where
                 )
-
-    def _rows_a_batch(self, sink: str, parquet: pq.ParquetFile) -> int:
-        """Return as many rows as fit into the budget, by their average size in the file and by the largest values."""
-        metadata = parquet.metadata
-        size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-        average: int = max(1, size // max(1, metadata.num_rows))
-        # A long repeated text is stored once a row group: only the statistics show its size in memory.
-        largest = sum(column.max_bytes or 8 for column in self.statistics(sink).values())
-        return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
 
     def _content(self, sink: str) -> SinkContent:
         try:
@@ -155,6 +149,13 @@ class ParquetSegment:
             remedy=_RESTORE,
             path=where,
         )
+
+
+def rows_a_batch(metadata: pq.FileMetaData, largest: int) -> int:
+    """Return as many rows as fit into the budget: by their average size in the file, and by bytes of the `largest`."""
+    size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    average: int = max(1, size // max(1, metadata.num_rows))
+    return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
 
 
 def _manifest(location: str, wanted: str, number: int) -> Manifest:

@@ -28,22 +28,6 @@ _STRANGE = (SPARK, MARKER)
 log = logging.getLogger(__name__)
 
 
-def delete_segment(segment: Segment) -> None:
-    """Deletes the folder of a segment; that of its attempt goes with a later `sweep`."""
-    files = filesystem(segment.location)
-    location = files.uri(segment.location)
-    attempt, _, batch = location.rpartition("/")
-    if not batch.isdigit() or not _ATTEMPT.match(attempt.rpartition("/")[2]):
-        raise ConfigurationError(
-            f"{location} is not the folder of a segment. Nothing was deleted.",
-            code="path_invalid",
-            remedy="Move the write-ahead log back to the place that the decision log has stored.",
-            path=location,
-        )
-    require(location)
-    files.remove_tree(location)
-
-
 @dataclass(frozen=True, slots=True)
 class WalArchive:
     """The `Archive` of airflow_ft.protocol.write_ahead_log over the log under `root`."""
@@ -51,8 +35,19 @@ class WalArchive:
     root: str
 
     def delete(self, segment: Segment) -> None:
-        """Deletes a delivered segment's folder; a missing one is no error."""
-        delete_segment(segment)
+        """Deletes a delivered segment's folder; a missing one is no error. That of its attempt goes with a `sweep`."""
+        files = filesystem(segment.location)
+        location = files.uri(segment.location)
+        attempt, _, batch = location.rpartition("/")
+        if not batch.isdigit() or not _ATTEMPT.match(attempt.rpartition("/")[2]):
+            raise ConfigurationError(
+                f"{location} is not the folder of a segment. Nothing was deleted.",
+                code="path_invalid",
+                remedy="Move the write-ahead log back to the place that the decision log has stored.",
+                path=location,
+            )
+        require(location)
+        files.remove_tree(location)
 
     def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
         """See `sweep`."""

@@ -16,7 +16,6 @@ import io
 import os
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -27,7 +26,7 @@ from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
 from airflow_ft.clients.s3 import private_store
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.copying import changing, copy_file, copy_tree
+from airflow_ft.wal.copying import copy_each, copy_file, copy_tree
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -43,7 +42,6 @@ _AT_ONCE = 2  # parts of one file under way
 _COPIES = 16  # by the store: this process holds no bytes of them
 FOREIGN_COPIES = 2
 """Copies at once by this process, each with up to four parts in memory."""
-_COPY_TRIES = 10
 
 
 class LogBucket(Bucket):
@@ -64,13 +62,14 @@ class LogBucket(Bucket):
         )
 
 
-class S3FileSystem:
+class S3FileSystem(markers.RootedFiles):
     """Buckets; see the module, and `airflow_ft.wal.filesystem.FileSystem` for what the methods promise.
 
     `open_files`: how many may be written at once. Each has some parts in memory.
     """
 
     open_files = 40
+    returns_unnoticed = False
 
     def uri(self, location: str, *names: str) -> str:
         return "/".join((str(BucketPlace.of(location)), *(name for name in names if name)))
@@ -80,15 +79,7 @@ class S3FileSystem:
         return f"s3a://{place.bucket}/{place.key}"
 
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self.seen(uri) or self.seen_folder(uri), twice=False)
-
-    def names(self, uri: str) -> list[str]:
-        return markers.looked(
-            self, uri, lambda: [name for name in _bucket(uri).names(uri) if name != MADE], twice=False
-        )
-
-    def tree(self, uri: str) -> dict[str, int]:
-        return markers.looked(self, uri, lambda: self._tree(uri), twice=False)
+        return self._looked(uri, lambda _: self.seen(uri) or self.seen_folder(uri))
 
     def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
         """Return the files of `tree`, each with its bytes and with the identity of its contents."""
@@ -101,6 +92,9 @@ class S3FileSystem:
     def seen_folder(self, uri: str) -> bool:
         return next(iter(_bucket(uri).under(uri)), None) is not None
 
+    def _names(self, uri: str) -> list[str]:
+        return [name for name in _bucket(uri).names(uri) if name != MADE]
+
     def _tree(self, uri: str) -> dict[str, int]:
         bucket, (_, key) = _bucket(uri), split(uri)
         found = {path.removeprefix(f"{key}/"): size for path, size in bucket.under(uri) if path != key}
@@ -111,9 +105,6 @@ class S3FileSystem:
             if name.rpartition("/")[2] != MADE
             and (size or (name not in folders and bucket.size_of(self.uri(uri, name)) is not None))
         }
-
-    def open(self, uri: str) -> BinaryIO:
-        return markers.opened(self, uri)
 
     def open_plain(self, uri: str) -> BinaryIO:
         import obstore
@@ -176,24 +167,11 @@ class S3FileSystem:
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         if not _is_one_store(source, target):
             return copy_tree(self, source, self, target, keep, at_once=FOREIGN_COPIES)
-        for _ in range(_COPY_TRIES):
-            found = {name: size for name, size in self.tree(source).items() if keep(PurePosixPath(name))}
-            if not found and not self.exists(source):
-                markers.require(self, source)
-                raise markers.missing(source)
-            self.make_folder(target)
-            try:
-                with ThreadPoolExecutor(_COPIES) as pool:
-                    list(
-                        pool.map(
-                            lambda each: self._copy(self.uri(source, each[0]), self.uri(target, each[0]), each[1]),
-                            found.items(),
-                        )
-                    )
-                return len(found)
-            except FileNotFoundError:  # its owner has replaced files since they were listed
-                self.remove_tree(target)
-        raise changing(source)
+
+        def copy(name: str, size: int) -> None:
+            self._copy(self.uri(source, name), self.uri(target, name), size)
+
+        return copy_each(self, source, self, target, keep, copy, _COPIES)
 
     def link_file(self, source: str, target: str) -> None:
         if self.seen(target):

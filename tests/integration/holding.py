@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.task.launcher import Driver
 from tests.integration.stage_world import PIPELINE, StageWorld, streaming
 from tests.waiting import wait_for

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.home import spark_home
 from tests.integration.holding import SECONDS
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises

@@ -20,7 +20,7 @@ import pytest
 
 import airflow_ft as ft
 from airflow_ft.protocol.errors import ConfigurationError, StageError
-from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.integration.holding import KEYS, ON_YARN, SECONDS, Holding

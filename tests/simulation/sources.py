@@ -23,7 +23,6 @@ from airflow_ft.spark.state.beginnings import start_of
 from airflow_ft.spark.state.location_files import offsets_line, offsets_of
 from airflow_ft.spark.state.locations import SparkLocation, first_offsets
 from tests.simulation.kernel import Violation
-from tests.simulation.laws import PIPELINE
 from tests.simulation.source import ORDERS, SLICE, Item
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Sources:
         """The product's own look at topics, over brokers in memory."""
         sources = ((name, source_from_json(expected)) for name, expected in request.sources.items())
         found = {n: (name, each) for n, (name, each) in enumerate(sources) if isinstance(each, KafkaSource)}
-        return Topics(PIPELINE, found, {n: _Admin(self, source.topics) for n, (_, source) in found.items()})
+        return Topics(found, {n: _Admin(self, source.topics) for n, (_, source) in found.items()})
 
     def opened(self, location: SparkLocation, request: StageRequest) -> SourcedLocation:
         """An attempt has its location."""
@@ -236,7 +235,7 @@ class Sources:
 
 
 class _Admin:
-    """See `airflow_ft.spark.driver.topics.Admin`."""
+    """See `airflow_ft.spark.driver.kafka_admin.TopicAdmin`."""
 
     def __init__(self, sources: Sources, names: Sequence[str]) -> None:
         self._topics, self._names = sources.topics, names

@@ -193,6 +193,7 @@ class Spark:
         judge: Any = None,
         on_publish: Callable[[], None],
         standby: object = None,
+        shared: object = None,
     ) -> StageResult:
         """See `airflow_ft.spark.task.launcher.run_stage`."""
         driver = Driver(self._world, request)

@@ -79,17 +79,17 @@ def test_in_a_pod_executors_belong_to_it(outside: Path, master: str) -> None:
 
 def test_without_an_image_nothing_starts(outside: Path, master: str) -> None:
     with raises(ConfigurationError, "image_missing", setting=IMAGES[0], pipeline="orders"):
-        require_cluster(master, {}, outside, "orders")
+        require_cluster(master, {}, "orders")
     for name in IMAGES:
-        require_cluster(master, {name: "image"}, outside)
+        require_cluster(master, {name: "image"})
     (outside / "spark-defaults.conf").write_text(f"{IMAGES[1]} image\n")
-    require_cluster(master, {}, outside)
+    require_cluster(master, {})
 
 
-def test_a_server_that_is_away_is_named_at_once(outside: Path) -> None:
+def test_a_server_that_is_away_is_named_at_once() -> None:
     port = free_port()
     with raises(StageError, "server_unreachable", servers=[f"127.0.0.1:{port}"]):
-        require_cluster(f"k8s://https://127.0.0.1:{port}", IMAGE, outside)
+        require_cluster(f"k8s://https://127.0.0.1:{port}", IMAGE)
 
 
 def test_doctor_asks_the_cluster(master: str) -> None:

@@ -140,7 +140,7 @@ def test_the_next_attempt_continues_in_place_after_a_clean_end(tmp_path: Path, l
     requests = []
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         requests.append(request)
         assert not world.store.pipeline(PIPELINE).base_is_clean, "while it works"
@@ -319,7 +319,7 @@ def test_a_failed_attempt_is_not_the_end_of_the_stage(error: AirflowFtError, tmp
     world = World(tmp_path)
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         world.store.trigger(PIPELINE, request.epoch, RUN)
         raise error
@@ -342,7 +342,7 @@ def test_what_a_driver_leaves_that_was_ended_is_stopped(tmp_path: Path, launch: 
     driver = FakeDriver()
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         on_start(driver)
         world.store.trigger(PIPELINE, request.epoch, RUN)
@@ -361,7 +361,7 @@ def test_the_driver_is_ended_when_somebody_takes_over(tmp_path: Path, launch: An
     driver = FakeDriver()
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         on_start(driver)
         take_over(world, request.epoch)
@@ -377,7 +377,7 @@ def test_a_fenced_attempt_does_not_end_its_successors_stage(tmp_path: Path, laun
     world = World(tmp_path)
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         take_over(world, request.epoch)
         return StageResult((), {}, POSITION)
@@ -419,7 +419,7 @@ def test_what_is_published_is_delivered_while_spark_goes_on(tmp_path: Path, laun
     world = World(tmp_path)
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         for number in (1, 2):
             assert publish(world, request.epoch) == number
@@ -439,7 +439,7 @@ def test_an_unavailable_sink_is_retried_without_ending_the_stage(tmp_path: Path,
     world.systems["log"].away = True
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         publish(world, request.epoch)
         wait_for(lambda: "db" in world.store.checkpoint(PIPELINE, 1).votes, 30, "it has voted", 0.01)
@@ -462,7 +462,7 @@ def test_refused_rows_end_the_driver_and_are_the_reported_reason(tmp_path: Path,
     driver = FakeDriver()
 
     def launcher(
-        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any
+        request: StageRequest, store: Any, *, log: Any, on_start: Any, judge: Any, on_publish: Any, **_: Any
     ) -> StageResult:
         on_start(driver)
         publish(world, request.epoch)

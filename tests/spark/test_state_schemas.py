@@ -52,7 +52,8 @@ def _location(folder: Path, operator: str, batches: list[list[tuple[str, object]
             schemas.mkdir(parents=True, exist_ok=True)
             data = _text("v3") + (1).to_bytes(4) + _text("seen") + bytes(2) + _long(key) + bytes(2) + _long(value)
             (schemas / f"{batch}_id").write_bytes(data + _long('{"a":"an encoder"}') + _long("{          }"))
-            store["stateSchemaFilePaths"] = [f"file:/elsewhere/{each}_id" for each in range(batch + 1)]
+            elsewhere = "file:/elsewhere/state/0/_stateSchema/default"
+            store["stateSchemaFilePaths"] = [f"{elsewhere}/{each}_id" for each in range(batch + 1)]
             file = state / "_metadata" / "v2" / str(batch)
         else:
             (state / "0" / "_metadata").mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,7 @@ class Brokers:
 
 
 def _topics(brokers: Brokers, **more: Any) -> Topics:
-    return Topics("p", {0: ("orders", KafkaSource(**{"topics": ["a", "b"], **more}))}, {0: brokers})
+    return Topics({0: ("orders", KafkaSource(**{"topics": ["a", "b"], **more}))}, {0: brokers})
 
 
 BOTH = LocationStatus({0: {"a": {"0": 1}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
@@ -161,7 +161,7 @@ def test_a_topic_recreated_after_the_group_lookup_is_refused() -> None:
     """The group's offsets count the records of the older one: the first ones of the new one would be left out."""
     source = KafkaSource(topics=["a", "b"], starting_offsets="group_offsets", group_id="g")
     for now, refused in (({"a": "A", "b": "B"}, False), ({"a": "A", "b": "B2"}, True), ({"a": "A"}, True)):
-        topics = Topics("p", {0: ("orders", source)}, {0: Brokers(**now)}, {"orders": {"a": "A", "b": "B"}})
+        topics = Topics({0: ("orders", source)}, {0: Brokers(**now)}, {"orders": {"a": "A", "b": "B"}})
         with raises(StageError, "topic_recreated", topics=["b"]) if refused else nullcontext():
             assert topics.begin(LocationStatus()) == {}
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError, StorageUnavailableError
 from airflow_ft.protocol.model import Segment
-from airflow_ft.wal import incoming, open_wal
+from airflow_ft.wal import incoming, open_wal, reader
 from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder
@@ -96,7 +96,7 @@ def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
 
 
 def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "BYTES_A_BATCH", 1_000_000)
+    monkeypatch.setattr(reader, "BYTES_A_BATCH", 1_000_000)
     texts = pa.array(["x" * 15_000, "y" * 15_000] * 350)
     pq.write_table(pa.table({"t": texts.dictionary_encode()}), tmp_path / "a.parquet", store_schema=False)
     sizes = [batch.nbytes for batch in ParquetRows(str(tmp_path / "a.parquet")).batches()]

@@ -110,7 +110,7 @@ def sessions(args: Namespace) -> None:
 @command
 def yarn_archive(args: Namespace) -> None:
     """`airflow ft yarn-archive --to FOLDER`: prints the setting that names the archive."""
-    from airflow_ft.spark.session.submit import spark_home
+    from airflow_ft.spark.session.home import spark_home
     from airflow_ft.spark.session.yarn_archive import ARCHIVE, upload
 
     made = upload(spark_home(), args.to)

@@ -61,7 +61,7 @@ def reader(
         zone_id = getattr(jvm, "org.apache.spark.sql.catalyst.util.DateTimeUtils").getZoneId(local)
         arguments = context._gateway.new_array(getattr(jvm, "java.lang.Object"), 4)
         arguments[0], arguments[1], arguments[2] = of_json(schema.json()), form, zone_id
-        arguments[3] = _map(jvm, options or {})
+        arguments[3] = getattr(jvm, "java.util.HashMap")(dict(options or {}))
         function = found.getConstructors()[0].newInstance(arguments)
     except Py4JJavaError as error:
         cause = error.java_exception
@@ -111,13 +111,6 @@ def _plain(kind: Any) -> Any:
         found |= {"keyType": _plain(found["keyType"]), "valueType": _plain(found["valueType"])}
         found["valueContainsNull"] = True
     return found
-
-
-def _map(jvm: Any, options: Mapping[str, str]) -> Any:
-    made = getattr(jvm, "java.util.HashMap")()
-    for name, value in options.items():
-        made.put(name, value)
-    return made
 
 
 def _loaded(spark: SparkSession) -> Any:

@@ -53,7 +53,7 @@ class Capacity:
         if not self._request.streaming:
             if not self._left:
                 waiting = self._store.undelivered(self._request.pipeline)
-                self._left = self._kept(waiting)
+                self._left = max(0, self._request.retained_batches - SPARE_BATCHES - waiting)
                 if not self._left:
                     raise QueueIsFull(waiting)
             self._left -= 1
@@ -98,6 +98,3 @@ class Capacity:
             self._left = found
         self._left -= 1
         return None
-
-    def _kept(self, waiting: int) -> int:
-        return max(0, self._request.retained_batches - SPARE_BATCHES - waiting)

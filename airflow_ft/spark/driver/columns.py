@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.column_lineage import ColumnLineage, Input, Inputs
 from airflow_ft.spark.driver.plan_columns import UnknownPlanError, lineage_of
+from airflow_ft.spark.driver.plan_facts import items, kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +58,7 @@ class SinkColumns:
         if frame is batch:
             return whole
         rdd, columns = _plan(batch).rdd(), list(whole.columns.values())
-        found = self._read(frame, lambda leaf: columns if _kind(leaf) == "LogicalRDD" and leaf.rdd() == rdd else None)
+        found = self._read(frame, lambda leaf: columns if kind(leaf) == "LogicalRDD" and leaf.rdd() == rdd else None)
         return ColumnLineage(found.columns, found.rows | whole.rows)
 
     def _read(self, frame: DataFrame, below: Callable[[Any], list[Inputs] | None]) -> ColumnLineage:
@@ -91,16 +92,11 @@ def _leaves(plan: Any) -> list[Any]:
     found, waiting, nodes, columns = [], [plan], 0, 0
     while waiting:
         node = waiting.pop()
-        children = node.children()
-        count = children.size()
+        children = items(node.children())
         nodes, columns = nodes + 1, columns + node.output().size()
         if nodes > MOST_NODES or columns > MOST_COLUMNS:
             raise UnknownPlanError("the plan is too large")
-        if not count:
+        if not children:
             found.append(node)
-        waiting += [children.apply(index) for index in reversed(range(count))]
+        waiting += reversed(children)
     return found
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

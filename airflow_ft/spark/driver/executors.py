@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.failures import messages
+from airflow_ft.spark.driver.plan_facts import items
 from airflow_ft.spark.request import is_local
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def lost(error: BaseException, spark: SparkSession) -> ExecutorLostError | None:
 
 def _dead(spark: SparkSession) -> Iterator[str]:
     jvm: Any = spark.sparkContext._jsc.sc()
-    executors = jvm.statusStore().executorList(False)
-    for index in range(executors.size()):
-        each = executors.apply(index)
+    for each in items(jvm.statusStore().executorList(False)):
         if not each.isActive():
             why = each.removeReason()
             reason = " ".join(str(why.get()).split())[:200] if why.isDefined() else "reason unknown"

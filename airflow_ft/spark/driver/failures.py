@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, StageError
 from airflow_ft.protocol.model import SparkPosition
@@ -54,6 +54,8 @@ _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*|Unescaped quote character [^\n]*? of CSV field")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
+# Spark's condition of `raise_error`, by which `sources.files` refuses NULL in a column that is declared NOT NULL.
+_RAISED = "USER_RAISED_EXCEPTION"
 _MOST_CAUSES = 50
 _PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
@@ -67,17 +69,30 @@ class InUserCode(Exception):
     """Wraps an exception of the job's own functions (as `__cause__`), to distinguish it from exceptions in our code."""
 
 
+class _Cause(NamedTuple):
+    """An error, or what has caused it in the JVM: its SQLSTATE, Spark's condition, class and message; "": none."""
+
+    state: str
+    condition: str
+    kind: str
+    message: str
+
+
 def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
     """Return the error to report for the exception that ended the attempt, which started from `base`."""
+    return _described(error, pipeline, job, base).located(pipeline=pipeline)
+
+
+def _described(error: BaseException, pipeline: str, job: str, base: SparkPosition | None) -> AirflowFtError:
     in_user_code = isinstance(error, InUserCode)
     if isinstance(error, InUserCode) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, AirflowFtError):
-        error.located(pipeline=pipeline)
         return error
     line = last_line(error)
     causes = list(_causes(error))
-    for _, _, message in causes:
+    texts = [each.message for each in causes]
+    for message in texts:
         if found := _STATE_CHANGED.search(message):
             if base is not None and has_lost_state(SparkLocation("", "", base.location, base.batch, "")):
                 return lost_state(pipeline, base.location, base.batch)
@@ -86,7 +101,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"job {job} has changed and no longer fits its state: {found[1]}:"
                 f" {what or _short(' '.join(found[2].split()))}",
                 code="state_unfit",
-                pipeline=pipeline,
                 remedy=f"{way}Undo the change. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps"
                 " the positions. Or give the changed pipeline a new name: it then reads from the beginning.",
                 condition=found[1],
@@ -95,7 +109,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return JobError(
                 f"job {job} keeps state of {found[1]}, which Spark cannot encode as {ENCODING}=avro demands.",
                 code="state_unfit",
-                pipeline=pipeline,
                 remedy=f"Remove {ENCODING} from spark_conf. Avro works only for a job whose whole state is state"
                 " variables of transformWithState.",
                 setting=ENCODING,
@@ -106,7 +119,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return DataLossError(
                 f"Kafka no longer has records that were not read yet{reason}",
                 code="records_expired",
-                pipeline=pipeline,
                 remedy="Set fail_on_data_loss=False of the source for one run: it continues with the records that are"
                 " left. Then set it back, and raise the topic's retention or run the pipeline more often.",
             )
@@ -117,7 +129,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return StageError(
                 f"{where} does not exist{given}.",
                 code="folder_missing",
-                pipeline=pipeline,
                 remedy="Create the folder or correct the path. If a mount is missing, mount it again: a retry then"
                 f" reads it.{here}",
                 path=where,
@@ -127,7 +138,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 "Spark was stopped while the query ran: its cluster ended the application, a signal ended its JVM, or"
                 " the job called stop().",
                 code="spark_stopped",
-                pipeline=pipeline,
                 remedy="Retry. If it happens again, read the cluster's log of the application"
                 " (yarn logs -applicationId ID), and remove stop() from the job.",
             )
@@ -136,7 +146,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"a source's folder has the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' against"
                 " a pattern.",
                 code="file_name_unfit",
-                pipeline=pipeline,
                 remedy="Rename it. Or declare the folder itself, without a pattern in its path.",
                 path=_short(found[1]),
             )
@@ -144,7 +153,6 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             return StageError(
                 "folders named name=value appeared in a source's folder after the query began, and they add a column.",
                 code="folder_changed",
-                pipeline=pipeline,
                 remedy="Nothing to do: the next try reads them. To avoid this, create one such folder before the first"
                 " run of a pipeline.",
             )
@@ -153,60 +161,53 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"a source reads {found[1]}, but its newest checkpoint has read {_short(found[2])}, which is not below"
                 " that folder.",
                 code="folder_changed",
-                pipeline=pipeline,
                 remedy="Declare the former folder again. Or declare the new one under another name in sources={...}:"
                 " then all its files are read, and the position in the old one is kept. Or read a folder that contains"
                 " both.",
                 path=found[1],
                 before=_short(found[2]),
             )
-    if malformed := _malformed(causes):
+    if malformed := _malformed(texts):
         file, what = malformed
         return JobError(
             f"job {job} cannot read {file}: {what}",
             code="file_malformed",
-            pipeline=pipeline,
             remedy="Correct or remove the file. Or declare the column without NOT NULL."
-            if " is NOT NULL and has no value" in what
+            if any(each.condition == _RAISED for each in causes)
             else 'Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
             ' "columnNameOfCorruptRecord": "broken"} and a column `broken string` in its schema.',
             path=file,
         )
-    if header := next((found[0] for _, _, message in causes if (found := _HEADER.search(message))), None):
+    if header := next((found[0] for text in texts if (found := _HEADER.search(text))), None):
         return JobError(
             f"job {job} cannot read a file: {' '.join(header.split())}.",
             code="file_malformed",
-            pipeline=pipeline,
             remedy="Declare the source's columns with the names of the header, in its order. Or write the file with the"
             " header that the schema declares.",
         )
     user = python_errors.of_driver(error) if in_user_code else None
-    if user := user or python_errors.of_worker(message for _, _, message in causes):
+    if user := user or python_errors.of_worker(texts):
         return JobError(
             f"job {job} raised {user.what}",
             code=user.code,
-            pipeline=pipeline,
             remedy=user.remedy or _LOG,
             job=job,
             **user.fields,
         )
-    for state, kind, message in causes:
+    for state, _, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             where = python_errors.place(error.__traceback__) if in_user_code else ""
             what = f"job {job} failed: {_short(message) or line}{where}"
             remedy = _OUTPUT_MODE if "[STREAMING_OUTPUT_MODE" in message else _LOG
-            return JobError(what, pipeline=pipeline, remedy=remedy, job=job)
+            return JobError(what, remedy=remedy, job=job)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
         kind = type(error).__name__
-        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG, job=job, exception=kind)
-    reading = next(
-        (f", while reading {found[1]}" for _, _, message in causes if (found := _READING.search(message))), ""
-    )
+        return JobError(f"job {job} raised {line}{where}", remedy=_LOG, job=job, exception=kind)
+    reading = next((f", while reading {found[1]}" for text in texts if (found := _READING.search(text))), "")
     return StageError(
-        f"the Spark query failed: {_short(causes[-1][2]) or line}{reading}",
+        f"the Spark query failed: {_short(texts[-1]) or line}{reading}",
         code="query_failed",
-        pipeline=pipeline,
         remedy="Check the sources, the disk and the memory of the driver. The task's log has"
         " the whole traceback at level DEBUG.",
     )
@@ -228,15 +229,14 @@ def _resolved(path: str) -> str:
         return path
 
 
-def _malformed(causes: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
+def _malformed(texts: Sequence[str]) -> tuple[str, str] | None:
     """The file of a source with a record that cannot be read, and Spark's words for it."""
-    messages = [message for _, _, message in causes]
-    file = next((found[1] for text in messages if (found := _READING.search(text))), None)
-    what = next((found[0] for text in messages if (found := _MALFORMED.search(text))), None)
+    file = next((found[1] for text in texts if (found := _READING.search(text))), None)
+    what = next((found[0] for text in texts if (found := _MALFORMED.search(text))), None)
     if file is None or what is None:
         return None
-    below = _short(messages[-1]).splitlines()  # the value that is none of the column's type
-    return file, f"{what} {below[0]}" if below and what not in messages[-1] else what
+    below = _short(texts[-1]).splitlines()  # the value that is none of the column's type
+    return file, f"{what} {below[0]}" if below and what not in texts[-1] else what
 
 
 def messages(error: BaseException) -> list[str]:
@@ -244,14 +244,14 @@ def messages(error: BaseException) -> list[str]:
     found: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(found) < _MOST_CAUSES:
-        found += [message for _, _, message in _causes(cause)]
+        found += [each.message for each in _causes(cause)]
         cause = cause.__cause__
     return found
 
 
 def reason(error: BaseException) -> str:
     """Return what has caused an error first, in the JVM's words; else its last line."""
-    return _short([message for _, _, message in _causes(error)][-1]) or last_line(error)
+    return _short(list(_causes(error))[-1].message) or last_line(error)
 
 
 def last_line(error: BaseException) -> str:
@@ -264,38 +264,29 @@ def _is_connection(error: BaseException) -> bool:
     return type(error).__name__ in ("Py4JNetworkError", "Py4JError") or isinstance(error, ConnectionError)
 
 
-def _causes(error: BaseException) -> Iterator[tuple[str, str, str]]:
-    """(SQLSTATE, class, message) of an error and what caused it in the JVM, outermost first."""
-    state = getattr(error, "getSqlState", lambda: None)
-    yield (_safely(state) or "", type(error).__name__, str(error))
+def _causes(error: BaseException) -> Iterator[_Cause]:
+    """Yield an error and what caused it in the JVM, outermost first."""
+    yield _Cause(_said(error, "getSqlState"), _said(error, "getCondition"), type(error).__name__, str(error))
     java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(20):
         if java is None:
             return
-        name = _safely(lambda java=java: java.getClass().getName()) or ""
-        state_text = _safely(lambda java=java: java.getSqlState()) if _has(java, "getSqlState") else ""
-        yield (state_text or "", name, _safely(lambda java=java: java.getMessage()) or "")
-        java = _safely_any(java)
+        kind, message = _said(java, "getClass", "getName"), _said(java, "getMessage")
+        yield _Cause(_said(java, "getSqlState"), _said(java, "getCondition"), kind, message)
+        try:
+            java = java.getCause()
+        except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+            return
 
 
-def _has(java: Any, method: str) -> bool:
-    methods = java.getClass().getMethods()
-    return any(candidate.getName() == method for candidate in methods)
-
-
-def _safely(call: Any) -> str:
+def _said(of: Any, *methods: str) -> str:
+    """Return what the methods, each called on the result of the one before, return at last; "": nothing."""
     try:
-        value = call()
-    except Exception:  # the JVM may be gone; the error that we describe matters, not this one
+        for method in methods:
+            of = getattr(of, method)()
+    except Exception:  # it has no such method, or the JVM may be gone
         return ""
-    return "" if value is None else str(value)
-
-
-def _safely_any(java: Any) -> Any:
-    try:
-        return java.getCause()
-    except Exception:
-        return None
+    return "" if of is None else str(of)
 
 
 def _short(text: str, limit: int = 1000) -> str:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError
+from airflow_ft.spark.driver.listing import all_relations
+from airflow_ft.spark.driver.plan_facts import items, kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
 _FORMATS = {"ParquetFileFormat": "Parquet", "OrcFileFormat": "ORC"}
@@ -32,20 +34,20 @@ MOST_FILES = 200
 _UTC = ("utc", "z", "gmt", "etc/utc", "+00:00")
 
 
-def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
+def check_file_types(spark: SparkSession, plan: Any, pipeline: str = "") -> None:
     """JobError when files of a plan (of the JVM) have a column that cannot be read exactly as it is declared."""
     from pyspark.sql.types import StructType
 
-    for relation in _relations(plan):
-        if not relation.location().allFiles().size():
+    for relation, _ in all_relations(plan):
+        name = _FORMATS.get(kind(relation.fileFormat()))
+        if name is None or not relation.location().allFiles().size():
             continue
-        name = _FORMATS[_kind(relation.fileFormat())]
         declared = StructType.fromJson(_json(relation.dataSchema()))
         is_utc = str(spark.conf.get("spark.sql.session.timeZone")).lower() in _UTC
         schemas = map(StructType.fromJson, _schemas(spark, relation, name, pipeline))
         wrong = list(dict.fromkeys(each for schema in schemas for each in _unfit(declared, schema, name, is_utc)))
         if wrong:
-            roots = ", ".join(path.toString() for path in _all(relation.location().rootPaths().take(3)))
+            roots = ", ".join(path.toString() for path in items(relation.location().rootPaths().take(3)))
             raise JobError(
                 f"{name} files of {roots} have other types than the source declares: {'; '.join(wrong)}. Spark could"
                 " change values.",
@@ -88,11 +90,6 @@ def _schemas(spark: SparkSession, relation: Any, name: str, pipeline: str) -> li
     return [_json(each.get()) for each in found if each.isDefined()]
 
 
-def check_frame_types(frame: DataFrame, pipeline: str = "") -> None:
-    """The same for a DataFrame that does not stream."""
-    check_file_types(frame.sparkSession, frame._jdf.queryExecution().analyzed(), pipeline)
-
-
 def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool) -> Iterator[str]:
     names = [field.name.lower() for field in in_files.fields]
     by_position = bool(names) and all(name.startswith("_col") for name in names)  # Hive wrote ORC so
@@ -129,20 +126,5 @@ def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> boo
     return have == want or want in _WIDER.get(have, ())
 
 
-def _relations(plan: Any) -> Iterator[Any]:
-    for leaf in _all(plan.collectLeaves()):
-        relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
-        if relation and _kind(relation) == "HadoopFsRelation" and _kind(relation.fileFormat()) in _FORMATS:
-            yield relation
-
-
-def _all(sequence: Any) -> list[Any]:
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
 def _json(schema: Any) -> Any:
     return json.loads(schema.json())
-
-
-def _kind(of: Any) -> str:
-    return str(of.getClass().getSimpleName())

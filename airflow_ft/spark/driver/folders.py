@@ -14,8 +14,8 @@ from airflow_ft.sources.names import (
     local_folders,
     look,
     scheme,
+    some,
 )
-from airflow_ft.spark.driver.listing import some
 from airflow_ft.spark.driver.planned import colon_error
 
 if TYPE_CHECKING:

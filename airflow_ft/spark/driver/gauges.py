@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.sources.names import some
 from airflow_ft.spark.driver.folders import unreadable_names
-from airflow_ft.spark.driver.listing import some, static_listings
+from airflow_ft.spark.driver.listing import static_listings
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets
+from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -172,11 +173,7 @@ def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping
 
 def _of_kafka(location: SparkLocation, index: int, source: KafkaSource, topics: Topics, begin: Any) -> KafkaGauge:
     def start() -> Any:
-        if begin is not None:
-            return begin
-        files = filesystem(location.uri)
-        where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
-        return (first_offsets(files.read(where).decode())[1] or None) if files.exists(where) else None
+        return (begins_at(location.uri, index) or None) if begin is None else begin
 
     return KafkaGauge(source.topics, lambda names: topics.latest(index, names), start)
 

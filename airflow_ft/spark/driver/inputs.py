@@ -14,10 +14,11 @@ from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.sources import FileSource, Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
-from airflow_ft.spark.driver.file_types import check_frame_types
+from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.folders import check_folder
 from airflow_ft.spark.driver.kafka_admin import EARLIEST, TopicAdmin
 from airflow_ft.spark.driver.listing import Listing, static_listings
+from airflow_ft.spark.driver.plan_facts import items, kind
 from airflow_ft.spark.driver.planned import refuse_left_out
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -72,12 +73,12 @@ class Sources(Mapping[str, "DataFrame"]):
     def static(self, name: str) -> DataFrame:
         """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
         frame = self._read(name, streaming=False)
-        check_frame_types(frame)
+        plan = frame._jdf.queryExecution().analyzed()
+        check_file_types(self._spark, plan)
         listings = static_listings(frame)
         refuse_left_out(listings)
         self.listings += listings
-        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-        self._static += [(name, _reader(leaves.apply(index))) for index in range(leaves.size())]
+        self._static += [(name, _reader(leaf)) for leaf in items(plan.collectLeaves())]
         return frame
 
     def source_of(self, leaf: Any) -> str | None:
@@ -179,15 +180,15 @@ def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
     job itself must promise it.
     """
     for name, relation in _relations(frame):
-        kind = relation.getClass().getSimpleName()
-        if kind == "StreamingRelationV2":
-            kind = relation.table().getClass().getSimpleName()
+        read = kind(relation)
+        if read == "StreamingRelationV2":
+            read = kind(relation.table())
         if mode is not CheckpointingMode.AT_MOST_ONCE:
-            if kind == "TextSocketTable":
+            if read == "TextSocketTable":
                 raise not_replayable(name, mode)
-        elif kind in ("StreamingRelation", "RatePerMicroBatchTable"):  # the first is what Spark has for files
+        elif read in ("StreamingRelation", "RatePerMicroBatchTable"):  # the first is what Spark has for files
             raise read_again(name, "its beginning")
-        elif kind == "KafkaTable" and not _is_at_the_end(relation.extraOptions()):
+        elif read == "KafkaTable" and not _is_at_the_end(relation.extraOptions()):
             raise read_again(name, "its starting offsets")
 
 
@@ -210,33 +211,27 @@ def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
 
 def _leaves(frame: DataFrame) -> list[Any]:
     """Return what reads a stream in a query's plan."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
+    return [leaf for leaf in items(frame._jdf.queryExecution().analyzed().collectLeaves()) if leaf.isStreaming()]
 
 
 def _name(leaf: Any) -> str | None:
-    kind = leaf.getClass().getSimpleName()
-    if kind == "StreamingRelationV2":
-        return _text(leaf.extraOptions().get(_TAG))
-    if kind == "StreamingRelation":
-        options = leaf.dataSource().options()
-        found = options.get(_TAG)
-        return _text(found.get()) if found.isDefined() else None
-    return None
+    found = None
+    if kind(leaf) == "StreamingRelationV2":
+        found = leaf.extraOptions().get(_TAG)
+    elif kind(leaf) == "StreamingRelation":
+        option = leaf.dataSource().options().get(_TAG)
+        found = option.get() if option.isDefined() else None
+    return None if found is None else str(found)
 
 
 def _reader(leaf: Any) -> Any:
     """Return the relation that a static leaf reads, which is stable when its columns get new ids; None: it reads
     nothing.
     """
-    kind = leaf.getClass().getSimpleName()
-    if kind == "LogicalRelation":
+    read = kind(leaf)
+    if read == "LogicalRelation":
         return leaf.relation()
-    return leaf.table() if kind == "DataSourceV2Relation" else None
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return leaf.table() if read == "DataSourceV2Relation" else None
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

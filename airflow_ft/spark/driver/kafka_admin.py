@@ -135,9 +135,7 @@ class TopicAdmin:
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         """Java's TopicDescription of each topic; None for one that is not there."""
-        collection = self._jvm.java.util.ArrayList()
-        for name in names:
-            collection.add(name)
+        collection = self._jvm.java.util.ArrayList(list(names))
         answers = self._asked(lambda client, _: client.describeTopics(collection).topicNameValues())
         return {name: self._asked(lambda _, unit, n=name: answers.get(n).get(_SECONDS, unit)) for name in names}
 
@@ -182,12 +180,14 @@ class TopicAdmin:
 
     def _connect(self) -> Any:
         options = self._source.reader_options(self._connection)
-        settings = self._jvm.java.util.HashMap()
-        for name, value in options.items():
-            if name.lower().startswith("kafka.") and name.lower() != "kafka.isolation.level":
-                settings.put(name[len("kafka.") :], value)
+        settings = {
+            name[len("kafka.") :]: value
+            for name, value in options.items()
+            if name.lower().startswith("kafka.") and name.lower() != "kafka.isolation.level"
+        }
         # As Spark makes its own: with delegation tokens, where there are any.
-        return self._jvm.org.apache.spark.sql.kafka010.SubscribePatternStrategy(".*").createAdmin(settings)
+        strategy = self._jvm.org.apache.spark.sql.kafka010.SubscribePatternStrategy(".*")
+        return strategy.createAdmin(self._jvm.java.util.HashMap(settings))
 
 
 def _text(kind: str, cause: Any) -> str:

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
+from airflow_ft.spark.driver.plan_facts import items
 from airflow_ft.spark.request import StageRequest
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ class RecordsRead:
             self._number, self._old = number, max([self._old, *self._stages])
             self._stages.clear()
         jsc: Any = self._spark.sparkContext._jsc
-        stages = jsc.sc().statusStore().activeStages()
-        for stage in map(stages.apply, range(stages.size())):
+        for stage in items(jsc.sc().statusStore().activeStages()):
             if (found := int(stage.stageId())) > self._old:
                 self._stages[found] = int(stage.inputRecords())
         return sum(self._stages.values())

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources.files import DECLARED
+from airflow_ft.sources.names import some
 from airflow_ft.spark.driver import folder_values
+from airflow_ft.spark.driver.plan_facts import items, kind
 from airflow_ft.spark.state import source_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATUS = re.compile(r"path=(.*?); isDirectory=false; length=(\d+);.*?modification_time=(\d+);", re.DOTALL)
-_SHOWN, _MOST_PATHS = 3, 100
+_MOST_PATHS = 100
 _REMEDY = (
     "Write each file elsewhere, then rename it into the folder, and do not change it until its checkpoint is published."
     " Nothing was published: the next try lists the folder again."
@@ -52,10 +54,9 @@ class Listing:
             needs = not self._relation.partitionSchema().isEmpty()
             return sorted(self.files) if needs else []
         nothing = location.rootPaths().take(0)
-        folders = location.listFiles(nothing, nothing)
         read: set[str] = set()
-        for index in range(folders.size()):
-            files = folders.apply(index).files()
+        for folder in items(location.listFiles(nothing, nothing)):
+            files = folder.files()
             read |= _by_place(_statuses(files.mkString("\n"), files.size(), files.apply)).keys()
         return sorted(place for place, (length, _) in self.files.items() if length and place not in read)
 
@@ -118,16 +119,17 @@ def static_listings(frame: DataFrame) -> list[Listing]:
 
 def relations(plan: Any) -> Iterator[tuple[Any, bool]]:
     """Yield the relations over listed files in a plan, and whether a stream read each of them for a micro-batch."""
-    leaves = plan.collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
-        if relation and _kind(relation) == "HadoopFsRelation" and _kind(relation.location()) == "InMemoryFileIndex":
+    for relation, streams in all_relations(plan):
+        if kind(relation.location()) == "InMemoryFileIndex":
+            yield relation, streams
+
+
+def all_relations(plan: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the relations over files in a plan, and whether a stream read each of them for a micro-batch."""
+    for leaf in items(plan.collectLeaves()):
+        relation = leaf.relation() if kind(leaf) == "LogicalRelation" else None
+        if relation and kind(relation) == "HadoopFsRelation":
             yield relation, bool(leaf.isStreaming())
-
-
-def _kind(of: Any) -> str:
-    return str(of.getClass().getSimpleName())
 
 
 def _statuses(text: str, count: int, each: Callable[[int], Any]) -> list[tuple[str, str, str]]:
@@ -144,12 +146,6 @@ def _statuses(text: str, count: int, each: Callable[[int], Any]) -> list[tuple[s
 
 def _by_place(statuses: list[tuple[str, str, str]]) -> dict[str, tuple[int, int]]:
     return {source_log.place(path): (int(length), int(modified)) for path, length, modified in statuses}
-
-
-def some(places: Collection[str]) -> str:
-    """The first few of them, and how many more there are."""
-    names = sorted(places)
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
 
 
 def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError:

@@ -162,8 +162,7 @@ class _Reading:
 
     def _joined(self, node: Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
         on = self._uses(node, "condition", known, How.JOIN)
-        how = node.data["joinType"]
-        kind = simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
+        kind = join_type(node)
         if kind.startswith(("LeftSemi", "LeftAnti")):
             columns = list(below[0].columns)
         elif kind.startswith("Existence"):
@@ -294,6 +293,12 @@ def tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
 def column_id(data: Mapping[str, Any]) -> Any:
     """Return the id of a column, which is unique in a session."""
     return data["exprId"]["id"]
+
+
+def join_type(node: Node) -> str:
+    """Return the name of Spark's class for the kind of a join."""
+    how = node.data["joinType"]
+    return simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
 
 
 def simple_name(name: str) -> str:

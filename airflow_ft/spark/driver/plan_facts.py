@@ -59,6 +59,16 @@ class Facts:
     more: dict[str, list[str]] = field(default_factory=dict)
 
 
+def kind(of: Any) -> str:
+    """Return the name of a JVM object's class, without its package."""
+    return str(of.getClass().getSimpleName())
+
+
+def items(sequence: Any) -> list[Any]:
+    """Return the items of a sequence of Scala."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
 def nodes_of(node: Any) -> Iterator[Any]:
     """All nodes of a plan of the JVM, parents first, as `toJSON` has them."""
     waiting, found = [node], 0
@@ -68,15 +78,14 @@ def nodes_of(node: Any) -> Iterator[Any]:
         if found > MOST_NODES:
             raise ValueError(f"the plan has more than {MOST_NODES:,} nodes")
         yield node
-        children = node.children()
-        waiting += [children.apply(index) for index in reversed(range(children.size()))]
+        waiting += reversed(items(node.children()))
 
 
 def facts_of(frame: DataFrame, node: Any, source_of: Callable[[Any], str | None]) -> Facts:
     """Return the facts about a node; `source_of`: see `plan_meaning.memory_of`."""
     parsed, is_read = tag_of(frame, node, PARSED) or None, bool(tag_of(frame, node, READ))
     found = Facts(kind=kind_of(node), parsed=parsed, is_read=is_read)
-    name = node.getClass().getSimpleName()
+    name = kind(node)
     if not node.children().size():
         found.source = source_of(node)
     elif name == "EventTimeWatermark":

@@ -22,6 +22,7 @@ from airflow_ft.spark.driver.plan_columns import (
     Node,
     column_id,
     expressions,
+    join_type,
     simple_name,
     tree,
 )
@@ -143,7 +144,7 @@ class _Reading:
         if node.kind == "Aggregate":
             found["functions"] = list(self._functions(node, known))
         elif node.kind == "Join":
-            found["join"] = [[_join_type(node)]]
+            found["join"] = [[join_type(node)]]
             found["condition"] = [list(self._texts(each, known)) for each in expressions(node.data.get("condition"))]
             for side, child in zip(("the left", "the right"), node.children, strict=True):
                 used = self._used[id(child)]
@@ -208,7 +209,7 @@ class _Reading:
             case "Window":
                 return [*below[0], *self._named(node, "windowExpressions", known)]
             case "Join":
-                semi = _join_type(node).startswith(("LeftSemi", "LeftAnti"))
+                semi = join_type(node).startswith(("LeftSemi", "LeftAnti"))
                 return list(below[0]) if semi else [each for columns in below for each in columns]
             case "Union":
                 united = list(zip(*below, strict=False))
@@ -378,11 +379,6 @@ def _references(data: Any) -> Iterator[Any]:
 def _listed(node: Node, name: str = "output") -> list[_Column]:
     found = [each.data for each in expressions(node.data.get(name))]
     return [_Column(column_id(each), each["name"], (each["name"],)) for each in found]
-
-
-def _join_type(node: Node) -> str:
-    how = node.data.get("joinType")
-    return simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
 
 
 def _function(node: Node) -> str:

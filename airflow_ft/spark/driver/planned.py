@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources.files import FileSource
-from airflow_ft.sources.names import GLOB, link_of, local, twins
-from airflow_ft.spark.driver.listing import Listing, changed_error, relations, some
+from airflow_ft.sources.names import GLOB, link_of, local, some, twins
+from airflow_ft.spark.driver.listing import Listing, changed_error, relations
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
 
@@ -58,7 +58,6 @@ def check_plan(
         if twice := _repeated(Counter(place for place, _ in entries)):
             raise _unreadable(
                 "file_read_twice",
-                pipeline,
                 twice,
                 f"Spark would read {some(twice)} twice, because two parts of the source's path match the same folder.",
                 "Write the path so that it matches each folder once, without overlapping alternatives in {}.",
@@ -71,11 +70,11 @@ def check_plan(
         raise changed_error(pipeline, changed, "changed before Spark read {them}")
     for listing in listings:
         if twice := _repeated(listing.times):
-            _refuse_repeated(pipeline, twice, listing.files)
-        _refuse_left_out(pipeline, listing)
-        _refuse_inexact(pipeline, listing)
-    _refuse_colons(pipeline, planned)
-    _refuse_twins(pipeline, logged, sources)
+            _refuse_repeated(twice, listing.files)
+        _refuse_left_out(listing)
+        _refuse_inexact(listing)
+    _refuse_colons(planned)
+    _refuse_twins(logged, sources)
     wanted = {index: Counter(place for place, _ in entries) for index, entries in logged.items() if entries}
     for listing in listings:
         if listing.times and listing.times not in wanted.values():
@@ -102,18 +101,17 @@ def refuse_left_out(listings: Sequence[Listing]) -> None:
     """JobError when a static read of a source would lack files, read one twice, or change a value of a folder."""
     for listing in listings:
         if twice := _repeated(listing.times):
-            _refuse_repeated("", twice, listing.files)
-        _refuse_left_out("", listing)
-        _refuse_inexact("", listing)
+            _refuse_repeated(twice, listing.files)
+        _refuse_left_out(listing)
+        _refuse_inexact(listing)
         for path, other in twins(listing.files):
-            raise _twin("", path, other)
+            raise _twin(path, other)
 
 
-def _refuse_left_out(pipeline: str, listing: Listing) -> None:
+def _refuse_left_out(listing: Listing) -> None:
     if left := listing.left_out():
         raise _unreadable(
             "file_left_out",
-            pipeline,
             left,
             f"Spark would skip {some(left)}: it treats the folders named name=value beside it as partitions and reads"
             " only files in them.",
@@ -121,12 +119,11 @@ def _refuse_left_out(pipeline: str, listing: Listing) -> None:
         )
 
 
-def _refuse_inexact(pipeline: str, listing: Listing) -> None:
+def _refuse_inexact(listing: Listing) -> None:
     if found := listing.inexact():
         folder, column, kind = found
         raise _unreadable(
             "partition_value_unfit",
-            pipeline,
             [folder],
             f"the name of the folder {folder} is not an exact {kind} for the column {column}. Spark would read another"
             " value.",
@@ -136,52 +133,49 @@ def _refuse_inexact(pipeline: str, listing: Listing) -> None:
         )
 
 
-def _refuse_repeated(pipeline: str, twice: Collection[str], places: Collection[str]) -> None:
+def _refuse_repeated(twice: Collection[str], places: Collection[str]) -> None:
     patterns = [place for place in places if any(c in place for c in GLOB)]
     if not patterns:
         what = f"Spark plans to read {some(twice)} more than once."
-        raise _unreadable("file_read_twice", pipeline, twice, what, "Trigger a new run.")
+        raise _unreadable("file_read_twice", twice, what, "Trigger a new run.")
     raise _unreadable(
         "file_name_unfit",
-        pipeline,
         patterns,
         f"Spark plans to read {some(twice)} more than once, because it treats {some(patterns)} as a pattern.",
         f"Rename it, and folders on its path, so that no name contains one of {GLOB}. Then its rows are read.",
     )
 
 
-def _refuse_colons(pipeline: str, places: Collection[str]) -> None:
+def _refuse_colons(places: Collection[str]) -> None:
     if bad := [place for place in places if ":" in place.rpartition("/")[2] and local(place) is not None]:
-        raise colon_error(bad, pipeline)
+        raise colon_error(bad)
 
 
-def colon_error(places: Collection[str], pipeline: str = "") -> JobError:
+def colon_error(places: Collection[str]) -> JobError:
     """Return the error for local files that Hadoop cannot open."""
     path = min(places).removeprefix("file://")
     folder, _, name = path.rpartition("/")
     return _unreadable(
         "file_name_unfit",
-        pipeline,
         places,
         f"Spark cannot read a local file whose name contains ':': {some(places)}.",
         f"Rename it, for example `mv '{path}' '{folder}/{name.replace(':', '-')}'`. Then its rows are read.",
     )
 
 
-def _refuse_twins(pipeline: str, logged: Logged, sources: Sequence[Source | None]) -> None:
+def _refuse_twins(logged: Logged, sources: Sequence[Source | None]) -> None:
     for index, entries in logged.items():
         source = sources[index] if index < len(sources) else None
         root = source.path if isinstance(source, FileSource) else ""
         for path, other in twins([place for place, _ in entries], root):
-            raise _twin(pipeline, path, other)
+            raise _twin(path, other)
 
 
-def _twin(pipeline: str, path: str, other: str) -> JobError:
+def _twin(path: str, other: str) -> JobError:
     link = link_of(path) or path
     by = "" if link == path else f" by {link}"
     return _unreadable(
         "file_read_twice",
-        pipeline,
         [path],
         f"{path} is a link{by} to {other}, which the same source reads. Its rows would be read twice.",
         f"Remove the link (`rm '{link}'`), or move it out of the source's folder.",
@@ -192,11 +186,10 @@ def _repeated(times: Mapping[str, int]) -> list[str]:
     return [place for place, count in times.items() if count > 1]
 
 
-def _unreadable(code: str, pipeline: str, paths: Collection[str], what: str, remedy: str, column: str = "") -> JobError:
+def _unreadable(code: str, paths: Collection[str], what: str, remedy: str, column: str = "") -> JobError:
     return JobError(
         what,
         code=code,
-        pipeline=pipeline,
         remedy=f"{remedy} Nothing of this batch was published.",
         column=column,
         paths=sorted(paths)[:_MOST_PATHS],

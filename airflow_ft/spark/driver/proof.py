@@ -8,16 +8,14 @@ missing for good. Of a bucket only the identity counts: each put was answered, a
 from __future__ import annotations
 
 import errno
-import re
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import StorageUnavailableError
 from airflow_ft.protocol.model import Segment, SparkPosition
+from airflow_ft.spark.state.files import stores_of
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.roots import is_known, require, require_files
-
-_STATE = re.compile(r"^(\d+)(?:_[^.]+)*\.(?:delta|changelog|snapshot|zip)$")
 
 
 def require_proven(root: str, segment: Segment, position: SparkPosition | None) -> None:
@@ -49,19 +47,11 @@ def require_proven(root: str, segment: Segment, position: SparkPosition | None) 
 
 def _require_state(files: FileSystem, position: SparkPosition) -> None:
     """Each partition that has the state of the batch before has that of this batch, which Spark writes for all."""
-    state, version = files.uri(position.location, "state"), position.batch + 1
-    for operator in _numbered(files, state):
-        for partition in _numbered(files, operator):
-            names = files.names(partition)
-            folders = [partition] if any(map(_STATE.match, names)) else [files.uri(partition, name) for name in names]
-            for folder in folders:
-                versions = {int(found[1]) for name in files.names(folder) if (found := _STATE.match(name))}
-                if version - 1 in versions and version not in versions:
-                    raise _lost(files.uri(folder, str(version)))
-
-
-def _numbered(files: FileSystem, folder: str) -> list[str]:
-    return [files.uri(folder, name) for name in files.names(folder) if name.isdigit()]
+    version = position.batch + 1
+    for folder, found in stores_of(files, files.uri(position.location, "state")):
+        versions = {number for number, _, _ in found}
+        if version - 1 in versions and version not in versions:
+            raise _lost(files.uri(folder, str(version)))
 
 
 def _lost(where: str) -> StorageUnavailableError:

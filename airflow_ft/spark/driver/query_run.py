@@ -64,7 +64,7 @@ class QueryRun:
         declared = [(name, declared_source(request, name)) for name in plan.sources]
         kafka = {i: (name, source) for i, (name, source) in enumerate(declared) if isinstance(source, KafkaSource)}
         admins = topic_admins(frame.sparkSession, kafka, request.connections)
-        with closing(Topics(request.pipeline, kafka, admins, sources.started)) as topics:
+        with closing(Topics(kafka, admins, sources.started)) as topics:
             return self.compute(plan, topics)
 
     def compute(self, plan: JobPlan, topics: Topics) -> StageResult:

@@ -19,7 +19,7 @@ def run_static(run: JobRun) -> StageResult:
     store, request, frame = run.store, run.request, run.frame
     if published := store.last_published(request.pipeline, request.run):
         log.info("checkpoint %d already has the rows of this run: nothing to compute", published)
-        return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
+        return StageResult((), {}, None, complete=False)  # read when that began
     with run.stopping() as stop:
         publisher = Publisher(
             store,

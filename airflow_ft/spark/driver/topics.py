@@ -20,13 +20,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.state.status import Ids, LocationStatus, Offsets
+
+if TYPE_CHECKING:
+    from airflow_ft.spark.driver.kafka_admin import TopicAdmin
 
 _AGAIN_SECONDS = 1.0
 _GONE = (
@@ -37,18 +40,6 @@ _GONE = (
 log = logging.getLogger("airflow_ft.spark")
 
 
-class Admin(Protocol):
-    """The brokers' view of topics; see `kafka_admin.TopicAdmin`."""
-
-    def topics(self, recorded: Sequence[str] = ()) -> Mapping[str, str]: ...
-
-    def ids(self, names: Sequence[str]) -> Mapping[str, str]: ...
-
-    def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]: ...
-
-    def close(self) -> None: ...
-
-
 class Topics:
     """The topics of an attempt's Kafka sources, by the sources' places among those of the query.
 
@@ -57,13 +48,12 @@ class Topics:
 
     def __init__(
         self,
-        pipeline: str,
         sources: Mapping[int, tuple[str, KafkaSource]],
-        admins: Mapping[int, Admin],
+        admins: Mapping[int, TopicAdmin],
         started: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._started = started or {}
-        self._pipeline, self._sources, self._admins = pipeline, sources, admins
+        self._sources, self._admins = sources, admins
         self._known: dict[int, dict[str, str]] = {}
         self._reading: Ids = {}
 
@@ -93,7 +83,6 @@ class Topics:
                     raise StageError(
                         f"topic {topic!r} of source {name!r} does not exist.",
                         code="topic_missing",
-                        pipeline=self._pipeline,
                         participant=source.conn_id,
                         remedy=f"Create it: {create_topic(topic)}. Or remove it from the source."
                         + (_GONE if topic in counted else ""),
@@ -138,7 +127,6 @@ class Topics:
                 raise StageError(
                     f"topics of source {name!r} appeared and disappeared: {', '.join(gone)}.",
                     code="topic_recreated",
-                    pipeline=self._pipeline,
                     remedy="Nothing to do: the next attempt looks again.",
                     source=name,
                     topics=gone,
@@ -149,7 +137,7 @@ class Topics:
 
     def check(self) -> None:
         """Raises unless the topics of the batch that is computed are still the same: before its publication."""
-        if (error := self._loss_of(self._reading, "Nothing of this batch is published.")) is not None:
+        if (error := self._loss_of(self._reading)) is not None:
             raise error
 
     def check_start(self, offsets: Offsets) -> Ids:
@@ -172,7 +160,7 @@ class Topics:
     def explain(self) -> AirflowFtError | None:
         """Return whether a query may have failed because a topic was recreated under it: the error that says so."""
         try:
-            return self._loss_of(self._known, "Nothing of this batch is published.")
+            return self._loss_of(self._known)
         except Exception:  # the JVM may be gone: then that is the reason
             return None
 
@@ -189,25 +177,23 @@ class Topics:
         return StageError(
             f"topic {topic!r} of source {source!r} was created while its starting position was looked up.",
             code="topic_recreated",
-            pipeline=self._pipeline,
             remedy="Nothing to do: the next attempt looks again.",
             source=source,
             topics=[topic],
         )
 
-    def _loss_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
+    def _loss_of(self, ids: Ids) -> DataLossError | StageError | None:
         """Return what to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
             now = self._settled(index, self._admins[index].ids(sorted(before)), before)
             lost = {topic: old for topic, old in before.items() if is_other(old, now.get(topic))}
             if lost and source.fail_on_data_loss:
-                return self._lost(index, lost, now, {}, consequence)
+                return self._lost(index, lost, now, {}, "Nothing of this batch is published.")
             if lost:
                 return StageError(
                     f"topics of source {name!r} were deleted or recreated while Spark read them: {', '.join(lost)}.",
                     code="topic_recreated",
-                    pipeline=self._pipeline,
                     remedy="Nothing to do: the next attempt reads the new topics from their beginning"
                     " (fail_on_data_loss is False).",
                     source=name,
@@ -236,7 +222,6 @@ class Topics:
             f"source {name!r}: {'; '.join(losses)}. The unread records of the old topic are lost, and the old offsets"
             f" point at other records of the new one. {consequence}",
             code="topic_recreated",
-            pipeline=self._pipeline,
             participant=source.conn_id,
             remedy=f"Set fail_on_data_loss=False of the source {name!r} for one run: it reads the new topic from its"
             " beginning and continues in the others. Then set it back.",

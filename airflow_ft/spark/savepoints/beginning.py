@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StorageUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.position import Position
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
-from airflow_ft.spark.savepoints.taking import not_written
+from airflow_ft.spark.savepoints.taking import writing
 from airflow_ft.spark.state.locations import location_root, new_beginning
 
 if TYPE_CHECKING:
@@ -69,18 +69,13 @@ def start_from_scratch(
     with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
         _examine(store, pipeline, later)
         base = store.pipeline(pipeline).base
-        position = None if base is None else _new(location_root(base.location), pipeline, epoch)
+        position = None
+        if base is not None:
+            root = location_root(base.location)
+            with writing(root, pipeline):
+                position = new_beginning(root, pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
     return position
-
-
-def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
-    try:
-        return new_beginning(root, pipeline, epoch)
-    except StorageUnavailableError:
-        raise
-    except OSError as error:
-        raise not_written(root, error, pipeline) from error
 
 
 def _examine(store: QueryLog, pipeline: str, later: Later) -> None:

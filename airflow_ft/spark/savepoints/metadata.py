@@ -25,6 +25,7 @@ from airflow_ft.spark.state.locations import SparkLocation, is_location
 from airflow_ft.spark.state.operators import Operator
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.local import local_path
+from airflow_ft.wal.parsing import digest_of
 from airflow_ft.wal.roots import require
 
 METADATA = "_metadata"
@@ -112,7 +113,7 @@ class Savepoint:
 def write_metadata(uri: str, savepoint: Savepoint) -> None:
     """Makes the folder a savepoint."""
     data = savepoint.to_json()
-    text = canonical_json({"format": FORMAT, "sha256": _digest(data), "savepoint": data})
+    text = canonical_json({"format": FORMAT, "sha256": digest_of(data), "savepoint": data})
     files = filesystem(uri)
     files.write(files.uri(uri, METADATA), text.encode())
 
@@ -143,7 +144,7 @@ def read_metadata(uri: str) -> Savepoint:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise _damaged(uri, f"{METADATA} cannot be read") from error
     refuse_newer(f"the savepoint {uri}", version, FORMAT)
-    if data is None or _digest(data) != digest:
+    if data is None or digest_of(data) != digest:
         raise _damaged(uri, f"{METADATA} is not what was written")
     return Savepoint.from_json(data)
 
@@ -294,10 +295,6 @@ def _not_ours(uri: str, why: str, remedy: str = "") -> ConfigurationError:
         remedy=remedy or "Give the folder of a savepoint. `airflow ft savepoint list` shows them.",
         path=uri,
     )
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(data).encode()).hexdigest()
 
 
 def _damaged(uri: str, what: str) -> WalCorruptError:

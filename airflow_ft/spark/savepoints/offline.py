@@ -25,7 +25,8 @@ from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.savepoints.metadata import SPARK, Savepoint, verify
 from airflow_ft.spark.savepoints.taking import finish, new_folder, removed_on_error
 from airflow_ft.spark.session import s3a
-from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, spark_home, submit
+from airflow_ft.spark.session.home import spark_home
+from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, submit
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.wal.filesystem import filesystem

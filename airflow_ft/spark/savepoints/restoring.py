@@ -33,7 +33,6 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     StateConflictError,
-    StorageUnavailableError,
     WalCorruptError,
 )
 from airflow_ft.protocol.from_savepoint import BEGINNING, ClaimMode, FromSavepoint, Later, claim_mode
@@ -51,7 +50,7 @@ from airflow_ft.spark.savepoints.restorable import (
     require_rolled_back,
 )
 from airflow_ft.spark.savepoints.settling import settled
-from airflow_ft.spark.savepoints.taking import not_written
+from airflow_ft.spark.savepoints.taking import writing
 from airflow_ft.spark.state.beginnings import copy_frozen
 from airflow_ft.spark.state.catching_up import plan
 from airflow_ft.spark.state.evolution import note_restored
@@ -159,19 +158,16 @@ def restore(
         passed = examine(store, uri, savepoint, name, later, rename=rename)
         root = location_root(base.location) if base is not None else wal_root
         try:
-            register(store, root, name)
-            copied = _copied(uri, savepoint, root, name, epoch)
-            if passed and later is Later.CONTINUE:
-                _plan(store, savepoint, copied, base)
-            note_restored(copied, allow_non_restored_state, allow_changed_state=allow_changed_state)
-            copied.sync({})
-            require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
-            if rename:  # a source of which nothing was published yet begins where it would have under the old name
-                copy_frozen(root, was, root, name)
-        except StorageUnavailableError:
-            raise
-        except OSError as error:
-            raise not_written(root, error, name) from error
+            with writing(root, name):
+                register(store, root, name)
+                copied = _copied(uri, savepoint, root, name, epoch)
+                if passed and later is Later.CONTINUE:
+                    _plan(store, savepoint, copied, base)
+                note_restored(copied, allow_non_restored_state, allow_changed_state=allow_changed_state)
+                copied.sync({})
+                require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
+                if rename:  # a source of which nothing was published yet begins where it would have under the old name
+                    copy_frozen(root, was, root, name)
         except WalCorruptError as error:
             if store.pipeline(name).epoch == epoch:
                 raise

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, files_of, write_metadata
+from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, lost_state, require_batch
@@ -33,7 +33,6 @@ from airflow_ft.wal.roots import claim, require_files
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
-    from airflow_ft.store.roots import RootOperations
 
 _TRIES = 5
 
@@ -50,7 +49,8 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)
-        _claim(store, folder, pipeline)
+        with writing(folder, pipeline):
+            claim(store, folder)
         id, uri = new_folder(folder, pipeline, covered)
         with removed_on_error(folder, uri, pipeline):
             try:
@@ -99,15 +99,6 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     return uri, savepoint
 
 
-def _claim(store: RootOperations, folder: str, pipeline: str) -> None:
-    try:
-        claim(store, folder)
-    except StorageUnavailableError:
-        raise
-    except OSError as error:
-        raise not_written(folder, error, pipeline) from error
-
-
 def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
     """The id of a new savepoint, and its URI in `folder`."""
     id = str(uuid.uuid4())
@@ -116,22 +107,43 @@ def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
 
 @contextmanager
 def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
-    """Leaves nothing of a savepoint that cannot be made; TransientError when the file system is the cause."""
+    """Leaves nothing of a savepoint that cannot be made. Raises as `writing`."""
+    with writing(folder, pipeline):
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                filesystem(uri).remove_tree(uri)
+            raise
+
+
+@contextmanager
+def writing(folder: str, pipeline: str) -> Iterator[None]:
+    """TransientError when the file system of the folder does not take what is written."""
     try:
         yield
-    except BaseException as error:
-        with suppress(OSError):
-            filesystem(uri).remove_tree(uri)
-        if isinstance(error, OSError) and not isinstance(error, StorageUnavailableError):
-            raise not_written(folder, error, pipeline) from error
+    except StorageUnavailableError:
         raise
+    except OSError as error:
+        raise TransientError(
+            f"cannot write to {folder}: {error.strerror or error}.",
+            code="storage_unavailable",
+            remedy="Check that the disk is mounted and has free space, and that this user may write there.",
+            pipeline=pipeline,
+            path=folder,
+            reason=error.strerror or str(error),
+        ) from error
 
 
 def finish(uri: str, copied: SparkLocation, metadata: Savepoint) -> Savepoint:
     """Makes the folder `uri` a savepoint, of the location that was copied into it."""
     drop_unnamed(copied.uri)
     savepoint = replace(
-        metadata, batch=copied.batch, operators=operators(copied), backend=backend(copied), files=_files(copied)
+        metadata,
+        batch=copied.batch,
+        operators=operators(copied),
+        backend=backend(copied),
+        files=files_of(copied.uri, filesystem(copied.uri).tree(copied.uri)),
     )
     filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
     write_metadata(uri, savepoint)
@@ -139,18 +151,6 @@ def finish(uri: str, copied: SparkLocation, metadata: Savepoint) -> Savepoint:
     written = {} if is_remote(uri) else savepoint.files
     require_files(uri, [(METADATA, None), *((f"{SPARK}/{name}", file.size) for name, file in written.items())])
     return savepoint
-
-
-def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
-    """Return the error for a folder that cannot be written."""
-    return TransientError(
-        f"cannot write to {folder}: {error.strerror or error}.",
-        code="storage_unavailable",
-        remedy="Check that the disk is mounted and has free space, and that this user may write there.",
-        pipeline=pipeline,
-        path=folder,
-        reason=error.strerror or str(error),
-    )
 
 
 def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
@@ -170,10 +170,6 @@ def _positions(location: SparkLocation) -> Mapping[str, Any]:
     names = location.sources()
     offsets = location.offsets(location.batch)
     return {names[i] if i < len(names) else f"source-{i}": offset for i, offset in enumerate(offsets)}
-
-
-def _files(location: SparkLocation) -> dict[str, File]:
-    return files_of(location.uri, filesystem(location.uri).tree(location.uri))
 
 
 def _versions() -> dict[str, str]:

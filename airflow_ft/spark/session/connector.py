@@ -144,10 +144,10 @@ def spark_version(home: Path) -> str:
     )
 
 
-def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | None:
-    """The jar or package that brings a Kafka connector, or that this Spark has; None where one has to be chosen."""
-    own = map(str, home.glob("jars/spark-sql-kafka*.jar"))
-    return next((name for name in (*jars, *packages, *own) if "spark-sql-kafka" in name.rpartition("/")[2]), None)
+def given(home: Path, jars: Iterable[str], packages: Iterable[str], artifact: str = "spark-sql-kafka") -> str | None:
+    """The jar or package that brings a connector, or that this Spark has; None where one has to be chosen."""
+    own = map(str, home.glob(f"jars/{artifact}*.jar"))
+    return next((name for name in (*jars, *packages, *own) if artifact in name.rpartition("/")[2]), None)
 
 
 def folder() -> Path:

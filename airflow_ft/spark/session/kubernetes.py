@@ -6,7 +6,6 @@ itself: it takes a host name that other pods cannot resolve, and leaves the exec
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.spark.session.home import conf_file
 
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 NAMESPACE, DRIVER_POD, DRIVER_HOST = (
@@ -66,7 +66,7 @@ def settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def require_cluster(master: str, conf: Mapping[str, str], spark_home: Path, pipeline: str = "") -> None:
+def require_cluster(master: str, conf: Mapping[str, str], pipeline: str = "") -> None:
     """Refuse what would let a run wait or fail inside Spark.
 
     Raises:
@@ -74,7 +74,7 @@ def require_cluster(master: str, conf: Mapping[str, str], spark_home: Path, pipe
         StageError: `server_unreachable`: the API server does not accept a connection. A retry may reach it.
     """
     host, port = api_server(master)
-    if not any(conf.get(name) or name in _defaults(spark_home) for name in IMAGES):
+    if not any(conf.get(name) or name in _defaults() for name in IMAGES):
         raise ConfigurationError(
             f"spark_conf names no image for the executors on {master}.",
             code="image_missing",
@@ -108,10 +108,9 @@ def _own_namespace() -> str:
         return ""
 
 
-def _defaults(spark_home: Path) -> str:
+def _defaults() -> str:
     """The text of spark-defaults.conf, which spark-submit reads, too."""
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     try:
-        return (folder / "spark-defaults.conf").read_text(encoding="utf-8")
+        return conf_file("spark-defaults.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""

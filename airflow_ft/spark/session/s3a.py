@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.request import listed
-from airflow_ft.spark.session.connector import Connector, Jar, fetch, spark_version
+from airflow_ft.spark.session.connector import Connector, Jar, fetch, given, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ARTIFACT = "hadoop-aws"
 _HADOOP = "3.5.0"
 _SDK = "2.35.4"
 _SDK_FILES = {
@@ -59,7 +60,7 @@ _SDK_FILES = {
 FILES = (
     Jar(
         "org.apache.hadoop",
-        "hadoop-aws",
+        ARTIFACT,
         _HADOOP,
         "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa",
     ),
@@ -102,12 +103,6 @@ def s3a(home: Path) -> Connector:
     return Connector(version, _HADOOP, FILES, True, "S3A (hadoop-aws)")
 
 
-def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | None:
-    """Return the jar or package that brings S3A; None: it is to be fetched."""
-    own = map(str, home.glob("jars/hadoop-aws*.jar"))
-    return next((name for name in (*jars, *packages, *own) if "hadoop-aws" in name.rpartition("/")[2]), None)
-
-
 def needed(home: Path, jars: Iterable[str], conf: Mapping[str, str]) -> list[str]:
     """Return the jars to add for a driver that reaches a bucket. Fetches what is not there yet.
 
@@ -115,7 +110,8 @@ def needed(home: Path, jars: Iterable[str], conf: Mapping[str, str]) -> list[str
         ConfigurationError: none are known for this Spark.
         StageError: they cannot be fetched.
     """
-    return [] if given(home, jars, listed(conf.get("spark.jars.packages", ""))) else fetch(s3a(home), conf)
+    packages = listed(conf.get("spark.jars.packages", ""))
+    return [] if given(home, jars, packages, ARTIFACT) else fetch(s3a(home), conf)
 
 
 def hadoop_settings(place: BucketPlace, settings: BucketSettings) -> Mapping[str, str]:

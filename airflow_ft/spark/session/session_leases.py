@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageRequest, is_local, listed
+from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.session.session_keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
-from airflow_ft.spark.session.submit import environment, properties, settings, spark_home, submit
+from airflow_ft.spark.session.submit import environment, properties, settings, submit
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -8,7 +8,6 @@ import pwd
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
@@ -16,6 +15,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
 from airflow_ft.spark.session import connector, kubernetes, s3a
+from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -57,8 +57,7 @@ def prepare(folder: Path, request: StageRequest) -> list[str]:
 def prepare_standby(folder: Path, request: StageRequest) -> list[str]:
     """Write what a driver needs that waits for its request; returns the command, which has no secret."""
     conf = settings(request, folder)
-    arguments = f"{json.dumps(str(folder))}, {json.dumps(conf['spark.master'])}"
-    write(folder / MAIN, f"from airflow_ft.spark.driver.standby import main\n\nraise SystemExit(main({arguments}))\n")
+    write_program(folder, "airflow_ft.spark.driver.standby", str(folder), conf["spark.master"])
     write(folder / PROPERTIES, properties(conf))
     return submit(folder, str(folder / MAIN))
 
@@ -66,8 +65,13 @@ def prepare_standby(folder: Path, request: StageRequest) -> list[str]:
 def write_main(folder: Path, request: StageRequest, session: int | None = None) -> None:
     """Writes the request, and the Python program that runs it; `session`: the open file that leads to its JVM."""
     write_request(folder, request)
-    arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
-    write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
+    write_program(folder, "airflow_ft.spark.driver.runner", str(folder), session)
+
+
+def write_program(folder: Path, module: str, *arguments: str | int | None) -> None:
+    """Write a Python program that calls `main` of a module, and ends with the code that this returns."""
+    call = f"main({', '.join(map(repr, arguments))})"
+    write(folder / MAIN, f"from {module} import main\n\nraise SystemExit({call})\n")
 
 
 def write_request(folder: Path, request: StageRequest) -> None:
@@ -113,21 +117,6 @@ def require_user() -> str:
             " Airflow's image, which does that.",
             user=os.getuid(),
         ) from None
-
-
-def spark_home() -> Path:
-    """$SPARK_HOME, else the folder of the installed pyspark; ConfigurationError when there is neither."""
-    if os.environ.get("SPARK_HOME"):
-        return Path(os.environ["SPARK_HOME"])
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise ConfigurationError(
-            "pyspark is not installed on this machine.",
-            code="package_missing",
-            remedy="Run `pip install pyspark`, or set SPARK_HOME.",
-            package="pyspark",
-        )
-    return Path(found.submodule_search_locations[0])
 
 
 def settings(request: StageRequest, folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from airflow_ft.clients.hadoop import LOCAL, read_site
 from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.errors import ConfigurationError, StageError
-from airflow_ft.spark.session.submit import spark_home
+from airflow_ft.spark.session.home import conf_file
 
 FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables of which spark-submit wants one."""
@@ -101,7 +101,7 @@ def require_cluster(conf: Mapping[str, str], pipeline: str = "") -> HadoopConfig
         ConfigurationError: `hadoop_conf_missing`.
         StageError: `server_unreachable`: no ResourceManager accepts a connection. A retry may find one.
     """
-    if not any(os.environ.get(name) for name in FOLDERS) and _has_spark_env():
+    if not any(os.environ.get(name) for name in FOLDERS) and conf_file("spark-env.sh").is_file():
         return None
     try:
         found = HadoopConfiguration(conf)
@@ -122,12 +122,6 @@ def require_cluster(conf: Mapping[str, str], pipeline: str = "") -> HadoopConfig
             servers=[f"{host}:{port}" for host, port in found.addresses()],
         )
     return found
-
-
-def _has_spark_env() -> bool:
-    """Return whether spark-submit reads variables from a file of the Spark installation."""
-    folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
-    return (Path(folder) / "spark-env.sh").is_file()
 
 
 def queues(found: HadoopConfiguration) -> list[str]:

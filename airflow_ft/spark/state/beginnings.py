@@ -11,7 +11,6 @@ life of the pipeline (`locations.incarnation_of`), when everything is read again
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +26,7 @@ from airflow_ft.spark.state.locations import SparkLocation, first_offsets, incar
 from airflow_ft.spark.state.status import Ids, LocationStatus, without
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
-from airflow_ft.wal.parsing import json_with_digest, read_json
+from airflow_ft.wal.parsing import digest_of, json_with_digest, read_json
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -213,4 +212,4 @@ def _rendered_time(source: Any) -> int | None:
 
 
 def _digest(said: Any) -> str:
-    return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
+    return digest_of(said)[:16]

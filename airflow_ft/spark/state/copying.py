@@ -13,17 +13,16 @@ of the source. One state partition is in memory at a time for each core.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files as resources
 from typing import Any, NamedTuple
 
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, PROVIDER, kept_settings
-from airflow_ft.wal.checksums import read_checked
+from airflow_ft.spark.state.schema_paths import store_folder
+from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, PROVIDER, kept_settings, unique_ids
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -102,7 +101,7 @@ class _Copier:
         self._spark, self._jvm, self._version = spark, spark._jvm, batch + 1
         self._source, self._target = source, target
         self._kept = {each: kept_settings(SparkPosition(each, batch)) for each in (source, target)}
-        self._ids = _unique_ids(filesystem(source), source, batch)
+        self._ids = unique_ids(source, batch)
         self._none = self._module("scala.None")
         compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(self._jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -189,12 +188,4 @@ class _Copier:
 
 
 def _folder(files: FileSystem, location: str, store: _Store) -> str:
-    names = [str(store.operator), str(store.partition), *([] if store.name == _DEFAULT else [store.name])]
-    return files.uri(location, "state", *names)
-
-
-def _unique_ids(files: FileSystem, location: str, batch: int) -> Mapping[str, Any]:
-    """By operator and partition; empty in checkpoint format 1."""
-    data = read_checked(files, files.uri(location, "commits", str(batch))).decode().partition("\n")[2]
-    found: Mapping[str, Any] = json.loads(data).get("stateUniqueIds") or {}
-    return found
+    return store_folder(files, location, str(store.operator), store.partition, store.name)

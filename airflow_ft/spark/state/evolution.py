@@ -131,14 +131,12 @@ def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
 
 def may_be_left(location: SparkLocation) -> bool:
     """Return whether the location was just restored with permission to leave state behind."""
-    noted = note(location.uri, RESTORED_FILE)
-    return noted is not None and bool(noted["allow_non_restored_state"]) and noted["batch"] == location.batch
+    return _is_allowed(location, "allow_non_restored_state")
 
 
-def may_mean_else(location: SparkLocation) -> bool:
-    """Return whether the restore that made the location allowed the job to give its state another meaning."""
+def _is_allowed(location: SparkLocation, what: str) -> bool:
     noted = note(location.uri, RESTORED_FILE)
-    return noted is not None and bool(noted.get("allow_changed_state")) and noted["batch"] == location.batch
+    return noted is not None and bool(noted[what]) and noted["batch"] == location.batch
 
 
 def note_restored(
@@ -213,7 +211,7 @@ def _compare(
             meaning.spark,
             "; ".join(changed),
         )
-    elif may_mean_else(location):
+    elif _is_allowed(location, "allow_changed_state"):
         log.warning("the state gets another meaning, which the restore allowed: %s", "; ".join(changed))
     else:
         raise StateMeaningError(

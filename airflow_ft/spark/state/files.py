@@ -43,7 +43,7 @@ def sizes(location: str, batch: int) -> StateSizes | None:
     changes = snapshot = replayed = 0
     known = False
     try:
-        for folder, versions in _stores(files, files.uri(location, "state")):
+        for folder, versions in stores_of(files, files.uri(location, "state")):
             of_it = [(kind, name) for number, kind, name in versions if number == version]
             known = known or bool(of_it)
             changes += sum(files.size(files.uri(folder, name)) for kind, name in of_it if kind in _CHANGES)
@@ -124,7 +124,7 @@ def drop_unnamed(location: str) -> None:
     They belong to later micro-batches, and one of them may be half written.
     """
     files = filesystem(location)
-    for folder, versions in _stores(files, files.uri(location, "state")):
+    for folder, versions in stores_of(files, files.uri(location, "state")):
         named = set()
         for _, kind, name in versions:
             if kind == "zip":
@@ -146,7 +146,7 @@ def drop_stores(location: str) -> None:
             files.remove(files.uri(state, *name.split("/")))
 
 
-def _stores(files: FileSystem, state: str) -> Iterator[tuple[str, list[tuple[int, str, str]]]]:
+def stores_of(files: FileSystem, state: str) -> Iterator[tuple[str, list[tuple[int, str, str]]]]:
     """The folder of each store, with version, kind and name of its files."""
     for operator in _numbered(files, state):
         for partition in _numbered(files, operator):

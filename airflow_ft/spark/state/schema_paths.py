@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.checksums import read_checked
@@ -77,7 +79,19 @@ def rewritten(files: FileSystem, text: str, location: str) -> str:
     return f"{version}\n{json.dumps(found, separators=(',', ':'), ensure_ascii=False)}" if changed else text
 
 
-def within(files: FileSystem, path: str, location: str) -> str:
+def schema_file(files: FileSystem, location: str, operator: str, store: Mapping[str, Any]) -> str:
+    """Return where the types of a store lie, which an operator's metadata describe; the newest of several versions."""
+    if paths := store.get(_PATHS):
+        return _within(files, paths[-1], location)
+    return files.uri(store_folder(files, location, operator, 0, str(store["storeName"])), "_metadata", "schema")
+
+
+def store_folder(files: FileSystem, location: str, operator: str, partition: int, store: str) -> str:
+    """Return the folder of a state store."""
+    return files.uri(location, "state", operator, str(partition), *([] if store == "default" else [store]))
+
+
+def _within(files: FileSystem, path: str, location: str) -> str:
     """The URI in `location` of a schema that is named by a path in some location."""
     match = _SCHEMA.match(path)
     if match is None:
@@ -92,7 +106,7 @@ def within(files: FileSystem, path: str, location: str) -> str:
 
 
 def _own_path(files: FileSystem, path: str, location: str) -> str:
-    uri = within(files, path, location)
+    uri = _within(files, path, location)
     if not files.exists(uri):
         raise WalCorruptError(
             f"the schema {uri} of Spark's state is missing.",

@@ -22,6 +22,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import identities, numbers, operator_file
 from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas
+from airflow_ft.spark.state.schema_paths import schema_file
 from airflow_ft.spark.state.settings import ENCODING, kept_settings
 from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
 from airflow_ft.wal.checksums import read_checked
@@ -117,11 +118,7 @@ def _stored(files: FileSystem, location: str, operator: str, metadata: dict[str,
     """Names and values, from the newest schemas that the metadata name."""
     for store in metadata["stateStoreInfo"]:
         name = store["storeName"]
-        if paths := store.get("stateSchemaFilePaths"):
-            where = files.uri(location, "state", operator, "_stateSchema", name, paths[-1].rpartition("/")[2])
-        else:
-            folder = [] if name == "default" else [name]
-            where = files.uri(location, "state", operator, "0", *folder, "_metadata", "schema")
+        where = schema_file(files, location, operator, store)
         if files.exists(where):
             with suppress(UnknownFormatError):  # Spark compares them itself
                 yield from ((each.name, of_json(each.value)) for each in schemas(read_checked(files, where), name))

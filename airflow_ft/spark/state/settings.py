@@ -131,9 +131,10 @@ def keep_configured(
 
 def _changed(base: SparkPosition | None, conf: Mapping[str, str]) -> dict[str, str]:
     """Return what the state has where `conf` says something else, and else than was given when it was made."""
-    kept, given = kept_settings(base), _given(base)
-    if given is None:
+    kept = kept_settings(base)
+    if base is None or not kept:
         return {}
+    given = note(base.location, _GIVEN) or {}
     return {
         name: kept[name]
         for name, value in conf.items()
@@ -166,12 +167,6 @@ def kept_settings(base: SparkPosition | None) -> dict[str, str]:
     found = dict(entry(base.location, OFFSETS, base.batch).metadata.get("conf", {}))
     if has_entry(base.location, COMMITS, base.batch):
         found[FORMAT] = entry(base.location, COMMITS, base.batch).version.removeprefix("v")
-    return found
-
-
-def _given(base: SparkPosition | None) -> dict[str, str] | None:
-    """Return what `remember_given` has kept; None where it has not: in locations that are older than it."""
-    found: dict[str, str] | None = None if base is None else note(base.location, _GIVEN)
     return found
 
 

@@ -16,6 +16,7 @@ from airflow_ft.spark.state.locations import (
     START_FILE,
     TOPICS,
     SparkLocation,
+    begins_at,
     by_source,
     by_use,
     first_offsets,
@@ -45,13 +46,13 @@ class LocationStatus:
 
 def location_status(base: SparkPosition) -> LocationStatus:
     """Return the positions of the last published batch."""
-    location, files = SparkLocation("", "", base.location, base.batch, ""), filesystem(base.location)
+    location = SparkLocation("", "", base.location, base.batch, "")
     offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
         if isinstance(found, dict):
             offsets[index] = found
-        elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
-            offsets[index] = first_offsets(read_checked(files, first).decode(errors="replace"))[1]
+        elif found is None and (first := begins_at(base.location, index)):
+            offsets[index] = first
     return LocationStatus(offsets, recorded_ids(location))
 
 
@@ -61,12 +62,13 @@ def recorded_ids(location: SparkLocation) -> Ids:
     names = files.names(files.uri(location.uri, TOPICS))
     batches = [int(name) for name in names if name.isdigit() or name == "-1"]  # -1: state was dropped there
     newest = max((batch for batch in batches if batch <= location.batch), default=None)
-    return {} if newest is None else _by_index(note(location.uri, f"{TOPICS}/{newest}"))
+    found = {} if newest is None else note(location.uri, f"{TOPICS}/{newest}")
+    return {int(index): dict(topics) for index, topics in found.items()}
 
 
 def record_ids(location: SparkLocation, batch: int, ids: Ids) -> None:
     """Ids of a batch, before it is published; what a batch has left that was not published gives way."""
-    keep(location.uri, f"{TOPICS}/{batch}", _by_text(ids))
+    keep(location.uri, f"{TOPICS}/{batch}", {str(index): dict(topics) for index, topics in ids.items()})
 
 
 def leave_out(location: SparkLocation, topics: Ids) -> None:
@@ -100,11 +102,3 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
 def without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
     """Return a mapping without these topics."""
     return {topic: each for topic, each in offsets.items() if topic not in topics}
-
-
-def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:
-    return {int(index): dict(topics) for index, topics in ids.items()}
-
-
-def _by_text(ids: Ids) -> dict[str, dict[str, str]]:
-    return {str(index): dict(topics) for index, topics in ids.items()}

@@ -17,7 +17,8 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
-from airflow_ft.spark.session.submit import jar_files, require_user, spark_home
+from airflow_ft.spark.session.home import spark_home
+from airflow_ft.spark.session.submit import jar_files, require_user
 from airflow_ft.spark.session.yarn_archive import ARCHIVE
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
@@ -68,7 +69,7 @@ def examine_spark(
         _examine_yarn(exam, conf)
     elif kubernetes.is_kubernetes(cluster) and home is not None:
         answers = f"{cluster} accepts connections, and executors have an image"
-        exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf, home))
+        exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf))
     elif standalone.is_standalone(cluster):
         exam.passes("master", f"{cluster} accepts connections", lambda: standalone.require_master(cluster))
     if home is not None and needs_connector is not False:
@@ -183,7 +184,7 @@ def _examine_s3a(exam: Examination, home: Path, jars: Sequence[str], conf: Mappi
     """Check which S3A a driver would get; does not fetch it."""
     name = "s3a"
     packages = listed(conf.get("spark.jars.packages", ""))
-    if found := s3a.given(home, (*listed(conf.get("spark.jars", "")), *jars), packages):
+    if found := connector.given(home, (*listed(conf.get("spark.jars", "")), *jars), packages, s3a.ARTIFACT):
         return exam.ok(name, found)
     chosen = exam.attempt(name, lambda: s3a.s3a(home))
     if chosen is None:

@@ -36,15 +36,13 @@ from airflow_ft.spark.session.submit import (
     end_driver,
     environment,
     prepare,
-    spark_home,
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
-from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
-from airflow_ft.spark.task.symptoms import Symptoms
+from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import PipelineLog
@@ -183,7 +181,7 @@ def _require_cluster(request: StageRequest) -> None:
     if yarn.is_yarn(master):
         yarn.require_cluster(request.conf, request.pipeline)
     elif kubernetes.is_kubernetes(master):
-        kubernetes.require_cluster(master, request.conf, spark_home(), request.pipeline)
+        kubernetes.require_cluster(master, request.conf, request.pipeline)
     elif standalone.is_standalone(master):
         standalone.require_master(master, request.pipeline)
 

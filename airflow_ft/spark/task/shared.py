@@ -30,7 +30,6 @@ from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
 from airflow_ft.spark.session.submit import (
-    DRAIN,
     END,
     ENDED,
     KILL,
@@ -38,15 +37,16 @@ from airflow_ft.spark.session.submit import (
     RESULT,
     SESSION,
     START,
+    end_driver,
     environment,
     properties,
     settings,
     submit,
     write_main,
+    write_program,
 )
-from airflow_ft.spark.task.exits import driver_died
 from airflow_ft.spark.task.story import Story
-from airflow_ft.spark.task.symptoms import Symptoms
+from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +69,10 @@ class SharedStream(Driver):
 
     def __init__(self, host: SharedDriver, process: Driver, folder: Path, pipeline: str) -> None:
         self.pid, self.killed, self.pipeline = process.pid, False, pipeline
-        self._host, self.process, self.folder = host, process, folder
+        self._host, self.process, self.folder, self._end = host, process, folder, end_driver(folder)
         self._lines: queue.SimpleQueue[str | int] = queue.SimpleQueue()  # at last the exit code
         self._room, self._left = threading.Semaphore(LINES), False
         self._over = threading.Event()
-
-    def end(self, *, drain: bool = False) -> None:
-        """See `Driver`."""
-        with suppress(OSError):  # it may have ended, and its folder gone
-            write(self.folder / END, DRAIN if drain else "")
 
     def kill(self, grace: float = TERM_SECONDS) -> None:
         """End the stream at once; if it does not end within `KILL_SECONDS`, the whole driver. Waits for `grace`."""
@@ -247,8 +242,7 @@ class SharedDriver:
                 folder = stack.enter_context(private_folder())
                 self._conf = settings(request, folder)
                 write(folder / PROPERTIES, properties(self._conf))
-                program = f"from airflow_ft.spark.driver.group import main\n\nraise SystemExit(main({str(folder)!r},"
-                write(folder / MAIN, f"{program} {request.master!r}))\n")
+                write_program(folder, "airflow_ft.spark.driver.group", str(folder), request.master)
                 driver = Driver(submit(folder, str(folder / MAIN)), environment(request))
             except BaseException as error:
                 ready.put(error)

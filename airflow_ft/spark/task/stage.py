@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.store.decision_log import DecisionLog
 
+_LOOK_SECONDS = 1.0
+
 logger = logging.getLogger(__name__)
 
 MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
@@ -150,7 +152,6 @@ def stage(
     `shared`: the driver that computes it beside other streams; None: one of its own. `look` is called every second
     with the driver, if it has started. An exception of `look` ends the driver. `standby`: as in `run_stage`.
     """
-    helpers: dict[str, Any] = {"standby": standby, "shared": shared}
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
@@ -178,7 +179,8 @@ def stage(
                     on_start=started,
                     judge=judge,
                     on_publish=beside.wake if beside else lambda: None,
-                    **{name: each for name, each in helpers.items() if each is not None},
+                    standby=standby,
+                    shared=shared,
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed
@@ -217,16 +219,14 @@ def give_up(context: Context[DecisionLog], epoch: int, error: AirflowFtError, re
 class _Watch:
     """Ends the driver as soon as a check raises: a cheap early stop, safety does not rest on it."""
 
-    def __init__(
-        self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None], interval: float = 1.0
-    ) -> None:
+    def __init__(self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None]) -> None:
         self.driver: Driver | None = None
-        self._checks, self._look, self._interval = checks, look, interval
+        self._checks, self._look = checks, look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch-stage", daemon=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval):
+        while not self._stop.wait(_LOOK_SECONDS):
             try:
                 for check in self._checks:
                     check()

@@ -14,7 +14,8 @@ from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session import connector, s3a
-from airflow_ft.spark.session.submit import environment, prepare, settings, spark_home
+from airflow_ft.spark.session.home import spark_home
+from airflow_ft.spark.session.submit import environment, prepare, settings
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.raising import raises
 from tools.servers.base import local_folder
