@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import is_resolved_later, is_template, shown
+from airflow_ft.protocol.arguments import is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FULL_REFRESH, PARAMS, FromSavepoint
 from airflow_ft.protocol.model import CheckpointingMode
@@ -139,10 +139,7 @@ def _source(source: Any, starts_from_scratch: bool) -> Any:
 
 
 def _takes_param(source: Any, name: str) -> bool:
-    if not hasattr(source, name):
-        return False
-    value = getattr(source, name)
-    return not is_template(value) and not is_resolved_later(value)
+    return hasattr(source, name) and not is_template(getattr(source, name))
 
 
 def _param(name: str, usual: str | int | None) -> str:

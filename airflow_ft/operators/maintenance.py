@@ -13,8 +13,7 @@ from airflow_ft.operators.acting import ActingOperator, check_number_given, numb
 from airflow_ft.operators.savepoint import A_PLACE, savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.pipeline.templates import is_late
-from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, truth
+from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, is_template, truth
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -87,12 +86,12 @@ class MaintenanceOperator(ActingOperator):
         check_place("savepoint_dir", savepoint_dir)
         self.actions = check_actions(actions)
         self.action = action
-        if not is_late(action):
+        if not is_template(action):
             self._allowed()
         check_number_given(checkpoint)
         check_seconds("wait", wait)
         for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated), ("full", full)):
-            if not is_late(value):
+            if not is_template(value):
                 truth(name, value)
         from_savepoint = FromSavepoint.of(savepoint)
         self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
