@@ -36,7 +36,7 @@ def pipeline_params() -> dict[str, Any]:
     """
     from airflow.sdk import Param
 
-    from airflow_ft.operators.savepoint import savepoint_params
+    from airflow_ft.operators.savepoint import flag, savepoint_params
     from airflow_ft.pipeline.dry_run import dry_run_params
 
     about_rewind = "Discards staged rows that are not decided, and computes them again. Delivered rows stay."
@@ -52,8 +52,8 @@ def pipeline_params() -> dict[str, Any]:
     most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}
     return {
         **dry_run_params(),
-        "rewind": Param(False, type="boolean", title="Rewind", description=about_rewind),
-        FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
+        "rewind": flag("Rewind", about_rewind),
+        FULL_REFRESH: flag("Full refresh", about_refresh),
         _LIMITS[0]: Param(None, title="Records in a checkpoint", **most),
         _LIMITS[1]: Param(None, title="Files in a checkpoint", **most),
         _START: Param(

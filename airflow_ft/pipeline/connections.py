@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow_ft.protocol.connections import UNKNOWN_TYPE, ConnectionInfo, ConnectionResolver
+from airflow_ft.protocol.connections import UNKNOWN_TYPE, ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 
 
@@ -93,6 +93,3 @@ def _extra(conn_id: str, text: str | None) -> Mapping[str, Any]:
             fields=["extra"],
         )
     return extra
-
-
-__all__ = ["ConnectionResolver", "connection_info", "server_connections", "task_connections"]
