@@ -40,9 +40,7 @@ def listed(checkpoint: Checkpoint) -> answers.CheckpointListed:
         "delivers": [segment.number for segment in plan.segments] if plan else [],
         "reasons": list(plan.reasons) if plan else [],
         "spec": checkpoint.spec,
-        "participants": [
-            _participant(each, checkpoint.votes.get(each.name)) for each in (plan.participants if plan else ())
-        ],
+        "participants": [_participant(each, checkpoint.votes.get(each.name)) for each in checkpoint.participants],
     }
 
 
@@ -55,9 +53,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
     listed_events = list(events)
     return {
         **listed(checkpoint),
-        "markers": [
-            _marker(each.name, checkpoint.votes.get(each.name)) for each in (plan.participants if plan else ())
-        ],
+        "markers": [_marker(each.name, checkpoint.votes.get(each.name)) for each in checkpoint.participants],
         "task": task,
         "application": checkpoint.application,
         "spark": _filled(spark, checkpoint, task),

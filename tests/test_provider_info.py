@@ -202,13 +202,6 @@ def test_an_option_that_nothing_reads_is_told_once(
     assert "wal_root" in check.remedy and "/wal" not in f"{check} {caplog.messages}"
 
 
-def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", "never")
-    with raises(ConfigurationError, "setting_unknown", setting="quarantine_after") as caught:
-        settings.checkpointing()
-    assert caught.error and 'checkpointing: {"quarantine_after": "never"}' in caught.error.remedy
-
-
 def test_airflow_loads_no_example_under_the_id_of_a_users_dag() -> None:
     """`[core] load_examples`, Airflow's default, makes a bundle of the folder. The files can still be copied."""
     from airflow.utils.file import list_py_file_paths

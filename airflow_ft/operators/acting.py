@@ -16,8 +16,7 @@ from airflow_ft.pipeline.actions.names import READING
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import asked_by, refuse_test_run, run_is_over, task_of
-from airflow_ft.pipeline.templates import is_late
-from airflow_ft.protocol.arguments import whole_number
+from airflow_ft.protocol.arguments import is_template, whole_number
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.lease import Worker
@@ -44,7 +43,7 @@ class ActingOperator(BaseOperator, metaclass=NamedArguments):
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.store = check_store(store)
-        if not is_late(pipeline):
+        if not is_template(pipeline):
             check_name("pipeline", pipeline)
 
     def execute(self, context: Context) -> Any:
@@ -96,5 +95,5 @@ def number_of(value: Any) -> int | None:
 
 def check_number_given(value: Any) -> None:
     """ConfigurationError, when the DAG is parsed, for a checkpoint that is no number; a run may render it."""
-    if not is_late(value):
+    if not is_template(value):
         number_of(value)

@@ -14,8 +14,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.barriers import check_pipelines
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import refuse_test_run, task_of
-from airflow_ft.pipeline.templates import is_late, is_late_list
-from airflow_ft.protocol.arguments import check_barrier
+from airflow_ft.protocol.arguments import check_barrier, is_late_anywhere, is_template
 from airflow_ft.protocol.errors import AirflowFtError
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
         self.barrier = barrier
         self.pipelines = pipelines
         self.store = check_store(store)
-        if not is_late(barrier):
+        if not is_template(barrier):
             check_barrier(barrier)
-        if not is_late_list(pipelines):
+        if not is_late_anywhere(pipelines):
             check_pipelines(pipelines)
 
     def execute(self, context: Context) -> dict[str, str]:

@@ -20,9 +20,9 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
-from airflow_ft.pipeline.templates import declared_name, is_late
+from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.arguments import check_type
+from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.lease import Worker
@@ -123,7 +123,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             name, left = declared_name(self.pipeline, self.suffix)
         except ConfigurationError:
             return ""
-        return name if left is None and not is_late(name) else ""
+        return name if left is None and not is_template(name) else ""
 
     def rendered(self) -> PipelineSpec:
         """Return the specification with its rendered fields, checked again; then `pipeline` is complete.

@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import is_resolved_later, is_template, shown
+from airflow_ft.protocol.arguments import is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FULL_REFRESH, PARAMS, FromSavepoint
 from airflow_ft.protocol.model import CheckpointingMode
@@ -36,7 +36,7 @@ def pipeline_params() -> dict[str, Any]:
     """
     from airflow.sdk import Param
 
-    from airflow_ft.operators.savepoint import savepoint_params
+    from airflow_ft.operators.savepoint import flag, savepoint_params
     from airflow_ft.pipeline.dry_run import dry_run_params
 
     about_rewind = "Discards staged rows that are not decided, and computes them again. Delivered rows stay."
@@ -52,8 +52,8 @@ def pipeline_params() -> dict[str, Any]:
     most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}
     return {
         **dry_run_params(),
-        "rewind": Param(False, type="boolean", title="Rewind", description=about_rewind),
-        FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
+        "rewind": flag("Rewind", about_rewind),
+        FULL_REFRESH: flag("Full refresh", about_refresh),
         _LIMITS[0]: Param(None, title="Records in a checkpoint", **most),
         _LIMITS[1]: Param(None, title="Files in a checkpoint", **most),
         _START: Param(
@@ -139,10 +139,7 @@ def _source(source: Any, starts_from_scratch: bool) -> Any:
 
 
 def _takes_param(source: Any, name: str) -> bool:
-    if not hasattr(source, name):
-        return False
-    value = getattr(source, name)
-    return not is_template(value) and not is_resolved_later(value)
+    return hasattr(source, name) and not is_template(getattr(source, name))
 
 
 def _param(name: str, usual: str | int | None) -> str:

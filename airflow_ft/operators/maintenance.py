@@ -10,11 +10,10 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.operators.savepoint import A_PLACE, savepoint_params
+from airflow_ft.operators.savepoint import A_PLACE, flag, savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.pipeline.templates import is_late
-from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, truth
+from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, is_template, truth
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -87,12 +86,12 @@ class MaintenanceOperator(ActingOperator):
         check_place("savepoint_dir", savepoint_dir)
         self.actions = check_actions(actions)
         self.action = action
-        if not is_late(action):
+        if not is_template(action):
             self._allowed()
         check_number_given(checkpoint)
         check_seconds("wait", wait)
         for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated), ("full", full)):
-            if not is_late(value):
+            if not is_template(value):
                 truth(name, value)
         from_savepoint = FromSavepoint.of(savepoint)
         self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
@@ -219,23 +218,16 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             description="Checkpoint number. Required for commit, abort, quarantine, redeliver and dead_letter. Optional"
             " for savepoint (empty: the newest confirmed checkpoint) and verify (empty: all checkpoints in the log).",
         ),
-        "rewind": Param(
-            False,
-            type="boolean",
-            title="Rewind",
-            description="For abort: compute its rows again. If off, the next checkpoint delivers the same rows.",
+        "rewind": flag(
+            "Rewind", "For abort: compute its rows again. If off, the next checkpoint delivers the same rows."
         ),
-        "allow_repeated": Param(
-            False,
-            type="boolean",
-            title="Allow repeated rows",
-            description="For verify: accept more copies of a delivered row, because other programs write equal rows.",
+        "allow_repeated": flag(
+            "Allow repeated rows",
+            "For verify: accept more copies of a delivered row, because other programs write equal rows.",
         ),
-        "full": Param(
-            False,
-            type="boolean",
-            title="Count other rows",
-            description="For verify: also count rows that the pipeline did not deliver. This reads every table fully.",
+        "full": flag(
+            "Count other rows",
+            "For verify: also count rows that the pipeline did not deliver. This reads every table fully.",
         ),
         "folder": Param(
             "",

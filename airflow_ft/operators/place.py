@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.pipeline.templates import is_late
+from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _texts(value: object) -> Iterator[str]:
 
 def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object) -> None:
     """ConfigurationError when its DAG cannot give it a pipeline of its own; `role`: see `CheckpointOperator`."""
-    if not role or is_late(pipeline) or is_late(suffix):
+    if not role or is_template(pipeline) or is_template(suffix):
         return
     if is_mapped(operator.task_group):
         raise ConfigurationError(

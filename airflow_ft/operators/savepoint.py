@@ -52,25 +52,18 @@ def savepoint_params() -> dict[str, Any]:
             title="Claim mode",
             description="NO_CLAIM keeps the savepoint. CLAIM deletes it after the restore.",
         ),
-        allow: Param(
-            False,
-            type="boolean",
-            title="Allow non-restored state",
-            description="Drop state of the savepoint whose operators the job no longer has.",
-        ),
-        rename: Param(
-            False,
-            type="boolean",
-            title="Rename",
-            description="Rename the savepoint's pipeline to this one. Runs under its old name then fail.",
-        ),
-        changed: Param(
-            False,
-            type="boolean",
-            title="Allow changed state",
-            description="Accept a job whose keys, functions or settings differ from those that made the state.",
+        allow: flag("Allow non-restored state", "Drop state of the savepoint whose operators the job no longer has."),
+        rename: flag("Rename", "Rename the savepoint's pipeline to this one. Runs under its old name then fail."),
+        changed: flag(
+            "Allow changed state",
+            "Accept a job whose keys, functions or settings differ from those that made the state.",
         ),
     }
+
+
+def flag(title: str, description: str) -> Param:
+    """Return a field of the form that is on or off; off by default."""
+    return Param(False, type="boolean", title=title, description=description)
 
 
 class TriggerSavepointOperator(ActingOperator):

@@ -14,8 +14,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import metrics, settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import judged
-from airflow_ft.pipeline.templates import is_late_list
-from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, shown, wrong
+from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_late_anywhere, shown, wrong
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -65,7 +64,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not is_late_list(pipelines):
+        if not is_late_anywhere(pipelines):
             _check_pipelines(pipelines)
             if pipelines is not None and not pipelines:
                 raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")

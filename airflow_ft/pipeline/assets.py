@@ -15,7 +15,8 @@ from string import punctuation
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
-from airflow_ft.pipeline.templates import is_late, without_jinja
+from airflow_ft.pipeline.templates import without_jinja
+from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.datasets import folder
 from airflow_ft.protocol.errors import ConfigurationError
@@ -86,7 +87,7 @@ def _alias(kind: str, conn_id: str | None, place: str, *, in_folder: bool) -> As
     from airflow.sdk import AssetAlias
 
     at = f"{without_jinja(conn_id)}/" if conn_id else ""
-    target = folder(place).uri.removeprefix("file://") if in_folder and not is_late(place) else without_jinja(place)
+    target = folder(place).uri.removeprefix("file://") if in_folder and not is_template(place) else without_jinja(place)
     return AssetAlias(quote(f"{kind}:{at}{target}", safe=punctuation))
 
 

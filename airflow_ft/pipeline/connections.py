@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver, missing_connection
+from airflow_ft.protocol.connections import ConnectionInfo, missing_connection
 from airflow_ft.protocol.errors import ConfigurationError
 
 
@@ -82,6 +82,3 @@ def _extra(conn_id: str, text: str | None) -> Mapping[str, Any]:
             fields=["extra"],
         )
     return extra
-
-
-__all__ = ["ConnectionResolver", "connection_info", "server_connections", "task_connections"]

@@ -74,20 +74,20 @@ def stage(
         found = store.published_at(name, position.to_json())
         if found is None:
             raise _other_position(name, position)
-        return _published(found, run)
+        return _published(found, position, run)
     arguments = pipeline_steps.staging(pipeline, run, connections, lambda _: None)
     look_first(run, arguments["preflight"], resume_drained=True)
     with _attempt(run, arguments["spec"]) as (epoch, attempt):
         if (found := store.published_at(name, position.to_json())) is not None:
-            return _published(found, run)
+            return _published(found, position, run)
         _require_next(store, name, position)
         return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, arguments["judge"]), False)
 
 
-def _published(found: Checkpoint, run: steps.Context[DecisionLog]) -> Published:
+def _published(found: Checkpoint, position: Position, run: steps.Context[DecisionLog]) -> Published:
     log.info(
         "position %s is checkpoint %d of %s: its rows are delivered once, so nothing is published again",
-        Position.stored(found.positions),
+        position,
         found.number,
         found.run or "another run",
     )
@@ -116,7 +116,8 @@ def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterat
 def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None:
     """Raise ConfigurationError for a position that cannot follow those that are published (I10)."""
     left = store.rewound_position(pipeline)
-    if left is not None and (skipped := Position.stored(left.positions)) not in (None, position):
+    skipped = Position.stored(left)
+    if left is not None and skipped is not None and skipped != position:
         raise ConfigurationError(
             f"position {skipped} comes first: checkpoint {left.number} had its rows and was not delivered"
             f" ({left.message}).",
@@ -125,10 +126,10 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
             " table that has no rows.",
             pipeline=pipeline,
             position=position.value,
-            skipped=None if skipped is None else skipped.value,
+            skipped=skipped.value,
         )
     newest = store.newest_position(pipeline)
-    last = None if newest is None else Position.stored(newest.positions)
+    last = Position.stored(newest)
     if store.pipeline(pipeline).base is not None or (newest is not None and last is None):
         raise ConfigurationError(
             "the checkpoints of this pipeline come from a Spark job.",

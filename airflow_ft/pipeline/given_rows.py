@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,8 +23,6 @@ _REMEDY = (
     "Give a DataFrame of PySpark, pandas or Polars, a table of PyArrow, the result of DuckDB, or the path of a folder"
     " with Parquet files."
 )
-
-log = logging.getLogger(__name__)
 
 
 class GivenRows:

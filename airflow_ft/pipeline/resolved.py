@@ -94,11 +94,6 @@ class ResolvedPipeline:
         """Return whether the pipeline is a stream."""
         return self.restart is not None
 
-    @property
-    def delivery(self) -> DeliveryContext:
-        """Return what its deliveries need."""
-        return DeliveryContext(wal_root=self.wal_root, checkpointing=self.checkpointing)
-
 
 def resolve(spec: PipelineSpec, declared: PipelineSpec | None = None) -> ResolvedPipeline:
     """Return the pipeline of a rendered specification, complete.

@@ -298,30 +298,25 @@ def new_run_id() -> str:
 
 def _check_plain(spec: PipelineSpec) -> None:
     """ConfigurationError for what needs Airflow: a stream, and Jinja."""
-    if spec.streaming:
-        raise ConfigurationError(
+    for name, what, remedy in (
+        (
+            "streaming",
             "a stream (streaming=True) needs Airflow to run it.",
-            code="needs_airflow",
-            remedy="Leave streaming out: each run reads what is new. Or write a DAG with CheckpointedPipeline.",
-            pipeline=spec.pipeline,
-            argument="streaming",
-        )
-    if spec.dry_run:
-        raise ConfigurationError(
+            "Leave streaming out: each run reads what is new. Or write a DAG with CheckpointedPipeline.",
+        ),
+        (
+            "dry_run",
             f"dry_run is {spec.dry_run!r}, but airflow_ft.run delivers rows.",
-            code="needs_airflow",
-            remedy="Leave dry_run out, or call airflow_ft.dry_run(...).",
-            pipeline=spec.pipeline,
-            argument="dry_run",
-        )
-    if spec.rewind:
-        raise ConfigurationError(
+            "Leave dry_run out, or call airflow_ft.dry_run(...).",
+        ),
+        (
+            "rewind",
             f"rewind is {spec.rewind!r}, but a run outside Airflow does not rewind.",
-            code="needs_airflow",
-            remedy=f"Leave rewind out, and run `airflow ft rewind {spec.pipeline}` before.",
-            pipeline=spec.pipeline,
-            argument="rewind",
-        )
+            f"Leave rewind out, and run `airflow ft rewind {spec.pipeline}` before.",
+        ),
+    ):
+        if getattr(spec, name):
+            raise ConfigurationError(what, code="needs_airflow", remedy=remedy, pipeline=spec.pipeline, argument=name)
     check_plain_values(spec)
 
 

@@ -62,13 +62,6 @@ def lease_seconds() -> float:
 
 def checkpointing() -> CheckpointConfig:
     """`[airflow_ft] checkpointing`: settings of `CheckpointConfig` (a JSON object), where pipelines leave them open."""
-    if older := _read("quarantine_after"):
-        raise ConfigurationError(
-            f"[{SECTION}] quarantine_after is no longer a setting.",
-            code="setting_unknown",
-            remedy=f'Write it into [{SECTION}] checkpointing: {{"quarantine_after": "{older}"}}.',
-            setting="quarantine_after",
-        )
     try:
         return CheckpointConfig.from_json(_json("checkpointing", '{"timeout": 1800, "num_retained": 5}'))
     except ConfigurationError as error:

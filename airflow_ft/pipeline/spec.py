@@ -30,7 +30,7 @@ from airflow_ft.pipeline.spec_checks import (
 )
 from airflow_ft.pipeline.templates import declared, declared_name, no_suffix, plain, rebuild
 from airflow_ft.protocol.argument_names import by_name, unknown_argument
-from airflow_ft.protocol.arguments import check_type, is_resolved_later, is_template, refuse_object, shown, truth, wrong
+from airflow_ft.protocol.arguments import check_type, is_template, refuse_object, shown, truth, wrong
 from airflow_ft.protocol.config import OF_STREAMS, CheckpointConfig
 from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError
@@ -201,7 +201,7 @@ class PipelineSpec:
             check_dead_letters(self.sinks, self.optional)
         check_connections(self.sinks)
         check_targets(self.sinks)
-        if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
+        if not is_template(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
         check_split(self.job, self.sinks, self.optional)
 
@@ -218,7 +218,7 @@ class PipelineSpec:
             CheckpointConfig.from_json(known)
             check_for_streams([name for name in OF_STREAMS if name in self.checkpointing], streaming=self.streaming)
             return
-        if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
+        if not is_template(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point, self.config.mode)
         check_for_streams(self.config.given_to_streams, streaming=self.streaming)
         if "mode" in self.config.given:  # as below
@@ -248,7 +248,7 @@ class PipelineSpec:
 
     def _check_dry_run(self) -> None:
         for name in ("dry_run", "rewind"):
-            if not is_template(given := getattr(self, name)) and not is_resolved_later(given):
+            if not is_template(given := getattr(self, name)):
                 truth(name, given)
         check_type("dry_run_samples", self.dry_run_samples, int, "Give a number of rows as dry_run_samples.")
         if self.dry_run_samples < 0:

@@ -36,7 +36,7 @@ from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position, check_bounds
 from airflow_ft.sinks.registry import system
-from airflow_ft.sources import KafkaSource, Source
+from airflow_ft.sources import KafkaSource
 from airflow_ft.sources.modes import check_mode
 from airflow_ft.spark.session.masters import check_conf, check_master
 
@@ -54,7 +54,7 @@ _OF_JOBS = (
 
 def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[str, Any]) -> None:
     """Check the job, its sources and its arguments."""
-    if not is_template(job) and not is_resolved_later(job):
+    if not is_template(job):
         check_job(job)
     _check_specs("source", sources, _SOURCE, 'KafkaSource(topics=["orders"])')
     if not sources:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -262,16 +262,11 @@ def prepare(
 
 def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
     """Make one participant's rows visible. Returns the newest proven numbers; none: there was nothing to deliver."""
-    numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
+    committed = steps.commit_step(run, participant)
+    numbers: Sequence[int] = [each.number for each in committed if each.proof_of(participant) is not None]  # I6
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
     return list(numbers[-MOST_LISTED:])
-
-
-def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
-    """The numbers that this participant has proof of (I6)."""
-    votes = ((checkpoint.number, checkpoint.votes.get(participant)) for checkpoint in checkpoints)
-    return [number for number, vote in votes if vote is not None and vote.proof is not None]
 
 
 def confirm(

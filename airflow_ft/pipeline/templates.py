@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
-from airflow_ft.protocol.arguments import is_resolved_later, is_template
+from airflow_ft.protocol.arguments import is_resolved_later, is_template, late_text
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
@@ -27,16 +27,6 @@ def without_jinja(text: object, instead: str = "*") -> str:
     return _JINJA.sub(instead, text) if isinstance(text, str) else instead
 
 
-def is_late(value: object) -> bool:
-    """Return whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
-    return is_template(value)
-
-
-def is_late_list(values: object) -> bool:
-    """Return whether a list, or something in it, is known only when a task runs."""
-    return is_late(values) or (isinstance(values, Sequence) and any(is_late(each) for each in values))
-
-
 def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
     """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
     if suffix is None or is_resolved_later(suffix) or is_resolved_later(pipeline):
@@ -45,7 +35,7 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
         if str(suffix).strip() in ("", "None"):
             raise no_suffix(pipeline, suffix)
         name, left = f"{pipeline}-{suffix}", None
-    if not is_late(name):
+    if not is_template(name):
         check_name("pipeline" if suffix is None else "pipeline, with its suffix", name)
     return name, left
 
@@ -102,7 +92,7 @@ def rebuild(
 
 def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for Jinja that is left, and for values that became None, such as a table's name."""
-    if left := _unrendered(values):
+    if left := late_text(values):
         raise ConfigurationError(
             f"{left!r} still contains Jinja after rendering.",
             code="template_not_rendered",
@@ -128,13 +118,6 @@ def _texts(written: Any, given: Any) -> list[tuple[Any, Any]]:
     if isinstance(written, list):
         return list(zip(written, given, strict=False)) if isinstance(given, list) else []
     return [] if isinstance(written, Mapping) else [(written, given)]
-
-
-def _unrendered(value: Any) -> str | None:
-    if is_template(value):
-        return str(value)
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return next((found for item in items if (found := _unrendered(item)) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,10 +263,10 @@ def _forgotten(
     for participant in plan.participants:
         if participant.name not in heads:  # the newest plan has other sinks, and this one was not asked
             continue
-        head, vote = heads[participant.name], kept[0].votes.get(participant.name)
+        head = heads[participant.name]
         if head is not None and head.installation != installation:
             return {}
-        if not participant.keeps_markers or (vote is not None and vote.proof is not None):
+        if not participant.keeps_markers or kept[0].proof_of(participant.name) is not None:
             continue
         if head is None or head.number < participant.predecessor:
             found[participant.name] = participant.predecessor

@@ -245,10 +245,10 @@ def check_place(argument: str, value: object) -> None:
     raise wrong(argument, shown(value), f"{remedy} {argument}.", code="path_invalid")
 
 
-def check_length_of_time(argument: str, value: object, *, optional: bool = True) -> None:
-    """ConfigurationError unless it is a timedelta, or a number of seconds, of 0 or more."""
+def check_length_of_time(argument: str, value: object) -> None:
+    """ConfigurationError unless it is a timedelta, or a number of seconds, of 0 or more, or None."""
     remedy = f"Give a timedelta or seconds, 0 or more, as {argument}."
-    check_type(argument, value, (timedelta, int, float), remedy, optional=optional)
+    check_type(argument, value, (timedelta, int, float), remedy, optional=True)
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, int | float) and not 0 <= seconds <= timedelta.max.total_seconds():
         raise wrong(argument, shown(value), remedy)
@@ -261,12 +261,12 @@ def check_zone(argument: str, at: datetime | None) -> None:
         raise wrong(argument, str(at), remedy, code="time_zone_missing", why=", a time without a time zone")
 
 
-def check_seconds(argument: str, value: object, *, of: str = "") -> None:
+def check_seconds(argument: str, value: object) -> None:
     """ConfigurationError unless it is a number of seconds, 0 or more."""
     remedy = f"Give a number of seconds, 0 or more, as {argument}."
-    check_type(argument, value, (int, float), remedy, of=of)
+    check_type(argument, value, (int, float), remedy)
     if not 0 <= value < float("inf"):  # type: ignore[operator]
-        raise wrong(argument, shown(value), remedy, of=of)
+        raise wrong(argument, shown(value), remedy)
 
 
 def truth(argument: str, value: object) -> bool:

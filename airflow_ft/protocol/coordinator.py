@@ -6,7 +6,6 @@ no DAG, no job code. Each method reads the state first, does what is still missi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -47,8 +46,6 @@ from airflow_ft.protocol.planning import (
 from airflow_ft.protocol.preparing import Preparing
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.sharing import require_own_targets
-
-log = logging.getLogger(__name__)
 
 S = CheckpointState
 PLANNING_TRIES = 20

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow_ft.protocol.meter import Meter
 from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Noted, Only, Overview
-from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
+from airflow_ft.protocol.pipelines import Event, Filling, Lease, Pipeline, Run
 from airflow_ft.protocol.reasons import AbortReason
-
-if TYPE_CHECKING:
-    from airflow_ft.protocol.filling import Filling
 
 
 class PipelineLog(Protocol):

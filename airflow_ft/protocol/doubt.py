@@ -155,8 +155,7 @@ def _doubt(
         advice = _advice_of_halted(checkpoint, halt)
     else:
         advice = _advice(checkpoint, evidence, aborted=aborted, rests=rests)
-    vote = checkpoint.votes.get(name)
-    problem = vote.problem if vote is not None and vote.proof is None else None
+    problem = checkpoint.problem_of(name)
     error, code = (problem.text, problem.code) if problem is not None else ("", "")
     return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
 
@@ -177,6 +176,7 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
     """`aborted`: the deciding sink holds the abort marker. `rests`: no run follows."""
     cause = f"{checkpoint.message.rstrip('.')}."
     delivering = "no run follows: --commit" if rests else "the next retry or run, or --commit,"
+    recovering = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
     if evidence.finding is Finding.CONTRADICTION:
         return "find out whether sink or log is right before anything else"
     if evidence.finding is Finding.HEURISTIC and (aborted or checkpoint.state is CheckpointState.ABORTED):
@@ -203,11 +203,9 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
         case CheckpointState.PREPARED:
             return f"{delivering} delivers it; --abort gives it up"
         case CheckpointState.STAGED:
-            by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
-            return f"prepared rows may hold locks: {by} delivers it; --abort gives it up"
+            return f"prepared rows may hold locks: {recovering} delivers it; --abort gives it up"
         case _:
-            by = "no run follows: `airflow ft recover`" if rests else "the next run, or `airflow ft recover`,"
-            return f"{by} rolls back the prepared rows"
+            return f"{recovering} rolls back the prepared rows"
 
 
 # --- asking a sink -----------------------------------------------------------------------------------------------
@@ -220,9 +218,8 @@ def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: Participant
     for checkpoint in checkpoints:
         plan = checkpoint.plan
         assert plan is not None  # `doubts` asks planned numbers only
-        vote = checkpoint.votes.get(name)
-        if vote is not None and vote.proof is not None:
-            text = f"committed by epoch {vote.proof.epoch}, as recorded in the decision log"
+        if (proof := checkpoint.proof_of(name)) is not None:
+            text = f"committed by epoch {proof.epoch}, as recorded in the decision log"
             answers[checkpoint.number] = Evidence(Finding.DELIVERED, text)
         elif silent is not None:
             answers[checkpoint.number] = silent

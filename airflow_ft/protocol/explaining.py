@@ -61,9 +61,8 @@ def is_refused(problem: Failure) -> bool:
 
 def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
     """The participants without a proof, in the plan's order, with their last error (None: none is known)."""
-    names = [each.name for each in checkpoint.plan.participants] if checkpoint.plan else []
-    votes = {name: checkpoint.votes.get(name) for name in names}
-    return {name: vote.problem if vote else None for name, vote in votes.items() if vote is None or vote.proof is None}
+    names = [each.name for each in checkpoint.participants if checkpoint.proof_of(each.name) is None]
+    return {name: checkpoint.problem_of(name) for name in names}
 
 
 def _in_doubt(overview: Overview, checkpoint: Checkpoint) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -47,22 +46,10 @@ class Lag:
     @property
     def amount(self) -> str:
         """As people say it: `1,200 records`."""
-        return _amount(self.behind, self.unit)
+        return count_text(self.behind, self.unit[:-1], self.unit)
 
     def __str__(self) -> str:
         read = [f"{self.done:,} of {self.expected:,} read"] if self.expected else []
         return ", ".join(
             [f"source {self.source}: {self.amount} behind", *read, *rate_texts(self.rate, self.seconds_left)]
         )
-
-
-def _amount(count: int, unit: str) -> str:
-    return count_text(count, unit[:-1], unit)
-
-
-def total(lags: Iterable[Lag]) -> str:
-    """Over all sources, by unit: `1,200 records, 3 files`; "" where nothing is known."""
-    sums: dict[str, int] = {}
-    for each in lags:
-        sums[each.unit] = sums.get(each.unit, 0) + each.behind
-    return ", ".join(_amount(count, unit) for unit, count in sorted(sums.items(), reverse=True))

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from airflow_ft.protocol.decision_log import EpochLog
@@ -206,11 +206,8 @@ def new_epoch(
     """Takes an epoch, as `take_epoch` does, and holds its lease for the duration of the block."""
     lease = worker.lease(lease_seconds)
     epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after, watch=worker.watch)
-    keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
-    try:
+    with closing(LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)) as keeper:
         yield epoch, keeper
-    finally:
-        keeper.close()
 
 
 @contextmanager
@@ -220,8 +217,5 @@ def joined_epoch(
     """Joins the epoch that a run's tasks share; FencedError when it is no longer the pipeline's."""
     lease = worker.lease(lease_seconds)
     store.hold_lease(pipeline, epoch, lease)
-    keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
-    try:
+    with closing(LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)) as keeper:
         yield keeper
-    finally:
-        keeper.close()

@@ -10,8 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.reasons import Reason
-from airflow_ft.protocol.votes import Vote
+from airflow_ft.protocol.votes import Proof, Vote
 
 
 class CheckpointState(StrEnum):
@@ -364,6 +365,21 @@ class Checkpoint:
         if self.state is CheckpointState.ABORTED:
             return self.is_confirmed or self.segment is None or self.after_abort is AfterAbort.REWOUND
         return self.is_confirmed or self.after_abort is AfterAbort.REWOUND
+
+    @property
+    def participants(self) -> tuple[ParticipantPlan, ...]:
+        """Those of its plan, in commit order; none without a plan."""
+        return self.plan.participants if self.plan else ()
+
+    def proof_of(self, participant: str) -> Proof | None:
+        """The proof of the participant's outcome; None: none was read yet."""
+        vote = self.votes.get(participant)
+        return vote.proof if vote else None
+
+    def problem_of(self, participant: str) -> Failure | None:
+        """The last error of a participant without a proof; None: none is known."""
+        vote = self.votes.get(participant)
+        return vote.problem if vote and vote.proof is None else None
 
     @property
     def in_doubt_since(self) -> datetime:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.protocol.failure import Halt
-from airflow_ft.protocol.model import Former, RunKey, SparkPosition
+from airflow_ft.protocol.model import Former, ParticipantPlan, RunKey, SparkPosition
 
 
 class HaltReason(StrEnum):
@@ -138,6 +138,18 @@ class Request:
     asked_at: datetime
     answered_at: datetime | None
     outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A plan of another pipeline: it has delivered into these participants, or is about to (`number` 0)."""
+
+    pipeline: str
+    status: str
+    number: int
+    participants: tuple[ParticipantPlan, ...]
+    dags: frozenset[str] = frozenset()
+    """The first and the last one, by name, of the DAGs that have made its checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

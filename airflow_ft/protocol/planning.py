@@ -279,17 +279,14 @@ def may_be_heuristic(checkpoint: Checkpoint, participant: ParticipantPlan) -> bo
 
 def is_half_prepared(checkpoint: Checkpoint) -> bool:
     """Return whether it is STAGED, and a TWO_PHASE participant may hold prepared rows of it, which keep locks."""
-    if checkpoint.state is not CheckpointState.STAGED or checkpoint.plan is None:
-        return False
-    asked = [p for p in checkpoint.plan.participants if p.name in checkpoint.votes]
-    return any(p.promise is Promise.TWO_PHASE for p in asked)
+    asked = [p for p in checkpoint.participants if p.name in checkpoint.votes]
+    return checkpoint.state is CheckpointState.STAGED and any(p.promise is Promise.TWO_PHASE for p in asked)
 
 
 def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
     """The participant has no part in the checkpoint's plan, or is proven to have delivered it."""
-    plan, vote = checkpoint.plan, checkpoint.votes.get(participant)
-    concerned = plan is not None and participant in {p.name for p in plan.participants}
-    return not concerned or (vote is not None and vote.proof is not None)
+    concerned = any(each.name == participant for each in checkpoint.participants)
+    return not concerned or checkpoint.proof_of(participant) is not None
 
 
 def tombstone_detail(reason: Reason, message: str, after: AfterAbort) -> dict[str, Any]:

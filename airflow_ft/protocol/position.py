@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from airflow_ft.protocol.arguments import check_plain, check_zone, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.model import canonical_json
+from airflow_ft.protocol.model import Checkpoint, canonical_json
 
 SOURCE = "external"
 """Among the positions of a checkpoint: the name of the source."""
@@ -71,9 +71,9 @@ class Position:
         return cls(kind, value)
 
     @classmethod
-    def stored(cls, positions: Mapping[str, Any]) -> Self | None:
-        """Return the position among those of a checkpoint; None: its rows came from a job of Spark."""
-        found = positions.get(SOURCE)
+    def stored(cls, checkpoint: Checkpoint | None) -> Self | None:
+        """Return the position of a checkpoint; None: its rows came from a job of Spark, or there is no checkpoint."""
+        found = checkpoint.positions.get(SOURCE) if checkpoint else None
         if not isinstance(found, Mapping) or set(found) != {"kind", "position"}:
             return None
         return cls(PositionKind(found["kind"]), found["position"])

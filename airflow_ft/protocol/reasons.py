@@ -23,7 +23,26 @@ class _Explanation:
     counts: bool = False
 
 
-class AbortReason(StrEnum):
+class _Explained(StrEnum):
+    """A reason with its texts."""
+
+    @property
+    def cause(self) -> str:
+        """Return what happened, as far as the aborting process knew, or what it waits for."""
+        return _EXPLANATIONS[self].cause
+
+    @property
+    def rows(self) -> str:
+        """Return what becomes of the rows."""
+        return _EXPLANATIONS[self].rows
+
+    @property
+    def remedy(self) -> str:
+        """Return what a person should do."""
+        return _EXPLANATIONS[self].remedy
+
+
+class AbortReason(_Explained):
     """Why a checkpoint is ABORTED. Stored by name: members are added, and never renamed or taken away."""
 
     JOB_FAILED = "JOB_FAILED"
@@ -43,21 +62,6 @@ class AbortReason(StrEnum):
     USER = "USER"
 
     @property
-    def cause(self) -> str:
-        """Return what happened, as far as the aborting process knew."""
-        return _ABORTS[self].cause
-
-    @property
-    def rows(self) -> str:
-        """Return what becomes of its rows."""
-        return _ABORTS[self].rows
-
-    @property
-    def remedy(self) -> str:
-        """Return what a person should do."""
-        return _ABORTS[self].remedy
-
-    @property
     def explanation(self) -> str:
         """All three."""
         return f"{self.cause} {self.rows} {self.remedy}"
@@ -68,7 +72,7 @@ class AbortReason(StrEnum):
 
         The restart strategy handles everything else that ends an attempt, as in Flink.
         """
-        return _ABORTS[self].counts
+        return _EXPLANATIONS[self].counts
 
 
 class OtherReason(str):
@@ -108,27 +112,12 @@ def reason_of(text: str) -> Reason:
     return OtherReason(text)
 
 
-class WaitReason(StrEnum):
+class WaitReason(_Explained):
     """Why no checkpoint is triggered although one is due. Nothing has failed: it is triggered later."""
 
     MIN_PAUSE = "MIN_PAUSE"
     TOO_MANY_QUEUED = "TOO_MANY_QUEUED"
     NOT_ACTIVE = "NOT_ACTIVE"
-
-    @property
-    def cause(self) -> str:
-        """Return what it waits for."""
-        return _WAITS[self].cause
-
-    @property
-    def rows(self) -> str:
-        """Return where the rows are meanwhile."""
-        return _WAITS[self].rows
-
-    @property
-    def remedy(self) -> str:
-        """Return what a person should do."""
-        return _WAITS[self].remedy
 
 
 def failure_text(pipeline: str, number: int, reason: Reason, message: str) -> str:
@@ -143,7 +132,8 @@ def failure_text(pipeline: str, number: int, reason: Reason, message: str) -> st
 FAILURE = re.compile(rf"checkpoint (?P<number>\d+) of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
 
 _AGAIN = "Its rows were not published. The next attempt computes them again (only mode AT_MOST_ONCE drops them)."
-_ABORTS = {
+_UNREAD = "They stay in the sources and are read later."
+_EXPLANATIONS: dict[_Explained, _Explanation] = {
     AbortReason.JOB_FAILED: _Explanation(
         "The job's code raised an error, or returned something other than rows.",
         _AGAIN,
@@ -224,9 +214,6 @@ _ABORTS = {
         "As asked: the next number delivers them, or they are computed again.",
         "Do nothing. The event log has the user and the reason.",
     ),
-}
-_UNREAD = "They stay in the sources and are read later."
-_WAITS = {
     WaitReason.MIN_PAUSE: _Explanation(
         "`min_pause` since the last confirmation is not over.",
         _UNREAD,

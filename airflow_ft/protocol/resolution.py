@@ -144,8 +144,7 @@ class Resolver:
         """Set the token of each participant without any memory to the number before this one."""
         assert found.plan is not None  # decided
         for participant in found.plan.participants:
-            vote = found.votes.get(participant.name)
-            if vote is not None and vote.proof is not None:
+            if found.proof_of(participant.name) is not None:
                 continue
             with closing(self.participants(participant)) as sink:
                 if sink.head(self.pipeline) is not None:

@@ -173,7 +173,7 @@ class Settling(Acting):
 
         `first` is the oldest checkpoint of the abort.
         """
-        for participant in checkpoint.plan.participants if checkpoint.plan else ():
+        for participant in checkpoint.participants:
             plan = checkpoint.plan
             if plan is None or checkpoint.state is S.ABORTED or not may_be_heuristic(checkpoint, participant):
                 continue

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError, together
-from airflow_ft.protocol.filling import Filling
 from airflow_ft.protocol.model import ParticipantPlan, Promise, RunKey
 from airflow_ft.protocol.overview import Noted
+from airflow_ft.protocol.pipelines import Filling
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import OverviewLog, PipelineLog, QueryLog, TargetLog

@@ -35,7 +35,7 @@ from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_e
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, RunKey
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.participant import ParticipantFactory
-from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined
+from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined, unplanned
 from airflow_ft.protocol.recovery import Recovery, recover
 from airflow_ft.protocol.retention import Progress, retain
 from airflow_ft.protocol.set_aside import of_checkpoint, together
@@ -200,11 +200,7 @@ def _forgiving(context: Context[StepLog]) -> Iterator[None]:
 def has_work(context: Context[StepLog]) -> bool:
     """Return whether anything staged or planned waits for delivery."""
     checkpoints = context.store.open_checkpoints(context.pipeline)
-    return bool(live_plans(checkpoints) or free_segments(checkpoints) or _unplanned(checkpoints))
-
-
-def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    return [c for c in checkpoints if c.state is CheckpointState.STAGED]
+    return bool(live_plans(checkpoints) or free_segments(checkpoints) or unplanned(checkpoints))
 
 
 def announce_step(

@@ -52,9 +52,8 @@ def quarantine_unresolved(
 def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
     """Return what each sink says that lacks the number; empty when one cannot be read, or when none lacks it."""
     found: list[str] = []
-    for participant in checkpoint.plan.participants if checkpoint.plan else ():
-        vote = checkpoint.votes.get(participant.name)
-        if vote is not None and vote.proof is not None:
+    for participant in checkpoint.participants:
+        if checkpoint.proof_of(participant.name) is not None:
             continue
         assert checkpoint.plan is not None
         evidence = read_evidence(checkpoint.plan, participant.name, participants)

@@ -261,19 +261,17 @@ def _by_participant(
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
             key = (plan.name, plan.kind)
-            vote = checkpoint.votes.get(plan.name)
             before = _proof_of(store, pipeline, plan.predecessor, plan.name)
-            delivered = Delivered(checkpoint.plan, vote.proof if vote else None, before)
+            delivered = Delivered(checkpoint.plan, checkpoint.proof_of(plan.name), before)
             groups.setdefault(key, []).append(delivered)
     return groups
 
 
 def _proof_of(store: QueryLog, pipeline: str, number: int, participant: str) -> Proof | None:
     try:
-        vote = store.checkpoint(pipeline, number).votes.get(participant) if number else None
+        return store.checkpoint(pipeline, number).proof_of(participant) if number else None
     except KeyError:  # adopted: another decision log knew it
         return None
-    return vote.proof if vote else None
 
 
 def _refusal(pipeline: str, number: int, code: str, what: str, **fields: Any) -> ConfigurationError:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, check_pipelines
 from airflow_ft.pipeline.runs import interval_end, plain_utc
-from airflow_ft.pipeline.templates import is_late, is_late_list
-from airflow_ft.protocol.arguments import check_barrier, check_type, shown, wrong
+from airflow_ft.protocol.arguments import check_barrier, check_type, is_late_anywhere, is_template, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sensors.base import GateSensor, given_time
 from airflow_ft.triggers.barrier import BarrierTrigger
@@ -87,11 +86,11 @@ class BarrierSensor(GateSensor):
                 argument="patience",
                 value=str(patience),
             )
-        if not is_late_list(pipelines):
+        if not is_late_anywhere(pipelines):
             check_pipelines(pipelines)
-        if not is_late(barrier):
+        if not is_template(barrier):
             _barrier(barrier)
-        if not is_late(alignment):
+        if not is_template(alignment):
             _alignment(alignment, patience)
 
     def gate(self, context: Context, store: QueryLog) -> BarrierGate:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.pipeline.templates import declared_name, is_late
-from airflow_ft.protocol.arguments import check_text, whole_number
+from airflow_ft.pipeline.templates import declared_name
+from airflow_ft.protocol.arguments import check_text, is_template, whole_number
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
@@ -92,10 +92,10 @@ class CheckpointSensor(GateSensor):
             )
         for name, text in (("dag_id", dag_id), ("run_id", run_id)):
             check_text(name, text, optional=True, of="CheckpointSensor")
-        if number is not None and not is_late(number):
+        if number is not None and not is_template(number):
             whole_number("number", number)
         for name, at in (("as_of", as_of), ("after", after)):
-            if at is not None and not is_late(at):
+            if at is not None and not is_template(at):
                 given_time(name, at)
         self.number = number
         self.dag_id_of_run = dag_id  # an operator's own dag_id is taken

@@ -10,7 +10,8 @@ from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import to_pipeline
+from airflow_ft.store.reading import OF_RUN
+from airflow_ft.store.rows import key_of, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -77,12 +78,11 @@ class AbortingOperations:
             if not changed:
                 return checkpoint
             write.event(EventKind.ROLLED_BACK, f"{participant} holds no rows of it", number=number)
-            plan = checkpoint.plan
-            names = [p.name for p in plan.participants if p.promise is Promise.TWO_PHASE] if plan else []
+            names = {p.name for p in checkpoint.participants if p.promise is Promise.TWO_PHASE}
             left = write.rows(
                 "SELECT participant FROM vote WHERE pipeline = ? AND number = ? AND rolled_back = 0", pipeline, number
             )
-            if not {row["participant"] for row in left} & set(names):
+            if not {row["participant"] for row in left} & names:
                 write.update_checkpoint(checkpoint, rollback_pending=0)
             return write.checkpoint(number)
 
@@ -190,11 +190,4 @@ def _rewind(
 def _unstage(write: PipelineWrite, runs: Collection[RunKey | None]) -> None:
     for run in runs:
         if run is not None:
-            write.change(
-                "UPDATE run SET staged = 0, complete = 0"
-                " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
-                write.name,
-                run.dag_id,
-                run.run_id,
-                run.map_index,
-            )
+            write.change(f"UPDATE run SET staged = 0, complete = 0 WHERE {OF_RUN}", write.name, *key_of(run))

@@ -106,7 +106,7 @@ class DeliveryOperations:
                 detail={"participant": participant, "attempt": attempt},
             )
             checkpoint = write.checkpoint(number)
-            if checkpoint.state is S.STAGED and set(_prepared(checkpoint)) == {p.name for p in plan.participants}:
+            if checkpoint.state is S.STAGED and set(_prepared(checkpoint)) == set(plan.names):
                 write.move(
                     checkpoint,
                     S.PREPARED,
@@ -128,7 +128,7 @@ class DeliveryOperations:
                 raise write.wrong_state(checkpoint, "only a PREPARED checkpoint can be decided")
             require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
-            if set(votes) != {p.name for p in plan.participants} or dict(prepared) != votes:
+            if set(votes) != set(plan.names) or dict(prepared) != votes:
                 # R7: a decision may only land on the very attempts that it counts.
                 raise write.conflict(
                     number,
@@ -177,7 +177,7 @@ class DeliveryOperations:
                 | ({"set_aside": {sink: each.rows for sink, each in aside.items()}} if aside else {}),
             )
             checkpoint = write.checkpoint(number)
-            if all(checkpoint.votes[p.name].proof is not None for p in plan.participants):
+            if all(checkpoint.votes[name].proof is not None for name in plan.names):
                 _complete(write, checkpoint, plan)
             return write.checkpoint(number)
 
@@ -185,7 +185,7 @@ class DeliveryOperations:
 def _require_participant(write: PipelineWrite, checkpoint: Checkpoint, participant: str) -> Plan:
     if checkpoint.plan is None:
         raise write.conflict(checkpoint.number, "it has no plan yet.", code="plan_conflict")
-    if participant not in {p.name for p in checkpoint.plan.participants}:
+    if participant not in checkpoint.plan.names:
         raise write.conflict(
             checkpoint.number,
             "the plan of the checkpoint does not include this participant.",

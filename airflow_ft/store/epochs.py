@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -16,7 +16,7 @@ from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.reports import clear_reports
-from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
+from airflow_ft.store.rows import clean_text, from_time, key_of, to_former, to_lease, to_pipeline
 from airflow_ft.store.writing import NO_HALT, NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -87,8 +87,7 @@ class EpochOperations:
                     )
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=current + 1)
-            counters = [other.counter + 1 for other in held if other.holder == lease.holder]
-            _put_lease(write, lease, max(lease.counter, *counters) if counters else lease.counter)
+            _put_lease(write, lease, (other.counter for other in held if other.holder == lease.holder))
             dropped = [lease_text(other) for other in held if other.holder != lease.holder]
             taken_from = f"; dropped the lease of {'; '.join(dropped)}" if dropped else ""
             write.event(
@@ -119,9 +118,7 @@ class EpochOperations:
                 sql = "DELETE FROM lease WHERE pipeline = ? AND task = ? AND try_number < ?"
                 write.change(sql, pipeline, lease.task, lease.try_number)
             rows = write.rows("SELECT counter FROM lease WHERE pipeline = ? AND holder = ?", pipeline, lease.holder)
-            _put_lease(
-                write, lease, max(lease.counter, *(row["counter"] + 1 for row in rows)) if rows else lease.counter
-            )
+            _put_lease(write, lease, (row["counter"] for row in rows))
 
     def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         """See `EpochLog.renew_lease`."""
@@ -163,9 +160,7 @@ class EpochOperations:
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET interval_end = excluded.interval_end"
                 " WHERE run.interval_end IS NULL AND excluded.interval_end IS NOT NULL",
                 pipeline,
-                run.dag_id,
-                run.run_id,
-                run.map_index,
+                *key_of(run),
                 end,
             )
             holder = to_pipeline(write.row).turn
@@ -203,9 +198,7 @@ class EpochOperations:
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged) VALUES (?, ?, ?, ?, ?, 0)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch",
                 pipeline,
-                run.dag_id,
-                run.run_id,
-                run.map_index,
+                *key_of(run),
                 epoch,
             )
             write.event(
@@ -339,9 +332,7 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
     others = write.rows(
         "SELECT map_index FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index <> ? LIMIT 1",
         write.name,
-        run.dag_id,
-        run.run_id,
-        run.map_index,
+        *key_of(run),
     )
     if others:
         other = RunKey(run.dag_id, run.run_id, others[0]["map_index"])
@@ -356,7 +347,7 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
         )
 
 
-def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
+def _put_lease(write: PipelineWrite, lease: Lease, counters: Iterable[int]) -> None:
     # A holder that comes again counts on: a challenger must see that it lives.
     write.change(
         _PUT_LEASE,
@@ -365,7 +356,7 @@ def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
         write.row["epoch"],
         lease.task,
         lease.try_number,
-        counter,
+        max([lease.counter, *(counter + 1 for counter in counters)]),
         write.now,
         round(lease.seconds * 1e6),
     )

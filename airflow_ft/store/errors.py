@@ -16,8 +16,7 @@ class UnknownPipelineError(ConfigurationError, KeyError):
             pipeline=pipeline,
         )
 
-    def __str__(self) -> str:  # KeyError's own would quote the sentence
-        return str(self.args[0])
+    __str__ = Exception.__str__  # KeyError's own would quote the sentence
 
 
 class UnknownCheckpointError(StateConflictError, KeyError):
@@ -33,8 +32,7 @@ class UnknownCheckpointError(StateConflictError, KeyError):
             checkpoint=number,
         )
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    __str__ = Exception.__str__
 
 
 class UnknownSpecError(StoreCorruptError, KeyError):
@@ -45,5 +43,4 @@ class UnknownSpecError(StoreCorruptError, KeyError):
             f"a checkpoint names the row {digest[:16]!r} of the table spec, which is missing", table="spec"
         )
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    __str__ = Exception.__str__

@@ -14,7 +14,7 @@ from airflow_ft.protocol.transitions import UNFINISHED
 from airflow_ft.store.checkpoint_rows import to_delivered, to_timing
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.reading import ONLY, nothing
+from airflow_ft.store.reading import ONLY, by_pipeline, first, nothing
 from airflow_ft.store.rows import from_time, to_event, to_overview
 from airflow_ft.store.summary import LISTED, MARK, MARK_OF_ONE, MARKS
 
@@ -96,11 +96,7 @@ class OverviewOperations:
 
     def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
         """Return the progress texts of lease holders on these pipelines, by holder; omits holders without one."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        if pipelines:
-            for row in self._database.read(_DOING.format(some=", ".join("?" * len(pipelines))), *pipelines):
-                found[row["pipeline"]].append(row["doing"])
-        return found
+        return by_pipeline(self._database, _DOING, pipelines, itemgetter("doing"))
 
     def checkpoint_counts(self, pipeline: str) -> CheckpointCounts:
         """Count the ended checkpoints by outcome; the cost does not depend on the length of the history.
@@ -128,10 +124,8 @@ class OverviewOperations:
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
         """See `TargetLog.noted`."""
-        for row in self._database.read(_NOTED.format(kind=kind), pipeline):
-            return to_event(row)
-        nothing(self._database, pipeline)
-        return None
+        rows = self._database.read(_NOTED.format(kind=kind), pipeline)
+        return first([to_event(row) for row in rows], self._database, pipeline)
 
     def _overview(self, where: str, *values: object) -> list[Overview]:
         rows = self._database.read(f"{LISTED}{where}", *values)

@@ -71,7 +71,7 @@ class PlanningOperations:
     def _check_shape(self, pipeline: str, plan: Plan) -> None:
         """Check what a plan shows without reading anything."""
         numbers = [segment.number for segment in plan.segments]
-        names = [participant.name for participant in plan.participants]
+        names = plan.names
         part, wrong = "", ""
         if plan.pipeline != pipeline:
             part, wrong = "pipeline", f"its pipeline is {plan.pipeline!r}"
@@ -109,12 +109,12 @@ def _with_former(plan: Plan, former: Former | None) -> Plan:
 
 
 def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
-    for participant in plan.participants:
+    for name in plan.names:
         write.change(
             "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, 0, 0)",
             write.name,
             plan.number,
-            participant.name,
+            name,
         )
     write.move(
         checkpoint,

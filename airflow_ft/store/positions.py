@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.position import SOURCE
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
-from airflow_ft.store.reading import nothing
+from airflow_ft.store.reading import first
 from airflow_ft.store.rows import json_text
 
 _LIVE = "segment_digest IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
@@ -48,7 +48,5 @@ class PositionOperations:
         return self._one(_LEFT, pipeline)
 
     def _one(self, where: str, pipeline: str, *values: object) -> Checkpoint | None:
-        found: Sequence[Checkpoint] = to_checkpoints(
-            self._database.read(select_checkpoints(where), pipeline, *values)
-        ) or nothing(self._database, pipeline)
-        return found[0] if found else None
+        found = to_checkpoints(self._database.read(select_checkpoints(where), pipeline, *values))
+        return first(found, self._database, pipeline)

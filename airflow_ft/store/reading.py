@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Only
 from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
-from airflow_ft.store.database import Database
+from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
     EVENTS_OF_ONE,
@@ -23,6 +24,7 @@ from airflow_ft.store.rows import (
     to_run,
 )
 
+T = TypeVar("T")
 _LATEST_CONFIRMED = select_checkpoints(
     "pipeline = ? AND number = (SELECT number FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED'"
     " ORDER BY number DESC LIMIT 1)"
@@ -102,17 +104,8 @@ class ReadingOperations:
 
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         """The run's row, or None."""
-        rows = self._database.read(
-            "SELECT * FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
-            pipeline,
-            run.dag_id,
-            run.run_id,
-            run.map_index,
-        )
-        if rows:
-            return to_run(rows[0])
-        nothing(self._database, pipeline)
-        return None
+        rows = self._database.read(f"SELECT * FROM run WHERE {OF_RUN}", pipeline, *key_of(run))
+        return first([to_run(row) for row in rows], self._database, pipeline)
 
     def runs(self, pipeline: str, dag_id: str, run_id: str) -> Sequence[Run]:
         """The runs of a DAG run, by map index."""
@@ -177,10 +170,7 @@ class ReadingOperations:
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
         """See `DeliveryLog.planned_before`."""
         found = self._checkpoints(f"{_PLANNED} ORDER BY number DESC LIMIT 1", pipeline, number)
-        if found:
-            return found[0]
-        nothing(self._database, pipeline)
-        return None
+        return first(found, self._database, pipeline)
 
     def undelivered(self, pipeline: str) -> int:
         """See `CountLog.undelivered`."""
@@ -214,10 +204,7 @@ class ReadingOperations:
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         """See `QueryLog.latest_confirmed`."""
         found = to_checkpoints(self._database.read(_LATEST_CONFIRMED, pipeline, pipeline))
-        if found:
-            return found[0]
-        nothing(self._database, pipeline)
-        return None
+        return first(found, self._database, pipeline)
 
     def failed_in_a_row(self, pipeline: str) -> int:
         """See `CountLog.failed_in_a_row`."""
@@ -229,10 +216,7 @@ class ReadingOperations:
         rows = self._database.read(
             "SELECT number FROM delivery WHERE pipeline = ? AND participant = ?", pipeline, participant
         )
-        if rows:
-            return int(rows[0]["number"])
-        nothing(self._database, pipeline)
-        return 0
+        return rows[0]["number"] if rows else len(nothing(self._database, pipeline))
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
         """See `QueryLog.events`."""
@@ -241,16 +225,27 @@ class ReadingOperations:
                 "SELECT * FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit
             )
         else:
-            rows = self._database.read(
-                EVENTS_OF_ONE,
-                pipeline,
-                number,
-                limit,
-            )
+            rows = self._database.read(EVENTS_OF_ONE, pipeline, number, limit)
         return [to_event(row) for row in rows] or nothing(self._database, pipeline)
 
     def _checkpoints(self, where: str, *values: object, newest_first: bool = False) -> list[Checkpoint]:
         return to_checkpoints(self._database.read(select_checkpoints(where, newest_first=newest_first), *values))
+
+
+def by_pipeline(
+    database: Database, sql: str, pipelines: Collection[str], read: Callable[[Row], T]
+) -> Mapping[str, Sequence[T]]:
+    """The rows of each of these pipelines, as `read` returns them. `sql` has `{some}` for their names."""
+    found: defaultdict[str, list[T]] = defaultdict(list)
+    if pipelines:
+        for row in database.read(sql.format(some=", ".join("?" * len(pipelines))), *pipelines):
+            found[row["pipeline"]].append(read(row))
+    return found
+
+
+def first(found: Sequence[T], database: Database, pipeline: str) -> T | None:
+    """The first of what was found; None, once it is known that the pipeline exists."""
+    return next(iter(found or nothing(database, pipeline)), None)
 
 
 def nothing(database: Database, pipeline: str) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -12,16 +11,18 @@ from airflow_ft.protocol.model import RunKey, StateSizes
 from airflow_ft.protocol.warning import MOST_CHARACTERS, MOST_WARNINGS, PipelineWarning
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail
+from airflow_ft.store.reading import OF_RUN, by_pipeline
 from airflow_ft.store.rows import clean_text, json_text, key_of, to_failure, to_lag, to_pipeline, to_warning
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
-_OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _PUT_WARNING = (
     "INSERT INTO pipeline_warning (pipeline, code, subject, message, remedy, at) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (pipeline, code, subject) DO UPDATE SET message = excluded.message, remedy = excluded.remedy,"
     " at = excluded.at"
 )
-_LATER = f"SELECT 1 AS one FROM run WHERE pipeline = ? AND epoch > (SELECT epoch FROM run WHERE {_OF_RUN}) LIMIT 1"
+_WARNINGS = "SELECT * FROM pipeline_warning WHERE pipeline IN ({some}) ORDER BY pipeline, code, subject"
+_LAGS = "SELECT * FROM source_lag WHERE pipeline IN ({some}) ORDER BY pipeline, source"
+_LATER = f"SELECT 1 AS one FROM run WHERE pipeline = ? AND epoch > (SELECT epoch FROM run WHERE {OF_RUN}) LIMIT 1"
 _PUT_LAG = (
     "INSERT INTO source_lag (pipeline, source, unit, behind, rate, done, expected, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -34,13 +35,7 @@ class ReportOperations:
 
     def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
         """See `StateLog.warnings`."""
-        found: defaultdict[str, list[PipelineWarning]] = defaultdict(list)
-        if pipelines:
-            some = ", ".join("?" * len(pipelines))
-            sql = f"SELECT * FROM pipeline_warning WHERE pipeline IN ({some}) ORDER BY pipeline, code, subject"
-            for row in self._database.read(sql, *pipelines):
-                found[row["pipeline"]].append(to_warning(row))
-        return found
+        return by_pipeline(self._database, _WARNINGS, pipelines, to_warning)
 
     def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
         """See `WarningLog.record_warning`."""
@@ -92,13 +87,7 @@ class ReportOperations:
 
     def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
         """See `TriggerLog.lags`."""
-        found: defaultdict[str, list[Lag]] = defaultdict(list)
-        if pipelines:
-            some = ", ".join("?" * len(pipelines))
-            sql = f"SELECT * FROM source_lag WHERE pipeline IN ({some}) ORDER BY pipeline, source"
-            for row in self._database.read(sql, *pipelines):
-                found[row["pipeline"]].append(to_lag(row))
-        return found
+        return by_pipeline(self._database, _LAGS, pipelines, to_lag)
 
     def record_lags(self, pipeline: str, epoch: int, number: int, lags: Sequence[Lag]) -> None:
         """Replace the lags of the sources, and store them with the checkpoint `number` (0: with none). Writes no
@@ -153,7 +142,7 @@ def clear_reports(write: PipelineWrite, run: RunKey) -> None:
     if known is not None and run in (to_pipeline(write.row).turn, _run_of(known)):
         write.set_pipeline(failure=None)
     write.change(
-        f"DELETE FROM pipeline_warning WHERE pipeline = ? AND at < (SELECT stage_began FROM run WHERE {_OF_RUN})",
+        f"DELETE FROM pipeline_warning WHERE pipeline = ? AND at < (SELECT stage_began FROM run WHERE {OF_RUN})",
         write.name,
         write.name,
         *key_of(run),

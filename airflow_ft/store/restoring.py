@@ -12,7 +12,7 @@ from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import json_text
+from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
@@ -171,9 +171,7 @@ def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> Non
         " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET restored_from = excluded.restored_from"
         " WHERE run.restored_from = ''",
         write.name,
-        run.dag_id,
-        run.run_id,
-        run.map_index,
+        *key_of(run),
         savepoint,
     )
     if noted != 1:

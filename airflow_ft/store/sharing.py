@@ -6,9 +6,9 @@ import json
 import logging
 from collections.abc import Sequence
 
-from airflow_ft.protocol.filling import Filling
 from airflow_ft.protocol.formats import SENSELESS
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.pipelines import Filling
 from airflow_ft.store.database import Database
 
 log = logging.getLogger(__name__)

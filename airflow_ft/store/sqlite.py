@@ -125,13 +125,10 @@ class SqliteDatabase:
         connection = self._take()
         try:
             rows = _rows(connection, sql, values)
-        except sqlite3.Error as error:
+        except BaseException as error:
             self._pool.drop(connection)
-            if (unavailable := self._unavailable(error)) is None:
-                raise
-            raise unavailable from error
-        except BaseException:
-            self._pool.drop(connection)
+            if isinstance(error, sqlite3.Error) and (unavailable := self._unavailable(error)) is not None:
+                raise unavailable from error
             raise
         self._pool.give(connection)
         return rows

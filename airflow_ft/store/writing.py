@@ -249,8 +249,7 @@ class PipelineWrite:
         `rolls_back`: what TWO_PHASE participants have prepared is still to be ended.
         """
         published = checkpoint.state is not CheckpointState.TRIGGERED
-        participants = checkpoint.plan.participants if checkpoint.plan else ()
-        prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in participants)
+        prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in checkpoint.participants)
         fate = f", {after.value}" if published else ""
         message = clean_text(message)
         self.move(

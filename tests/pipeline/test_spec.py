@@ -25,7 +25,7 @@ from airflow_ft import (
     RedisSink,
     SocketSource,
 )
-from airflow_ft.pipeline.resolved import checkpointing_of, delivery_context, resolve
+from airflow_ft.pipeline.resolved import DeliveryContext, checkpointing_of, delivery_context, resolve
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart
@@ -257,7 +257,7 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
     settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.spark.a")
     assert found.stored["configured"] == sorted((*settled, "jars", "keep_session", "spark_master", "wal_root"))
     assert found.stored["jars"] == "/jars" and "configured" not in SPEC_FIELDS
-    assert delivery_context(spec()) == found.delivery
+    assert delivery_context(spec()) == DeliveryContext(wal_root=found.wal_root, checkpointing=found.checkpointing)
     own = spec(
         wal_root="/own",
         spark_master="yarn",

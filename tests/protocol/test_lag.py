@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.protocol.lag import Lag, Unit, total
+from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.rate import Rate, time_left
 
 
@@ -39,6 +39,4 @@ def test_words() -> None:
         == "source a: 8,000 records behind, 2,000 of 10,000 read, 100 a second, 1 min 20 s left"
     )
     assert str(Lag("b", Unit.FILES, 1, 0.25)) == "source b: 1 file behind, 0.25 a second, 4 s left"
-    assert total([Lag("a", Unit.RECORDS, 2), Lag("b", Unit.FILES, 1), Lag("c", Unit.RECORDS, 3)]) == "5 records, 1 file"
-    assert total([]) == ""
     assert [time_left(each) for each in (0.2, 59.4, 61, 7500)] == ["1 s", "59 s", "1 min 1 s", "2 h 5 min"]

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from airflow_ft.protocol.confirmed import Confirmed
-from airflow_ft.protocol.filling import Filling
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.pipelines import Event, Pipeline
+from airflow_ft.protocol.pipelines import Event, Filling, Pipeline
 from airflow_ft.protocol.planning import live_plans
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError

@@ -98,19 +98,9 @@ def participants() -> ParticipantFactory:
     return participant_factory(server_connections)
 
 
-def worker() -> Worker:
-    """Return the worker for leases. The command line is not a task."""
-    return Worker(task="", try_number=1)
-
-
-def lease() -> float:
-    """Seconds."""
-    return settings.lease_seconds()
-
-
 def signature(args: Namespace, command: str) -> str:
     """For the event log: which command, by whom, and why."""
-    return f"`airflow ft {command}` by {person()}" + (f": {reason}" if (reason := getattr(args, "reason", "")) else "")
+    return f"`airflow ft {command}` by {_person(args)}"
 
 
 def person() -> str:
@@ -123,18 +113,22 @@ def person() -> str:
 
 def actor(args: Namespace, command: str) -> Actor:
     """Return the person who typed the command; asked there, unless --yes was given."""
-    reason = getattr(args, "reason", "")
     return Actor(
         signature=signature(args, command),
-        person=person() + (f": {reason}" if reason else ""),
+        person=_person(args),
         say=say,
         sure=partial(sure, args),
         connections=server_connections,
         participants=participants(),
         is_over=lambda run: run in known_to_have_ended([run]),
-        worker=worker(),
-        lease_seconds=lease(),
+        worker=Worker(task="", try_number=1),
+        lease_seconds=settings.lease_seconds(),
     )
+
+
+def _person(args: Namespace) -> str:
+    """Return who acts, and why."""
+    return person() + (f": {reason}" if (reason := getattr(args, "reason", "")) else "")
 
 
 class Size(int):

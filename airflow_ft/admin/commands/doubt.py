@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from airflow_ft.admin.commands.common import actor, command, lease, open_store, participants, print_table, say
+from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
+from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.settling import look, settle
 from airflow_ft.protocol.doubt import doubts
@@ -61,7 +62,7 @@ def after_abort(args: Namespace) -> AfterAbort:
 def _list(store: DecisionLog, args: Namespace) -> None:
     names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
     overviews = [store.overview(args.pipeline)] if args.pipeline else store.overviews()
-    known = judged(overviews, lease(), known_to_have_ended)
+    known = judged(overviews, settings.lease_seconds(), known_to_have_ended)
     resting = {each.name for each in known if each.paused or each.retired}
     found = doubts(store, names, participants(), resting)
     if not found and args.output == "table":

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.admin.commands.common import Size, age_text, command, lease, open_store, print_table, say, time_text
+from airflow_ft.admin.commands.common import Size, age_text, command, open_store, print_table, say, time_text
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
+from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError, filled
@@ -35,7 +36,7 @@ def pipelines(args: Namespace) -> None:
     with open_store(args) as store:
         rows = []
         ended = partial(known_to_have_ended, unknown=_say_unknown)
-        found = {each.name: each for each in judged(store.overviews(), lease(), ended)}
+        found = {each.name: each for each in judged(store.overviews(), settings.lease_seconds(), ended)}
         lags, warnings, now = store.lags(list(found)), store.warnings(list(found)), store.now()
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
@@ -245,9 +246,9 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             )
             vote = checkpoint.votes.get(participant.name)
             yield f"            {_vote(vote)}" if vote else "            no attempt yet"
-            if vote is not None and vote.problem is not None and vote.proof is None:
-                yield f"            last error: {vote.problem.text}"
-            for sink, aside in of_proof(vote.proof if vote else None).items():
+            if problem := checkpoint.problem_of(participant.name):
+                yield f"            last error: {problem.text}"
+            for sink, aside in of_proof(checkpoint.proof_of(participant.name)).items():
                 yield f"            {aside.text(sink)}"
 
 
@@ -290,12 +291,12 @@ def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
                 "sinks": list(each.sinks),
                 "attempt": vote.attempt if (vote := checkpoint.votes.get(each.name)) else None,
                 "prepared": vote.prepared if vote else None,
-                "proof": {"outcome": vote.proof.outcome.value, "rows": dict(vote.proof.counts)}
-                if vote and vote.proof
+                "proof": {"outcome": proof.outcome.value, "rows": dict(proof.counts)}
+                if (proof := checkpoint.proof_of(each.name))
                 else None,
-                "last_error": _error(vote.problem) if vote and vote.problem and not vote.proof else None,
+                "last_error": _error(problem) if (problem := checkpoint.problem_of(each.name)) else None,
             }
-            for each in (plan.participants if plan else ())
+            for each in checkpoint.participants
         ],
     }
 

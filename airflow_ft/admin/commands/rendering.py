@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import is_template
+from airflow_ft.protocol.arguments import is_late_anywhere, is_template
 
 if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
@@ -34,7 +34,7 @@ def rendered(task: CheckpointOperator, left_out: dict[str, str]) -> dict[str, An
                     left_out[f"{name.removesuffix('s')} {spec!r}"] = _why(fields, error)
             continue
         try:
-            found[name] = render(value) if _holds_template(value) else value
+            found[name] = render(value) if is_late_anywhere(value) else value
         except Exception as error:
             left_out[name] = _why(value, error)
             if name not in _NEEDED:
@@ -67,14 +67,6 @@ class _Variables:
         from airflow.models.variable import Variable
 
         return Variable.get(name, default_var=default, deserialize_json=self._is_json)
-
-
-def _holds_template(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_holds_template(each) for each in value.values())
-    if isinstance(value, list | tuple):
-        return any(_holds_template(each) for each in value)
-    return is_template(value) or hasattr(value, "iter_references")
 
 
 def _why(value: Any, error: Exception) -> str:

@@ -53,7 +53,7 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
         give_up_undecided(store, pipeline, coordinator, by.signature)
     for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
-        if found is not None and (position := Position.stored(found.positions)) is not None:
+        if found is not None and (position := Position.stored(found)) is not None:
             is_left_out = found.after_abort is AfterAbort.REWOUND
             by.say(f"give position {position} again, with its rows" if is_left_out else "no rows wait for delivery")
             return

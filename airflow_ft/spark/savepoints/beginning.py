@@ -57,8 +57,7 @@ def start_from_scratch(
             argument="later",
             value=later.value,
         )
-    newest = store.newest_position(pipeline)
-    if newest is not None and Position.stored(newest.positions) is not None:
+    if Position.stored(store.newest_position(pipeline)) is not None:
         raise ConfigurationError(
             "the pipeline has no sources: another program gives its rows, each position once.",
             code="full_refresh_impossible",
@@ -85,7 +84,7 @@ def _examine(store: QueryLog, pipeline: str, later: Later) -> None:
     newest = store.latest_confirmed(pipeline)
     if newest is None and row.former is not None:
         newest = store.latest_confirmed(row.former.pipeline)
-    planned = newest.plan.participants if newest is not None and newest.plan is not None else ()
+    planned = newest.participants if newest is not None else ()
     doubled = sorted(name for each in planned if each.promise is not Promise.IDEMPOTENT for name in each.sinks)
     if doubled and later is not Later.WRITE_AGAIN:
         raise StateConflictError(
