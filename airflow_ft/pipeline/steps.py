@@ -18,7 +18,7 @@ from airflow_ft.pipeline.decision_log import store_url
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
-from airflow_ft.protocol.errors import HaltError
+from airflow_ft.protocol.errors import AirflowFtError, HaltError
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.sharing import require_own_targets
@@ -188,13 +188,16 @@ def request(
 
     sources, spark = pipeline.sources, pipeline.spark
     users = {source.conn_id: source for source in sources.values() if source.conn_id}
-    found = {
-        conn_id: source.connection(connections) if isinstance(source, KafkaSource) else connections(conn_id)
-        for conn_id, source in sorted(users.items())
-    }
-    for source in sources.values():
-        if isinstance(source, KafkaSource):
-            source.reader_options(found[source.conn_id])
+    try:
+        found = {
+            conn_id: source.connection(connections) if isinstance(source, KafkaSource) else connections(conn_id)
+            for conn_id, source in sorted(users.items())
+        }
+        for source in sources.values():
+            if isinstance(source, KafkaSource):
+                source.reader_options(found[source.conn_id])
+    except AirflowFtError as error:
+        raise error.located(pipeline=pipeline.pipeline) from error.__cause__
     if before.base is not None and behind_the_beginning(before.base) is None:
         ready.require_beginnings(pipeline.pipeline, sources)
     return StageRequest(

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 import airflow_ft
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
 from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.pipeline.steps import request
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.connections import ConnectionInfo, missing_connection
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -153,3 +156,17 @@ def test_decided_rows_are_delivered_despite_wrong_spark_settings(
         PlainRun(spec(wal_root=str(tmp_path)), lambda _: None)._steps(store)  # type: ignore[arg-type,return-value]
     assert caught.value is wrong
     assert seen == ["recover", "restore_savepoint", "commit", "confirm"]
+
+
+def test_a_missing_connection_of_a_source_names_the_pipeline(tmp_path: Path) -> None:
+    """Each attempt asks for it, before Spark takes its time to start."""
+    source = airflow_ft.KafkaSource(topics=["orders"], conn_id="cluster")
+    declared = spec(sources={"orders": source}, wal_root=str(tmp_path), store=f"sqlite:///{tmp_path}/ft.db")
+
+    def missing(conn_id: str) -> ConnectionInfo:
+        raise missing_connection(conn_id)
+
+    with closing(open_store(declared.store)) as store:
+        row = store.register("orders")
+        with raises(SinkAccessError, "connection_missing", pipeline="orders", participant="cluster"):
+            request(resolve(declared), RunKey("d", "r"), row, 1, 1, missing)
