@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -22,12 +22,16 @@ _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 class LostMessagesConformance:
     """The case."""
 
+    trips_apart: ClassVar[int] = 1
+    """Round trips from one that is lost to the next. 1 loses all. More, where each delivery makes the next one ask more
+    often, as one that reads the log of a table: else the last trip is never reached."""
+
     @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
-        """Lose each round trip in turn, through the last one. A client without an answer may try again."""
+        """Lose one round trip after the other, through the last one. A client without an answer may try again."""
         expected: list[int] = []
-        for trip in range(_MANY_TRIPS):
+        for trip in range(0, _MANY_TRIPS, self.trips_apart):
             plan = world.plan()
             vote = None if step == "prepare" else world.prepare(plan)
             with world.target.losing(fate, trip) as way:

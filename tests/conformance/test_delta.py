@@ -156,6 +156,8 @@ class TestS3(ParticipantConformance):
 
 @pytest.mark.server
 class TestPartitionsInS3(ParticipantConformance):
+    trips_apart = 5
+
     @pytest.fixture
     def target(self, s3: S3) -> Iterator[Target]:
         yield partitioned(ChangedInBucket(s3, partition_by=("text",)))
