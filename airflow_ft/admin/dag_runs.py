@@ -59,7 +59,7 @@ def known_to_have_ended(
 def judged(
     found: Sequence[Overview],
     lease_seconds: float,
-    has_ended: Callable[[Collection[RunKey]], Collection[RunKey]] | None = None,
+    has_ended: Callable[[Collection[RunKey]], Collection[RunKey]] = ended,
 ) -> list[Overview]:
     """Pipelines with what Airflow's database knows of their runs and DAGs (`core.judging`)."""
-    return judge(found, lease_seconds, has_ended or ended, paused)
+    return judge(found, lease_seconds, has_ended, paused)

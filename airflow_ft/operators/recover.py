@@ -12,8 +12,8 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import wal_root_of
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.arguments import check_seconds, check_type
-from airflow_ft.protocol.errors import ConfigurationError, LeaseHeldError, TurnHeldError
+from airflow_ft.protocol.arguments import check_seconds, check_type, wrong
+from airflow_ft.protocol.errors import LeaseHeldError, TurnHeldError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,13 +52,7 @@ class RecoverOperator(CheckpointOperator):
         super().__init__(**kwargs)
         check_seconds("poll_interval", poll_interval)
         if poll_interval == 0:
-            raise ConfigurationError(
-                "poll_interval is 0.",
-                code="argument_invalid",
-                remedy="Give a number of seconds above 0.",
-                argument="poll_interval",
-                value=0,
-            )
+            raise wrong("poll_interval", "0", "Give a number of seconds above 0.")
         check_type("turn_timeout", turn_timeout, timedelta, "Give timedelta(hours=1), for example.", optional=True)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout

@@ -17,7 +17,6 @@ from airflow_ft.pipeline.runs import judged
 from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_late_anywhere, shown, wrong
 from airflow_ft.protocol.errors import (
     AirflowFtError,
-    ConfigurationError,
     FoundProblemsError,
     NewerReleaseError,
     TerminalError,
@@ -72,15 +71,10 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         check_type("patience", patience, timedelta, "Give timedelta(hours=1), for example.", optional=True)
         check_length_of_time("orphan_age", orphan_age)
         check_length_of_time("patience", patience)
-        check_type("threads", threads, int, "Give a number of threads, from 1.")
+        a_number = "Give a number of threads, from 1."
+        check_type("threads", threads, int, a_number)
         if threads < 1:
-            raise ConfigurationError(
-                f"threads is {threads}.",
-                code="argument_invalid",
-                remedy="Give a number of threads, from 1.",
-                argument="threads",
-                value=threads,
-            )
+            raise wrong("threads", shown(threads), a_number)
         self.pipelines = pipelines
         self.store = check_store(store)
         self.orphan_age = orphan_age

@@ -59,14 +59,12 @@ class Coordinator(Preparing):
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
-    def carry_stranded(self, run: RunKey | None = None) -> int | None:
-        """Publishes a number of carried segments alone when nothing newer can carry them; returns it."""
-        if not stranded(self._store.open_checkpoints(self._pipeline)):
-            return None
-        predecessor = self._store.pipeline(self._pipeline).last_published
-        number = self._store.trigger(self._pipeline, self.epoch, run)
-        self._store.publish(self._pipeline, self.epoch, number, predecessor, None, None, {})
-        return number
+    def carry_stranded(self, run: RunKey | None = None) -> None:
+        """Publishes a number of carried segments alone when nothing newer can carry them."""
+        if stranded(self._store.open_checkpoints(self._pipeline)):
+            predecessor = self._store.pipeline(self._pipeline).last_published
+            number = self._store.trigger(self._pipeline, self.epoch, run)
+            self._store.publish(self._pipeline, self.epoch, number, predecessor, None, None, {})
 
     def plan(self, delivery: Delivery, max_rows: int) -> list[int]:
         """Store a plan for everything staged and free. Returns all numbers to deliver, ascending.

@@ -60,16 +60,15 @@ class Evidence:
 class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
-    `since` is when it entered this state and `age` how long ago that was, by the store's clock. `last_error` is the
-    error of the participant's newest attempt, `last_error_code` its stable code; "": no known error. Of a halt
-    `evidence` and `advice` are message and remedy of the error, and `last_error_code` is its code.
+    `age` is how long it has been in this state, by the store's clock. `last_error` is the error of the participant's
+    newest attempt, `last_error_code` its stable code; "": no known error. Of a halt `evidence` and `advice` are message
+    and remedy of the error, and `last_error_code` is its code.
     """
 
     pipeline: str
     number: int
     participant: str
     state: str
-    since: datetime
     age: timedelta
     evidence: Evidence
     advice: str
@@ -102,12 +101,10 @@ def doubts(
             opened = store.open_checkpoints(name)
         except NewerReleaseError as error:  # report those of the others anyway
             unknown = Evidence(Finding.UNKNOWN, error.what)
-            found.append(
-                Doubt(name, error.checkpoint, "", "not known", store.now(), timedelta(0), unknown, error.remedy)
-            )
+            found.append(Doubt(name, error.checkpoint, "", "not known", timedelta(0), unknown, error.remedy))
             continue
         for checkpoint in unsettled(opened):
-            found += [(checkpoint, p.name) for p in checkpoint.plan.participants] if checkpoint.plan else []
+            found += [(checkpoint, p.name) for p in checkpoint.participants]
     questions: dict[tuple[str, str], list[Checkpoint]] = {}
     for each in found:
         if isinstance(each, tuple):
@@ -130,10 +127,10 @@ def doubts(
 
 def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
     events = store.events(pipeline, 0)
-    at = next((event.at for event in events if event.kind == "HALTED"), store.now())
-    evidence, age = Evidence(Finding.CONTRADICTION, halt.message), store.now() - at
-    state = f"HALTED ({halt.reason})"
-    return Doubt(pipeline, 0, "", state, at, age, evidence, halt.remedy, last_error_code=halt.code)
+    now = store.now()
+    age = now - next((event.at for event in events if event.kind == "HALTED"), now)
+    evidence, state = Evidence(Finding.CONTRADICTION, halt.message), f"HALTED ({halt.reason})"
+    return Doubt(pipeline, 0, "", state, age, evidence, halt.remedy, last_error_code=halt.code)
 
 
 def _doubt(
@@ -145,7 +142,7 @@ def _doubt(
     *,
     rests: bool,
 ) -> Doubt:
-    began = checkpoint.in_doubt_since
+    age = now - checkpoint.in_doubt_since
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
     evidence = answers[checkpoint.pipeline, name][checkpoint.number]
     deciding = checkpoint.plan.commit_point if checkpoint.plan else None
@@ -157,7 +154,7 @@ def _doubt(
         advice = _advice(checkpoint, evidence, aborted=aborted, rests=rests)
     problem = checkpoint.problem_of(name)
     error, code = (problem.text, problem.code) if problem is not None else ("", "")
-    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
+    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, age, evidence, advice, error, code)
 
 
 def _advice_of_halted(checkpoint: Checkpoint, halt: Halt) -> str:

@@ -26,8 +26,6 @@ class Recovery:
     """Result of a recovery: numbers found in doubt and how each ended; empty when there was nothing to do."""
 
     settled: tuple[tuple[int, CheckpointState], ...] = ()
-    carried_by: int | None = None
-    epoch: int | None = None
 
     @property
     def completed(self) -> tuple[int, ...]:
@@ -111,8 +109,9 @@ def recover(
             log.info("checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, what)
             after = coordinator.deliver(checkpoint.number)
             settled.append((after.number, after.state))
-        carried_by = coordinator.carry_stranded(run) if run is not None else None
-    return Recovery(tuple(settled), carried_by, coordinator.epoch)
+        if run is not None:
+            coordinator.carry_stranded(run)
+    return Recovery(tuple(settled))
 
 
 def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoint]) -> list[Checkpoint]:

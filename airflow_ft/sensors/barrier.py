@@ -79,13 +79,7 @@ class BarrierSensor(GateSensor):
         self._gate: BarrierGate | None = None
         check_type("patience", patience, timedelta, "Give a timedelta.", optional=True, of="BarrierSensor")
         if patience is not None and patience < timedelta(0):
-            raise ConfigurationError(
-                f"patience is {patience}.",
-                code="argument_invalid",
-                remedy="Give a timedelta that is not negative.",
-                argument="patience",
-                value=str(patience),
-            )
+            raise wrong("patience", str(patience), "Give a timedelta that is not negative.")
         if not is_late_anywhere(pipelines):
             check_pipelines(pipelines)
         if not is_template(barrier):
