@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources.files import FileSource
-from airflow_ft.sources.names import GLOB, link_of, local, some, twins
+from airflow_ft.sources.names import GLOB, is_pattern, link_of, local, some, twins
 from airflow_ft.spark.driver.listing import Listing, changed_error, relations
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
@@ -134,7 +134,7 @@ def _refuse_inexact(listing: Listing) -> None:
 
 
 def _refuse_repeated(twice: Collection[str], places: Collection[str]) -> None:
-    patterns = [place for place in places if any(c in place for c in GLOB)]
+    patterns = [place for place in places if is_pattern(place)]
     if not patterns:
         what = f"Spark plans to read {some(twice)} more than once."
         raise _unreadable("file_read_twice", twice, what, "Trigger a new run.")

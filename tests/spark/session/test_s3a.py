@@ -45,7 +45,7 @@ def test_a_spark_with_another_hadoop_needs_its_own_jars(tmp_path: Path) -> None:
         (tmp_path / "jars" / name).touch()
     with raises(ConfigurationError, "spark_unfit", version="4.0.0"):
         s3a.s3a(tmp_path)
-    assert s3a.given(tmp_path, ["/jars/hadoop-aws-3.4.1.jar"], []) == "/jars/hadoop-aws-3.4.1.jar"
+    assert s3a.given(tmp_path, ["/jars/hadoop-aws-3.4.1.jar"], [], s3a.ARTIFACT) == "/jars/hadoop-aws-3.4.1.jar"
 
 
 def test_keys_are_in_no_setting_argument_or_text(tmp_path: Path) -> None:
