@@ -8,17 +8,36 @@ written key with an equal value is no change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.layout import Table
 from airflow_ft.state.versions import Store, changed_keys
 
-if TYPE_CHECKING:
-    from airflow_ft.state.handle import State
+
+class Side(Protocol):
+    """A state as of a checkpoint: what this module needs of a handle."""
+
+    pipeline: str
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def one(self, op: int | str, state: str | None) -> Table: ...
+
+    def value(self, op: int | str, table: Table, key: Any) -> Any: ...
+
+    def partitions(self, op: int) -> int: ...
+
+    def folder(self, op: int, partition: int, name: str) -> str: ...
+
+    def store(self, op: int, partition: int, name: str) -> Store: ...
 
 
-def changes(begin: State, end: State, op: int, state: str | None) -> Iterator[dict[str, Any]]:
+def changes(begin: Side, end: Side, op: int, state: str | None) -> Iterator[dict[str, Any]]:
     """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one."""
     if end.number < begin.number:
         raise ConfigurationError(
@@ -47,7 +66,7 @@ def changes(begin: State, end: State, op: int, state: str | None) -> Iterator[di
             yield {"change": change, "key": dict(key), "before": before, "after": after}
 
 
-def _candidates(begin: State, end: State, op: int, table: Table) -> Iterator[Mapping[str, Any]]:
+def _candidates(begin: Side, end: Side, op: int, table: Table) -> Iterator[Mapping[str, Any]]:
     """The keys, once each, that may have changed."""
     seen: set[bytes] = set()
     for store, raw in _raw(begin, end, op, table):
@@ -58,7 +77,7 @@ def _candidates(begin: State, end: State, op: int, table: Table) -> Iterator[Map
             yield key
 
 
-def _raw(begin: State, end: State, op: int, table: Table) -> Iterator[tuple[Store, bytes]]:
+def _raw(begin: Side, end: Side, op: int, table: Table) -> Iterator[tuple[Store, bytes]]:
     """Keys of the stores that may have changed, and a store to read them by."""
     partitions = end.partitions(op)
     if begin.partitions(op) != partitions:

@@ -26,7 +26,7 @@ from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.base.sql_ledger import SqlLedger
-from airflow_ft.sinks.mysql import local as mysql_local
+from airflow_ft.sinks.mysql import server as mysql_server
 from airflow_ft.sinks.mysql.ledger import Ledger as MySqlLedger
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.upsert import Upserter
@@ -470,7 +470,7 @@ def dead_letters_hold_another_row(change: Change) -> None:
 @noticed_by(ASIDE, *EVERY)
 def too_few_rows_are_told(change: Change) -> None:
     change(module, "set_aside_detail", fewer := lambda found: module_detail(found, -1))
-    change(mysql_local, "set_aside_detail", fewer)
+    change(mysql_server, "set_aside_detail", fewer)
 
 
 def module_detail(found: dict[str, SetAside], more: int) -> dict[str, Any]:
