@@ -187,7 +187,7 @@ class TestWalks:
 
 class TestLookingMeanwhile:
     def test_readers_beside_writers_find_the_summary_consistent(self, store: DecisionLog, store_url: str) -> None:
-        """One mark never stands for two different answers."""
+        """Different answers never have the same mark."""
 
         def work(store: DecisionLog, index: int) -> list[str]:
             database = store._database  # type: ignore[attr-defined]

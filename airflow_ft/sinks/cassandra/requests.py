@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from cassandra import Unavailable, WriteTimeout
 from cassandra.cluster import Session
 from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BatchStatement, BatchType, PreparedStatement, Statement
+
+from airflow_ft.sinks.base.in_flight import InFlight
 
 _IN_FLIGHT = 64  # requests
 _TRIES = 6
@@ -23,15 +23,16 @@ _VALUE_BYTES = 16
 _REPEATED = WriteTimeout, Unavailable, OverloadedErrorMessage
 
 
-class Requests:
+class Requests(InFlight):
     """Requests in flight, at most `_IN_FLIGHT`: the next rows are read while the server works.
 
-    Leave it as a context to wait for their answers. Writes without an answer are repeated, as each has its own
-    timestamp. Other errors of the server are raised by a later call, or at the end.
+    Writes without an answer are repeated, as each has its own timestamp. Other errors of the server are raised by a
+    later call, or at the end.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._free = session, threading.Semaphore(_IN_FLIGHT)
+        super().__init__(_IN_FLIGHT)
+        self._session = session
         self._failed: deque[tuple[Exception, Statement, int]] = deque()
 
     def write(self, statement: PreparedStatement, rows: Sequence[Sequence[Any]]) -> None:
@@ -41,16 +42,18 @@ class Requests:
             self._send(batch, 1)
 
     def _send(self, statement: Statement, tried: int) -> None:
-        self._free.acquire()
+        self._begin(lambda: self._start(statement, tried))
+
+    def _start(self, statement: Statement, tried: int) -> None:
         future = self._session.execute_async(statement)
         future.add_callbacks(self._answered, self._refused, errback_args=(statement, tried))
 
     def _answered(self, _: Any) -> None:
-        self._free.release()
+        self._places.release()
 
     def _refused(self, error: Exception, statement: Statement, tried: int) -> None:
         self._failed.append((error, statement, tried))
-        self._free.release()
+        self._places.release()
 
     def _repeat(self) -> None:
         """Send again what was not answered. Raises errors that a repetition does not help."""
@@ -64,19 +67,8 @@ class Requests:
         for _, statement, tried in failed:
             self._send(statement, tried + 1)
 
-    def _wait(self) -> None:
-        for _ in range(_IN_FLIGHT):
-            self._free.acquire()
-        self._free.release(_IN_FLIGHT)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            return  # this process is being ended
-        self._wait()
-        while kind is None and self._failed:
+    def _end(self, *, in_error: bool) -> None:
+        while self._failed and not in_error:
             self._repeat()
             self._wait()
 

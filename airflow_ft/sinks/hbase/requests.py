@@ -6,33 +6,31 @@ older put that came after that would be visible.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, ExitStack
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Self
 
 from airflow_ft.protocol.background import beside
+from airflow_ft.sinks.base.in_flight import InFlight
 from airflow_ft.sinks.hbase.server import Client
 
 AT_ONCE = 2
-"""Requests in flight. More than two were no faster on two cores."""
+"""Requests in flight. On two cores, which the server used too, four were hardly faster."""
 
 
-class Requests:
-    """Calls of clients, each in a thread. Leave it as a context to wait for them.
+class Requests(InFlight):
+    """Calls of clients, each in a thread.
 
     The first error is raised by a later call, or at the end. `connect` opens each client but the first one, at the
     first call that finds none free.
     """
 
     def __init__(self, first: Client, connect: Callable[[], AbstractContextManager[Client]]) -> None:
+        super().__init__(AT_ONCE)
         self._connect, self._clients = connect, ExitStack()
         self._free: SimpleQueue[Client] = SimpleQueue()
         self._free.put(first)
         self._connected = 1
-        self._places = threading.Semaphore(AT_ONCE)
         self._under_way: list[Set[bytes]] = []
         self._failed: list[BaseException] = []
 
@@ -40,9 +38,10 @@ class Requests:
         """Begin a call that writes these keys. Waits while too many are under way, or one that writes such a key."""
         if not all(keys.isdisjoint(others) for others in list(self._under_way)):
             self._wait()
-        self._places.acquire()
+        self._begin(lambda: self._start(work, keys))
+
+    def _start(self, work: Callable[[Client], None], keys: Set[bytes]) -> None:
         if self._failed:
-            self._places.release()
             raise self._failed[0]
         if self._free.empty() and self._connected < AT_ONCE:
             self._free.put(self._clients.enter_context(self._connect()))
@@ -61,18 +60,7 @@ class Requests:
             self._under_way.remove(keys)
             self._places.release()
 
-    def _wait(self) -> None:
-        for _ in range(AT_ONCE):
-            self._places.acquire()
-        self._places.release(AT_ONCE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            return  # this process is being ended
-        self._wait()
+    def _end(self, *, in_error: bool) -> None:
         self._clients.close()
-        if kind is None and self._failed:
+        if self._failed and not in_error:
             raise self._failed[0]

@@ -97,3 +97,22 @@ def test_calls_end_before_an_error_of_the_block_is_raised() -> None:
         requests.call(world.call("a"), {b"1"})
         raise KeyError
     assert len(world.done) == 1
+
+
+def test_a_connection_that_fails_is_an_error_of_the_call() -> None:
+    """It begins nothing, so the end does not wait for it."""
+    world = World()
+    world.let_go("a")
+
+    def refuse() -> Any:
+        raise SinkUnavailableError("the gateway is away.", remedy="Wait.")
+
+    requests = Requests("client 0", refuse)  # type: ignore[arg-type]
+    with pytest.raises(SinkUnavailableError), requests:
+        requests.call(world.call("b"), {b"1"})
+        assert world.begun["b"].wait(10)
+        try:
+            requests.call(world.call("a"), {b"2"})
+        finally:
+            world.let_go("b")
+    assert world.done == ["b by client 0"]

@@ -1,0 +1,43 @@
+"""Requests to a server of which some are under way at a time."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class InFlight(ABC):
+    """Leave it as a context to wait for all answers. `most`: requests at a time. Each has a place until its answer."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._places = most, threading.Semaphore(most)
+
+    def _begin(self, request: Callable[[], object]) -> None:
+        """Begin a request as soon as a place is free. What gets its answer releases the place."""
+        self._places.acquire()
+        try:
+            request()
+        except BaseException:  # it has not begun
+            self._places.release()
+            raise
+
+    def _wait(self) -> None:
+        """Wait for the answers to all requests."""
+        for _ in range(self._most):
+            self._places.acquire()
+        self._places.release(self._most)
+
+    @abstractmethod
+    def _end(self, *, in_error: bool) -> None:
+        """Called when all answers are there. Unless the block ended `in_error`, raises the error of a request."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, Exception):  # else this process is being ended
+            self._wait()
+            self._end(in_error=kind is not None)
