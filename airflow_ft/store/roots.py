@@ -7,6 +7,8 @@ from airflow_ft.store.database import Database
 
 _PREFIX = "root "
 """Prefix of names in the table `meta`; the root's URI follows."""
+_BASES = "SELECT name, base_location FROM pipeline ORDER BY name"
+_OPEN = "SELECT segment_location FROM checkpoint WHERE pipeline = ? AND is_open = 1"
 
 
 class RootOperations:
@@ -32,3 +34,12 @@ class RootOperations:
         with self._database.write() as tx:
             tx.change("INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", name, id)
             return str(tx.rows("SELECT value FROM meta WHERE name = ?", name)[0]["value"])
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """See `RootLog.locations_below`. A look-up for each pipeline: it is asked once in the life of a root."""
+        below = f"{uri.rstrip('/')}/"
+        found: set[str] = set()
+        for row in self._database.read(_BASES):
+            opened = self._database.read(_OPEN, row["name"])
+            found |= {row["base_location"] or "", *(each["segment_location"] or "" for each in opened)}
+        return frozenset(each for each in found if each.startswith(below))

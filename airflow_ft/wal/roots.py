@@ -42,11 +42,14 @@ class RootLog(Protocol):
     def remember_root(self, uri: str, id: str) -> str:
         """Remember the id of a root, unless one is known; return the id that counts."""
 
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Return Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
+
 
 def claim(store: RootLog, root: str) -> None:
     """Prove that a root is there, before it is used; at its first use, create the folder and write the marker.
 
-    StorageUnavailableError when the log knows the root by another marker.
+    StorageUnavailableError when the log knows the root by another marker, or knows of data in it that is not there.
     """
     files = filesystem(root)
     uri = files.uri(root)
@@ -56,6 +59,7 @@ def claim(store: RootLog, root: str) -> None:
         return require(uri)
     found = read(files, uri)
     if found is None:
+        _require_data(uri, store.locations_below(uri))
         text = json.dumps({"format": FORMAT, "id": str(uuid4()), "made_at": datetime.now(UTC).isoformat()})
         with suppress(FileExistsError):  # another process was faster
             files.write_marker(files.uri(uri, MARKER), text.encode())
@@ -133,3 +137,17 @@ def require_files(uri: str, sizes: Iterable[tuple[str, int | None]]) -> None:
                 expected=size,
             )
     require(uri)
+
+
+def _require_data(root: str, locations: frozenset[str]) -> None:
+    """For a root of before there were markers: what the log knows to be there has to be there, or some of it."""
+    files = filesystem(root)
+    if locations and not any(files.exists(each) for each in locations):
+        raise StorageUnavailableError(
+            f"{root} has no file that the decision log expects there, for example {min(locations)}.",
+            code="wrong_disk",
+            number=errno.ENODEV,
+            remedy=f"Mount the right disk at {root}. If the contents are lost, restore a backup. To"
+            f' continue without them, create the file {MARKER} with the contents {{"id": "{uuid4()}"}} in {root}.',
+            path=root,
+        )

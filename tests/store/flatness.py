@@ -145,6 +145,7 @@ def every_operation(store: DecisionLog) -> None:
     store.note_savepoint(PIPELINE, 1, "a test", {})
     store.remember_root("file:///wal", "an id")
     store.root("file:///wal")
+    store.locations_below("file:///wal")
     store.marks()
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())

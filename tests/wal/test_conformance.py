@@ -56,6 +56,9 @@ def test_a_root_without_its_marker_is_unavailable_not_damaged(root: str, files: 
         def remember_root(self, uri: str, id: str) -> str:
             return known.setdefault(uri, id)
 
+        def locations_below(self, uri: str) -> frozenset[str]:
+            return frozenset()
+
     log = Log()
     roots.claim(log, root)
     segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": pa.table({"id": [1]})})

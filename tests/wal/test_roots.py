@@ -214,6 +214,18 @@ def test_nothing_is_deleted_while_the_disk_is_away(disk: Disk) -> None:
         open_wal().open(segment)
 
 
+def test_a_root_of_before_there_were_markers_needs_its_data(tmp_path: Path, store: SqliteStore) -> None:
+    disk = Disk(tmp_path / "old")
+    publish(store, written(disk))
+    disk.unmount()
+    with pytest.raises(StorageUnavailableError) as caught:
+        roots.claim(store, str(disk.root))
+    assert not marker(disk).exists() and MARKER in caught.value.remedy
+    disk.mount()
+    roots.claim(store, str(disk.root))
+    assert marker(disk).exists()
+
+
 def test_another_process_knows_the_roots_of_its_log(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
