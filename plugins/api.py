@@ -81,26 +81,27 @@ def create_app() -> FastAPI:
 
     @app.get("/docs/images/{picture}", include_in_schema=False)
     def picture(picture: str) -> FileResponse:
-        file = _file(picture, *(f"images/*{suffix}" for suffix in PICTURES))
+        file = _file("picture", picture, *(f"images/*{suffix}" for suffix in PICTURES))
         return FileResponse(file, media_type=PICTURES[file.suffix])
 
     @app.get("/docs/observability/{name}", include_in_schema=False)
     def observability(name: str) -> FileResponse:
-        return FileResponse(_file(name, "observability/*.*"), media_type="text/plain", filename=name)
+        return FileResponse(_file("file", name, "observability/*.*"), media_type="text/plain", filename=name)
 
     @app.get("/docs/{page}", include_in_schema=False)
     def documentation(page: str) -> HTMLResponse:
-        return HTMLResponse(_rendered(_file(page, "*.md").read_text(encoding="utf-8")))
+        return HTMLResponse(_rendered(_file("page", page, "*.md").read_text(encoding="utf-8")))
 
     return app
 
 
-def _file(name: str, *patterns: str) -> Path:
-    """The file of the documentation that has the name, and matches one of the patterns."""
-    for file in (file for pattern in patterns for file in FOLDER.glob(pattern)):
-        if file.name == name:
-            return file
-    raise RefusedError(404, f"there is no file {name!r}.", code="path_invalid")
+def _file(kind: str, name: str, *patterns: str) -> Path:
+    """Return the file of the documentation that has the name and matches a pattern. RefusedError without one."""
+    for pattern in patterns:
+        for file in FOLDER.glob(pattern):
+            if file.name == name:
+                return file
+    raise RefusedError(404, f"there is no {kind} {name!r}.", code="path_invalid")
 
 
 async def _error_response(request: Request, error: Exception) -> JSONResponse:

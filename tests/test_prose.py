@@ -22,6 +22,11 @@ def test_plain_words_are_not_dialect(sentence: str) -> None:
     assert not prose.DIALECT.search(sentence)
 
 
+def test_long_names_of_tests_are_found() -> None:
+    names = [("test a.py:1", "test " + "n" * 55), ("test a.py:2", "test " + "n" * 56)]
+    assert prose._faults(names)["name"] == [f"test a.py:2: {names[1][1]}"]
+
+
 def test_counts_may_only_fall(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

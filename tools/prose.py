@@ -1,4 +1,4 @@
-"""Check the English of docs, help, errors, page and docstrings: `python -m tools.prose`.
+"""Check the English of docs, help, errors, page, docstrings and names of tests: `python -m tools.prose`.
 
 Counts four kinds of faults by area and compares them with `tools/prose.json`, which allows what is left over from
 earlier. A count above its limit fails; `--lower` writes lower limits after an improvement, and never higher ones.
@@ -29,7 +29,7 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 MOST_WORDS = 30
-MOST_LETTERS = 60
+MOST_CHARACTERS = 60
 RIDDLE = re.compile(r"(?:What|Whether|How|Where|Who|Whom|Whose|Of|That)\b")
 
 
@@ -91,7 +91,7 @@ def sentences(text: str) -> list[str]:
 def _faults(texts: list[tuple[str, str]]) -> dict[str, list[str]]:
     faults: dict[str, list[str]] = {"dialect": [], "long": [], "riddle": [], "name": []}
     for place, text in texts:
-        if place.startswith("test ") and len(text) > MOST_LETTERS:
+        if place.startswith("test ") and len(text) > MOST_CHARACTERS:
             faults["name"].append(f"{place}: {text}")
         for sentence in sentences(text):
             faults["dialect"] += [f"{place}: {word}: {sentence}" for word in DIALECT.findall(sentence)]
@@ -161,7 +161,7 @@ def _names_of_tests() -> Iterator[tuple[str, str]]:
     for name, module in _modules("tests", "airflow_ft/testing"):
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield f"test {name}:{node.lineno}", node.name
+                yield f"test {name}:{node.lineno}", node.name.replace("_", " ")
 
 
 if __name__ == "__main__":

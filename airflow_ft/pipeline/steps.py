@@ -196,6 +196,7 @@ def request(
         for source in sources.values():
             if isinstance(source, KafkaSource):
                 source.reader_options(found[source.conn_id])
+        master = spark_master(spark.master, connections)
     except AirflowFtError as error:
         raise error.located(pipeline=pipeline.pipeline) from error.__cause__
     if before.base is not None and behind_the_beginning(before.base) is None:
@@ -222,7 +223,7 @@ def request(
         streaming=pipeline.streaming,
         retained_batches=retained_batches(pipeline.checkpointing, streaming=pipeline.streaming),
         restart=None if pipeline.restart is None else pipeline.restart.to_json(),
-        master=spark_master(spark.master, connections),
+        master=master,
         conf=keep_configured(pipeline.pipeline, before.base, spark.conf, spark.configured),
         jars=spark.jars,
         python_path=_python_path(),

@@ -24,7 +24,7 @@ class ConnectionInfo:
 
 
 class ConnectionResolver(Protocol):
-    """Finds a connection by its id; ConfigurationError (naming it) when there is none."""
+    """Finds a connection by its id. Raises `missing_connection` when there is none."""
 
     def __call__(self, conn_id: str) -> ConnectionInfo: ...
 

@@ -368,16 +368,16 @@ class Checkpoint:
 
     @property
     def participants(self) -> tuple[ParticipantPlan, ...]:
-        """Those of its plan, in commit order; none without a plan."""
+        """Return the participants of its plan in commit order; none without a plan."""
         return self.plan.participants if self.plan else ()
 
     def proof_of(self, participant: str) -> Proof | None:
-        """The proof of the participant's outcome; None: none was read yet."""
+        """Return the proof of a participant's outcome; None: the log has none yet."""
         vote = self.votes.get(participant)
         return vote.proof if vote else None
 
     def problem_of(self, participant: str) -> Failure | None:
-        """The last error of a participant without a proof; None: none is known."""
+        """Return the last error of a participant; None: it has a proof, or no error is known."""
         vote = self.votes.get(participant)
         return vote.problem if vote and vote.proof is None else None
 

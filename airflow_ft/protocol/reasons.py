@@ -28,7 +28,7 @@ class _Explained(StrEnum):
 
     @property
     def cause(self) -> str:
-        """Return what happened, as far as the aborting process knew, or what it waits for."""
+        """Return what happened, as far as the aborting process knew; or what the next checkpoint waits for."""
         return _EXPLANATIONS[self].cause
 
     @property

@@ -72,7 +72,7 @@ def decoded(column: pa.Array) -> pa.Array:
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, of a dictionary too."""
+    """Return the type of the values; of a dictionary, that of its entries."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -166,7 +166,17 @@ def beyond(values: pa.Array) -> list[int]:
     counts, days = found
     first, end = (scalar(day * days, counts.type) for day in (_FIRST_DAY, _LAST_DAY + 1))
     outside = pc.or_(pc.less(counts, first), pc.greater_equal(counts, end))
-    return list(numbers(pc.indices_nonzero(pc.fill_null(outside, scalar(False, pa.bool_())))).tolist())
+    return positions(outside)
+
+
+def positions(marks: pa.Array) -> list[int]:
+    """Return where an array of booleans is true."""
+    return list(numbers(pc.indices_nonzero(pc.fill_null(marks, scalar(False, pa.bool_())))).tolist())
+
+
+def indices(values: npt.NDArray[np.int64]) -> pa.Array:
+    """Return numbers as an Arrow array, without a copy."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def python_values(column: pa.Array) -> list[Any]:

@@ -13,6 +13,7 @@ class PlainSource:
     kind: ClassVar[str]
     """Its name in plain data."""
     conn_id: ClassVar[None] = None
+    """It needs no connection."""
     needs_connector: ClassVar[bool] = False
     """True: Spark needs a jar for it that does not come with Spark."""
 

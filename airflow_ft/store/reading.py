@@ -185,7 +185,8 @@ class ReadingOperations:
     def last_published(self, pipeline: str, run: RunKey) -> int:
         """See `StepLog.last_published`."""
         rows = self._database.read(_LAST_PUBLISHED, pipeline, *key_of(run))
-        return rows[0]["number"] if rows else len(nothing(self._database, pipeline))
+        row = first(rows, self._database, pipeline)
+        return int(row["number"]) if row else 0
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """The newest numbers staged in a run that the participant has proof of, ascending."""
@@ -216,7 +217,8 @@ class ReadingOperations:
         rows = self._database.read(
             "SELECT number FROM delivery WHERE pipeline = ? AND participant = ?", pipeline, participant
         )
-        return rows[0]["number"] if rows else len(nothing(self._database, pipeline))
+        row = first(rows, self._database, pipeline)
+        return int(row["number"]) if row else 0
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
         """See `QueryLog.events`."""
@@ -235,7 +237,7 @@ class ReadingOperations:
 def by_pipeline(
     database: Database, sql: str, pipelines: Collection[str], read: Callable[[Row], T]
 ) -> Mapping[str, Sequence[T]]:
-    """The rows of each of these pipelines, as `read` returns them. `sql` has `{some}` for their names."""
+    """Return what `read` makes of each row, by pipeline. `sql` has `{some}` in place of their names."""
     found: defaultdict[str, list[T]] = defaultdict(list)
     if pipelines:
         for row in database.read(sql.format(some=", ".join("?" * len(pipelines))), *pipelines):
@@ -244,8 +246,11 @@ def by_pipeline(
 
 
 def first(found: Sequence[T], database: Database, pipeline: str) -> T | None:
-    """The first of what was found; None, once it is known that the pipeline exists."""
-    return next(iter(found or nothing(database, pipeline)), None)
+    """Return the first of these; None: there is none. UnknownPipelineError if the pipeline does not exist."""
+    if found:
+        return found[0]
+    nothing(database, pipeline)
+    return None
 
 
 def nothing(database: Database, pipeline: str) -> list[Any]:

@@ -23,13 +23,15 @@ class LostMessagesConformance:
     """The case."""
 
     trips_apart: ClassVar[int] = 1
-    """Round trips from one that is lost to the next. 1 loses all. More, where each delivery makes the next one ask more
-    often, as one that reads the log of a table: else the last trip is never reached."""
+    """Lose every n-th round trip; 1 loses each of them.
+
+    Give more if each delivery adds round trips to the next one, as the log of a table does. Else the test never ends.
+    """
 
     @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
-        """Lose one round trip after the other, through the last one. A client without an answer may try again."""
+        """Lose round trips in turn, through the last one of a step. A client without an answer may try again."""
         expected: list[int] = []
         for trip in range(0, _MANY_TRIPS, self.trips_apart):
             plan = world.plan()

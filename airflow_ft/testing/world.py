@@ -249,7 +249,7 @@ class World:
         return proof
 
     def abort(self, plan: Plan, epoch: int = 1) -> Proof:
-        return self.participant(plan).abort(plan, self.fence(epoch, self.attempt()), WHY)
+        return self.participant(plan).abort(plan, self.fence(epoch, self.attempt(), plan.installation), WHY)
 
     def step(self, step: str, plan: Plan, fence: Fence, vote: Vote | None, participant: Participant) -> Vote | Outcome:
         """Prepare, commit or abort, as `step` says."""

@@ -49,7 +49,7 @@ def copy_each(
     copy: Callable[[str, int], None],
     at_once: int,
 ) -> int:
-    """`FileSystem.link_tree` by a function that copies one file, which gets its relative name and its bytes."""
+    """`FileSystem.link_tree` by `copy`, which copies one file: it gets the file's relative name and size in bytes."""
     for _ in range(COPY_TRIES):
         found = {name: size for name, size in source_files.tree(source).items() if keep(PurePosixPath(name))}
         if not found and not source_files.exists(source):

@@ -29,7 +29,7 @@ class Reading(Protocol):
 
 
 class RootedFiles(Reading):
-    """Base of the file systems: where something is not found, its root may be away."""
+    """Base of the file systems. If a file is not found, they first check that its root is there."""
 
     returns_unnoticed = True
     """Whether a root can go away and be back by the next look."""

@@ -152,7 +152,11 @@ class ParquetSegment:
 
 
 def rows_a_batch(metadata: pq.FileMetaData, largest: int) -> int:
-    """Return as many rows as fit into the budget: by their average size in the file, and by bytes of the `largest`."""
+    """Return how many rows fit into the budget.
+
+    It depends on the average size of a row in the file, and on `largest`: the bytes of the largest value of each
+    column, added up.
+    """
     size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     average: int = max(1, size // max(1, metadata.num_rows))
     return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))

@@ -35,7 +35,7 @@ class WalArchive:
     root: str
 
     def delete(self, segment: Segment) -> None:
-        """Deletes a delivered segment's folder; a missing one is no error. That of its attempt goes with a `sweep`."""
+        """Delete a delivered segment's folder. A missing one is no error. `sweep` deletes the folder of its attempt."""
         files = filesystem(segment.location)
         location = files.uri(segment.location)
         attempt, _, batch = location.rpartition("/")

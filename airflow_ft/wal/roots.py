@@ -140,7 +140,7 @@ def require_files(uri: str, sizes: Iterable[tuple[str, int | None]]) -> None:
 
 
 def _require_data(root: str, locations: frozenset[str]) -> None:
-    """For a root of before there were markers: what the log knows to be there has to be there, or some of it."""
+    """Require some of what the log knows below a root without a marker, as a restore into a new root has written it."""
     files = filesystem(root)
     if locations and not any(files.exists(each) for each in locations):
         raise StorageUnavailableError(

@@ -290,6 +290,21 @@ def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> N
     publisher.close()
 
 
+def test_a_committed_batch_is_published_when_its_sync_is_late(world: World) -> None:
+    """The query fails, and is closed, while the sync ahead of a batch that Spark has committed is under way."""
+    may_end = threading.Event()
+    publisher = world.publisher(ahead=lambda: require(may_end.wait(10)))
+    publisher.begin(0)
+    world.commits.add(0)
+    publisher.written(_sealing(1), {})
+    closing = threading.Thread(target=publisher.close, args=(StageError("the next batch failed."),))
+    closing.start()
+    closing.join(0.1)  # time in which a wrong implementation would abort it
+    may_end.set()
+    closing.join(10)
+    assert world.states() == {1: CheckpointState.STAGED}
+
+
 def test_a_disk_that_hangs_ahead_does_not_stop_the_clock(world: World) -> None:
     may_end = threading.Event()
     publisher = world.publisher(timeout=1.0, ahead=lambda: require(may_end.wait(10)))

@@ -14,6 +14,7 @@ KAFKA = KafkaSource(topics=["a"], conn_id="kafka")
         ([{"a": {"0": 5, "1": 5}}], [{"a": {"0": 7, "1": 8}}], True),
         ([{"a": {"0": 5, "1": 5}}], [{"a": {"0": 7, "1": 9}}], False),
         ([{"a": {"0": 5}}], [{"a": {"0": 5, "1": 6}}], False),  # a new partition, which may begin anywhere
+        ([{"a": {"0": 50, "1": 0}}], [{"a": {"0": 5, "1": 6}}], False),  # a partition that was cut short
         ([], [{"a": {"0": 5}}], True),
         ([], [{"a": {"0": 6}}], False),
     ],

@@ -214,7 +214,7 @@ def test_nothing_is_deleted_while_the_disk_is_away(disk: Disk) -> None:
         open_wal().open(segment)
 
 
-def test_a_root_of_before_there_were_markers_needs_its_data(tmp_path: Path, store: SqliteStore) -> None:
+def test_a_root_without_a_marker_needs_the_data_of_the_log(tmp_path: Path, store: SqliteStore) -> None:
     disk = Disk(tmp_path / "old")
     publish(store, written(disk))
     disk.unmount()

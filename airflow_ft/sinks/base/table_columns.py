@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
-from airflow_ft.sinks.arrow import numbers, scalar
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 
 WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
@@ -207,11 +205,6 @@ def matched(schema: pa.Schema, columns: Sequence[Column]) -> dict[str, Column]:
     folded = {column.name.lower(): column for column in columns}
     found = {name: exact.get(name) or folded.get(name.lower()) for name in schema.names}
     return {name: column for name, column in found.items() if column is not None}
-
-
-def positions(flags: pa.Array) -> list[int]:
-    """Return where an array of booleans is true."""
-    return list(numbers(pc.indices_nonzero(pc.fill_null(flags, scalar(False, pa.bool_())))).tolist())
 
 
 def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import booleans, decoded, is_binary, is_text, numbers
+from airflow_ft.sinks.arrow import booleans, decoded, decoded_type, is_binary, is_text, numbers
 from airflow_ft.sinks.base.json_columns import beyond_years
 
 _WHOLE = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 64}
@@ -45,9 +45,7 @@ LARGEST_ROW = 4_000_000  # bytes of texts and blobs of a row: the server's limit
 
 def fits(kind: pa.DataType, cql: str) -> bool:
     """Return whether a column holds all values of an Arrow type, or refuses some row by row."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
+    types, kind = pa.types, decoded_type(kind)
     if cql in _WHOLE:
         return bool(types.is_signed_integer(kind)) and kind.bit_width <= _WHOLE[cql]
     if cql in ("float", "double"):

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.sinks.arrow import positions
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.table_columns import Format, other_partitions, positions, type_of
+from airflow_ft.sinks.base.table_columns import Format, other_partitions, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import problems
 

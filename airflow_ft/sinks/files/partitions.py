@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.sinks.arrow import beyond, numbers, scalar, texts
+from airflow_ft.sinks.arrow import beyond, indices, numbers, positions, scalar, texts
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import declined, positions
+from airflow_ft.sinks.base.table_columns import declined
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -105,20 +105,16 @@ def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, p
     rest = rows.drop_columns(list(columns))
     which = numbers(folders.indices)
     for mine in groups(which):
-        yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(_positions(mine))
+        yield folders.dictionary[int(which[mine[0]])].as_py(), rest.take(indices(mine))
 
 
 def groups(which: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the positions of equal numbers, ascending, for one number after the other."""
+    """Yield the positions of each distinct number, by ascending number. Positions ascend, too."""
     order = np.argsort(which, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(which[order])) + 1).tolist(), len(order)]
     for start, end in pairwise(ends):
         if start < end:
             yield order[start:end]
-
-
-def _positions(values: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _text(column: pa.Array) -> pa.Array:

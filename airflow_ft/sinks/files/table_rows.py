@@ -15,7 +15,8 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.base.table_columns import Format, positions
+from airflow_ft.sinks.arrow import positions
+from airflow_ft.sinks.base.table_columns import Format
 from airflow_ft.sinks.files.writing import Files, large
 from airflow_ft.sinks.refused import Refused, accepted, has_rows
 

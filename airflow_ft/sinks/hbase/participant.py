@@ -7,8 +7,8 @@ HBase refuses no row of a stale process. Cell timestamps take the place of that:
 others, whenever they are written. `airflow_ft.sinks.hbase.stamps` gives them out, once for each number.
 
 If a process dies among the rows, the successor finds the stamps in the document, and writes the same cells. Existing
-cells stay as they are. A sleeper reads the document before each request, and stops. A request that was on its way
-writes cells that later ones hide.
+cells stay as they are. A sleeper reads the document before each request, and stops. Requests that were on their
+way write cells that later ones hide.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from airflow_ft.sinks.arrow import (
     binaries,
     booleans,
     decoded,
+    decoded_type,
     flags,
     is_binary,
     is_text,
@@ -81,9 +82,7 @@ def schema_problems(sink: HBaseSink, schema: pa.Schema, name: str) -> Iterator[A
 
 def _no_bytes(field: pa.Field) -> bool:
     """Return whether Java has no number for values of this type: without a sign, of 16 bits, of nanoseconds."""
-    kind = field.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = decoded_type(field.type)
     in_nanoseconds = (pa.types.is_timestamp(kind) or pa.types.is_time(kind)) and kind.unit == "ns"
     return bool(pa.types.is_unsigned_integer(kind) or pa.types.is_float16(kind) or in_nanoseconds)
 

@@ -17,8 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import BinaryType, DecimalType, FixedType, IntegerType, LongType, StringType
 
-from airflow_ft.sinks.arrow import scalar
-from airflow_ft.sinks.base.table_columns import positions
+from airflow_ft.sinks.arrow import positions, scalar
 
 _NAME_BYTES = 255
 """Bytes that a file system allows for a folder's name."""

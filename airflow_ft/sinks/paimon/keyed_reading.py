@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ def current(version: Version, key: Sequence[str], names: Sequence[str]) -> LastC
     for batch in batches(version, [*dict.fromkeys([*key, *names])], (NUMBER, KIND)):
         kinds = batch.column(KIND).to_pylist()
         changes = changes_of(batch, key, names, [kind not in (INSERT, _UPDATED) for kind in kinds])
-        found.add(zip(batch.column(NUMBER).to_pylist(), changes, strict=True))
+        bare = (replace(change, sample="") for change in changes)  # what is compared shows its own samples
+        found.add(zip(batch.column(NUMBER).to_pylist(), bare, strict=True))
     return found
 
 

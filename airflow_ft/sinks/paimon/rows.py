@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.arrow import numbers, scalar
-from airflow_ft.sinks.base.table_columns import positions
+from airflow_ft.sinks.arrow import indices, numbers, positions, scalar
 from airflow_ft.sinks.files.partitions import groups
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
@@ -116,7 +115,10 @@ class _DataFiles(Files):
         """The bucket and partition of each file, in the order in which the files were begun."""
 
     def place(self, folder: str = "") -> tuple[str, str]:
-        """As `Files.place`; a folder is known by the text of its place, as two places may have one folder."""
+        """Return the next file of a place, see `Files.place`.
+
+        `folder` is the text of the place, not its path: NULL and the text that represents it may share a path.
+        """
         *values, bucket = self._places.get(folder, (0,))
         name = f"{self._partitions.folder(values)}bucket-{bucket}/data-{self._name}-{self._count}.parquet"
         self.slots[name] = Slot(
@@ -131,8 +133,9 @@ class _DataFiles(Files):
         """Add rows to the files of their partitions and buckets."""
         for place, part in divided(self._partitions, self._buckets, rows):
             if part.num_rows:
-                self._places[repr(place)] = place
-                self.put(repr(place), part)
+                key = repr(place)
+                self._places[key] = place
+                self.put(key, part)
 
 
 def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
@@ -148,7 +151,7 @@ def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> I
         which = np.unique(which * (len(values) + 1) + codes, return_inverse=True)[1]
     for mine in groups(which):
         place = tuple(values[int(codes[mine[0]])] for codes, values in columns)
-        yield (place if buckets.count else (*place, 0)), rows.take(pa.array(mine))
+        yield (place if buckets.count else (*place, 0)), rows.take(indices(mine))
 
 
 def _codes(rows: pa.RecordBatch, name: str) -> tuple[Any, list[Value]]:

@@ -35,9 +35,7 @@ _NEVER_MORE = frozenset(
 def never_adds_rows(frame: DataFrame) -> bool:
     """Return whether a query gives at most as many rows as it reads, as its plan shows."""
     try:
-        return all(
-            node.getClass().getSimpleName() in _NEVER_MORE for node in nodes_of(frame._jdf.queryExecution().analyzed())
-        )
+        return all(kind(node) in _NEVER_MORE for node in nodes_of(frame._jdf.queryExecution().analyzed()))
     except ValueError:
         return False
 

@@ -239,7 +239,7 @@ class Publisher:
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
                     self._expire(now)
-                elif self._closed and (now.sealing is None or now.segment is not None):
+                elif self._closed and (now.sealing is None or (now.segment is not None and _is_done(now.ahead))):
                     return
                 elif now.sealing is not None:
                     with suppress(TimeoutError):

@@ -122,7 +122,7 @@ class Query:
             request,
             committed=lambda batch: (self._terminal or location).is_committed(batch),
             durable=self._publishable,
-            ahead=self._durable.ahead,
+            ahead=None if is_remote(location.uri) else self._durable.ahead,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
             counts=counts,

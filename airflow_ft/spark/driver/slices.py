@@ -67,7 +67,7 @@ def _is_below(limit: int, start: Mapping[str, Mapping[str, int]], end: Mapping[s
 def _counts(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[int]:
     """Return the offsets between these positions, partition by partition. A new partition counts from offset 0."""
     return [
-        offset - start.get(topic, {}).get(partition, 0)
+        max(0, offset - start.get(topic, {}).get(partition, 0))  # a topic that was cut short ends before its start
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     ]

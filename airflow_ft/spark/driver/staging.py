@@ -95,8 +95,8 @@ def write_batch(
     """Split a batch and write the rows of each sink.
 
     `few`: the batch is expected to be small. Then this process collects the rows and writes them itself, because
-    Spark's own writer takes 0.1 s for any number of rows. `bounded`: it is known to be small, so nothing looks.
-    `made_of` returns the lineage of the sinks' columns.
+    Spark's own writer takes 0.1 s for any number of rows. `bounded`: offsets and plan prove that it is small, so
+    Spark does not count the rows. `made_of` returns the lineage of the sinks' columns.
 
     With a `split` the batch is first materialised on the local disks, and its lineage cut. So every use in the split
     sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one there is a

@@ -119,7 +119,7 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: str, pipeline: str) -> Iterator[None]:
-    """TransientError when the file system of the folder does not take what is written."""
+    """Raise TransientError if a write to the folder fails. A StorageUnavailableError passes unchanged."""
     try:
         yield
     except StorageUnavailableError:

@@ -69,7 +69,7 @@ def write_main(folder: Path, request: StageRequest, session: int | None = None) 
 
 
 def write_program(folder: Path, module: str, *arguments: str | int | None) -> None:
-    """Write a Python program that calls `main` of a module, and ends with the code that this returns."""
+    """Write a Python program that calls `main` of a module, and exits with the code that `main` returns."""
     call = f"main({', '.join(map(repr, arguments))})"
     write(folder / MAIN, f"from {module} import main\n\nraise SystemExit({call})\n")
 

@@ -386,10 +386,10 @@ def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def begins_at(uri: str, index: int) -> dict[str, Any]:
-    """The offsets at which a Kafka source of a location begins, as Spark has looked them up; {}: it has not yet."""
+    """The offsets at which a Kafka source of a location begins, as Spark has looked them up; {}: none, or no Kafka."""
     files = filesystem(uri)
     first = files.uri(uri, source_log.FOLDER, str(index), "0")
-    return first_offsets(read_checked(files, first).decode())[1] if files.exists(first) else {}
+    return first_offsets(read_checked(files, first).decode(errors="replace"))[1] if files.exists(first) else {}
 
 
 def is_kafka(offset: Any) -> bool:
