@@ -62,10 +62,13 @@ class Servers:
 
     @cached_property
     def postgres(self) -> Any:
-        """A PostgreSQL."""
+        """A PostgreSQL with a database for tables."""
         from tools.servers import Postgres
 
-        return self.stack.enter_context(Postgres(self.folder / "postgres"))
+        server = self.stack.enter_context(Postgres(self.folder / "postgres"))
+        server.sql(f"CREATE DATABASE {DATABASE}")
+        self.versions["postgres"] = str(server.sql("SHOW server_version")[0][0])
+        return server
 
     @property
     def _redo(self) -> str:

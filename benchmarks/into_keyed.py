@@ -6,8 +6,10 @@ One client process and one server on one machine, so client and server share its
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +24,7 @@ from benchmarks.into_mysql import INSTALLATION
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError, timed
 
 if TYPE_CHECKING:
+    from airflow_ft import HBaseSink
     from airflow_ft.protocol.sink_spec import SinkSpec
 
 MOST_ROWS = 200_000
@@ -100,8 +103,8 @@ class IntoKeyed(ABC):
         found = Comparison(self.kind, title, [*ours, *plain], claims, rows=self.rows.num_rows)
         return [found, Beside.of(found, noted)]
 
-    def ways(self) -> dict[str, tuple[Callable[[Iterator[dict[str, Any]]], None], float]]:
-        """Return the usual ways to write rows, by name, and the ratio that is wanted against each."""
+    def ways(self) -> dict[str, tuple[Callable[[Iterator[dict[str, Any]]], None], float | None]]:
+        """Return other ways to write rows, by name, and the ratio that is wanted against each, if any."""
         return {self.title: (self.by_hand, self.wanted)}
 
     def _given(self) -> Iterator[dict[str, Any]]:
@@ -275,6 +278,7 @@ class IntoHBase(IntoKeyed):
 
         super().__init__(bench, "hbase")
         self._server = bench.stack.enter_context(HBase(bench.servers.folder / "hbase"))
+        self._requests = self._encoded()
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -287,7 +291,7 @@ class IntoHBase(IntoKeyed):
         with closing(happybase.Connection(self._server.host, self._server.port, timeout=120_000)) as db:
             yield db
 
-    def sinks(self) -> Iterable[SinkSpec]:
+    def sinks(self) -> list[HBaseSink]:
         from airflow_ft import HBaseSink
 
         return [HBaseSink(table="orders", row_key="{id}", family="d", conn_id="store")]
@@ -303,8 +307,39 @@ class IntoHBase(IntoKeyed):
             for row in rows:
                 batch.put(str(row["id"]), {f"d:{name}": str(value) for name, value in row.items() if value is not None})
 
-    def ways(self) -> dict[str, tuple[Callable[[Iterator[dict[str, Any]]], None], float]]:
-        return {**super().ways(), f"mutateRows, {BATCH:,} rows a request": (self._by_requests, 1.0)}
+    def ways(self) -> dict[str, tuple[Callable[[Iterator[dict[str, Any]]], None], float | None]]:
+        by_hand = f"mutateRows, {BATCH:,} rows a request"
+        return {**super().ways(), by_hand: (self._by_requests, 1.0), "requests made before": (self._replayed, None)}
+
+    def _replayed(self, _: Iterator[dict[str, Any]]) -> None:
+        """Send what the sink would send, over as many connections, and nothing else: the server sets the pace."""
+        from airflow_ft.protocol.connections import ConnectionInfo
+        from airflow_ft.sinks.hbase.requests import AT_ONCE
+        from airflow_ft.sinks.hbase.server import opened
+
+        left = iter(self._requests)
+
+        def send(connection: ConnectionInfo) -> None:
+            with opened(connection) as client:
+                for request in left:
+                    client.mutate_rows(request)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(send, [ConnectionInfo(**self.connection)] * AT_ONCE))
+
+    def _encoded(self) -> list[bytes]:
+        import numpy as np
+
+        from airflow_ft.sinks.base.keyed import Chunk
+        from airflow_ft.sinks.hbase.participant import mutations
+        from airflow_ft.sinks.hbase.wire import BINARY
+
+        (sink,), stamp, found = self.sinks(), time.time_ns() // 1_000_000, []
+        for start in range(0, self.rows.num_rows, BATCH):
+            rows = self.rows.slice(start, BATCH).combine_chunks().to_batches()[0]
+            made = mutations(sink, Chunk(start, "orders", rows, np.zeros(rows.num_rows, np.bool_), {}), BINARY)
+            found.append(BINARY.request(sink.table, list(made.values()), stamp))
+        return found
 
     def _by_requests(self, rows: Iterator[dict[str, Any]]) -> None:
         from Hbase_thrift import BatchMutation, Mutation  # type: ignore[import-not-found]  # of happybase

@@ -46,8 +46,6 @@ class IntoPostgres:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.server = bench, bench.servers.postgres
-        self.server.sql(f"CREATE DATABASE {DATABASE}")
-        bench.servers.versions["postgres"] = str(self.server.sql("SHOW server_version")[0][0])
         self._segment = segment(
             bench.folder / "wal", f"postgres-{next(bench.servers.numbers)}", {"orders": bench.table}
         )
