@@ -28,11 +28,12 @@ def parts_of(template: str, invalid: Callable[[str], Exception]) -> Parts:
 
 
 class TemplateSink(ServerSink):
-    """Base of a frozen dataclass that makes the keys of rows by a template: its argument that `template` names."""
+    """Base of a frozen dataclass that makes the keys of rows by a template."""
 
     __slots__ = ()
 
     template: ClassVar[str]
+    """Name of the argument that is the template."""
 
     @property
     def parts(self) -> Parts:

@@ -75,7 +75,7 @@ class LastChanges:
         self.changes += len(rows)
 
     def digest(self, key: str) -> bytes | None:
-        """Return the digest of the value that a key has; None: it has none."""
+        """Return the digest of the value that a key has; None: the key was deleted, or never written."""
         row = self._db.execute("SELECT digest FROM last WHERE key = ?", (key,)).fetchone()
         return row[0] if row is not None else None
 

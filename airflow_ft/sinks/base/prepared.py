@@ -85,7 +85,10 @@ def committed_in(markers: Mapping[str, Marker], installation: str) -> dict[str, 
 
 
 def marked_orphans(found: Iterable[tuple[int, str, Marker]]) -> Iterator[Orphan]:
-    """Yield what former owners have marked: visible branches, and tombstones of whole numbers (branch "")."""
+    """Yield what former owners have marked: visible branches, and tombstones of whole numbers (branch "").
+
+    A whole number that is visible is no orphan: the head says so.
+    """
     for number, branch, marker in found:
         if marker.outcome is Outcome.COMMITTED and branch:
             of = int(marker.detail.get("of", 0))
@@ -97,7 +100,9 @@ def marked_orphans(found: Iterable[tuple[int, str, Marker]]) -> Iterator[Orphan]
 
 
 def rank_to_keep(name: BranchName, markers: Iterable[Marker], undecided: Iterable[BranchName]) -> tuple[int, int]:
-    """Return the attempt of an undecided number whose branches belong together: the visible one, else the newest.
+    """Return epoch and attempt of the branches of an undecided number that belong together.
+
+    Those of its visible branches, else the newest.
 
     `markers` are those of the number's branches, `undecided` all prepared branches that nothing decides.
     """

@@ -184,13 +184,14 @@ class CatalogTable(ABC):
 
     @abstractmethod
     def failure(self, error: Exception) -> AirflowFtError | None:
-        """Return what is raised for an error of the catalog or of files; None: it is none."""
+        """Return what is raised for an error of the catalog or of files; None: it is no such error."""
 
     @contextmanager
     def translated_errors(self, **where: Any) -> Iterator[None]:
         """Raise errors of the catalog and of files as ours, and all of ours with their place.
 
-        They end the connection, and so does an interruption: the answer to another request may be on its way.
+        Errors of the catalog and of files end the connection, and so does an interruption: the answer to another
+        request may be on its way.
         """
         where = {"unconnected": True, **where}
         try:

@@ -103,7 +103,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """A new table; None: its columns are not known yet. OvertakenError: another process has just made one."""
 
     def _ledger(self, version: V, group: str) -> DocumentLedger:
-        """Return what a version remembers."""
+        """Return what a version remembers of a pipeline; see `_group`."""
         return version.ledger(group)
 
     @abstractmethod

@@ -141,7 +141,7 @@ def genesis(fence: Fence, slots: int, now: datetime) -> Token:
 
 
 def seeded(fence: Fence, number: int, slots: int, now: datetime) -> Token:
-    """A token set to `number` without a delivery; that of number 0 is the first one of all."""
+    """A token set to `number` without a delivery. For number 0 its kind is GENESIS."""
     kind = TokenKind.SEEDED if number else TokenKind.GENESIS
     return Token(number, kind, fence.installation, *fence.rank, slots, now, fence.rank)
 

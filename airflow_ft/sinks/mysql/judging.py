@@ -162,11 +162,11 @@ class JudgingParticipant(ABC):  # noqa: B024
 
 
 def judge_segment(
-    session: Session, target: Target, reader: SegmentReader, sink: MySqlSink, room: int
+    session: Session, target: Target, reader: SegmentReader, sink: MySqlSink, row_limit: int
 ) -> Iterator[Judgement]:
-    """Judge rows by schemas, statistics and privileges. `room`: bytes that a row may have in an INSERT (0: any)."""
-    if room and not all_short(target, reader, room):
-        target = replace(target, row_limit=room)
+    """Judge rows by schemas, statistics and privileges. `row_limit`: bytes of a row in an INSERT; 0: any."""
+    if row_limit and not all_short(target, reader, row_limit):
+        target = replace(target, row_limit=row_limit)
     for part, view in _judged_rows(reader, target, sink):
         verdict = check_segment(part, view)
         check_privileges(session, part, verdict.columns)

@@ -35,7 +35,7 @@ def _takes(values: pa.Array, column: Column) -> bool:
         return bool(pa.types.is_decimal128(type) and type.precision - type.scale <= _whole_digits(column))
     if is_text(type):
         return kind in ("text", "varchar", "citext") and _is_text(values, column.length)
-    return not is_beyond(values)
+    return not is_beyond(values)  # of dates and times; no other type has values beyond
 
 
 def _whole_digits(column: Column) -> int:
