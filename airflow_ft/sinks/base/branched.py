@@ -39,9 +39,9 @@ from airflow_ft.sinks.base.prepared import (
     PROBE_NUMBER,
     BranchName,
     committed_by_hand,
-    committed_in,
     counted,
     require_vote,
+    visible_branches,
     voted,
 )
 from airflow_ft.sinks.base.slices import Slice, divide, labels
@@ -356,7 +356,7 @@ class BranchedParticipant(BranchSystem[Db]):
             if transaction is None:
                 return ""
             ledger = cast(BranchLedger, transaction)
-            found = committed_in(ledger.branch_markers(plan.number), plan.installation)
+            found = visible_branches(ledger.branch_markers(plan.number), plan.installation)
             if not found or ledger.marker(plan.number) is not None:
                 return ""
             return self._heuristic_text(ledger, plan, found)

@@ -16,13 +16,17 @@ class InFlight(ABC):
         self._most, self._places = most, threading.Semaphore(most)
 
     def _begin(self, request: Callable[[], object]) -> None:
-        """Begin a request as soon as a place is free. What gets its answer releases the place."""
+        """Begin a request as soon as a place is free. Who gets its answer calls `_done` once."""
         self._places.acquire()
         try:
             request()
         except BaseException:  # it has not begun
-            self._places.release()
+            self._done()
             raise
+
+    def _done(self) -> None:
+        """Release the place of a request."""
+        self._places.release()
 
     def _wait(self) -> None:
         """Wait for the answers to all requests."""

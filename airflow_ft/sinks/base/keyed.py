@@ -268,7 +268,10 @@ def judged(
     _: ConnectionInfo,
     schemas: Mapping[str, pa.Schema],
 ) -> Sequence[AirflowFtError]:
-    """Return why rows with these columns do not fit; `problems` judges those of one sink."""
+    """Return why rows with these columns do not fit.
+
+    With a `spec` and its `problems`, which judges the columns of one sink, it is what a system registers.
+    """
     sinks = spec.all_of(plan)
     return [each for name, schema in schemas.items() if schema.names for each in problems(sinks[name], schema, name)]
 

@@ -75,7 +75,7 @@ def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str
     return {**notes, **early, "branches": {part.label: part.rows for part in slices}}
 
 
-def committed_in(markers: Mapping[str, Marker], installation: str) -> dict[str, Marker]:
+def visible_branches(markers: Mapping[str, Marker], installation: str) -> dict[str, Marker]:
     """Return the visible branches of an installation, of markers by label."""
     return {
         label: marker

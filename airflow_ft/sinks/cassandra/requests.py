@@ -49,11 +49,11 @@ class Requests(InFlight):
         future.add_callbacks(self._answered, self._refused, errback_args=(statement, tried))
 
     def _answered(self, _: Any) -> None:
-        self._places.release()
+        self._done()
 
     def _refused(self, error: Exception, statement: Statement, tried: int) -> None:
         self._failed.append((error, statement, tried))
-        self._places.release()
+        self._done()
 
     def _repeat(self) -> None:
         """Send again what was not answered. Raises errors that a repetition does not help."""

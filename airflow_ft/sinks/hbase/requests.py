@@ -58,7 +58,7 @@ class Requests(InFlight):
         finally:
             self._free.put(client)
             self._under_way.remove(keys)
-            self._places.release()
+            self._done()
 
     def _end(self, *, in_error: bool) -> None:
         self._clients.close()

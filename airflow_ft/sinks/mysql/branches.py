@@ -21,7 +21,7 @@ from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
-from airflow_ft.sinks.base.prepared import committed_in
+from airflow_ft.sinks.base.prepared import visible_branches
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
@@ -157,7 +157,7 @@ class BranchedParticipant(ServerParticipant):
         marker counts as any other. If it would be aborted, the pipeline halts. The names are the XA specification's:
         XA_HEURCOM, or XA_HEURMIX when it is a part. "": there are none, or the number is settled.
         """
-        found = committed_in(ledger.branch_markers(session, plan.number), plan.installation)
+        found = visible_branches(ledger.branch_markers(session, plan.number), plan.installation)
         if not found or ledger.marker(session, plan.number) is not None:
             return ""
         of = max(int(marker.detail.get("of", 0)) for marker in found.values())

@@ -86,12 +86,18 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
 
 
 def end_orphans(
-    session: Session, ledger: Ledger, fence: Fence, ending: PreparedEnding | None, patience: float, *, own: bool
+    session: Session,
+    ledger: Ledger,
+    fence: Fence,
+    ending: PreparedEnding | None,
+    patience: float,
+    *,
+    roll_back_own: bool,
 ) -> bool:
-    """Shut a former owner out, and end what it has prepared. Return whether the sink remembers the pipeline at all.
+    """Shut a former owner out, and end what it has prepared. Return False if there is no ledger.
 
-    With `own` what older attempts of this installation have prepared is rolled back too: of numbers that the store has
-    given up. StateConflictError: the head is newer than the fence, or `ending` does not say what to do.
+    With `roll_back_own` what older attempts of this installation have prepared is rolled back too: of numbers that the
+    store has given up. StateConflictError: the head is newer than the fence, or `ending` does not say what to do.
     """
     try:
         _shut_out(session, ledger, fence)
@@ -100,7 +106,7 @@ def end_orphans(
             raise
         return False
     _end_prepared(session, ledger, fence, ending, patience)
-    for xid in _listed(session).of(owner_of(ledger, fence.installation)) if own else ():
+    for xid in _listed(session).of(owner_of(ledger, fence.installation)) if roll_back_own else ():
         if xid.rank < fence.rank:
             end_branch(session, ledger, fence.installation, xid, "ROLLBACK", patience)
     return True

@@ -233,7 +233,7 @@ class ServerParticipant(JudgingParticipant):
         way: Way,
         branch: str = WHOLE,
     ) -> tuple[dict[str, int], dict[str, Any]]:
-        """Send the rows of a marker that is in, and write into it what the server counted. Return counts and detail."""
+        """Send rows after their marker was inserted, and write counts into that. Return counts and detail."""
         counts = dict.fromkeys(targets, 0)
         refused = way.refused(branch)
         for name, target in targets.items():  # in the declared order: a foreign key may lead from one to another
@@ -308,7 +308,7 @@ class ServerParticipant(JudgingParticipant):
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            is_known = end_orphans(session, ledger, fence, ending, self._limits.head_wait, own=not make_way)
+            is_known = end_orphans(session, ledger, fence, ending, self._limits.head_wait, roll_back_own=not make_way)
             if not is_known or not make_way:
                 return
             session.begin()

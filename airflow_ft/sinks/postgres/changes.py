@@ -188,12 +188,12 @@ class Changes:
 
     @property
     def same(self) -> str:
-        """The condition that the rows `there` and `change` have one key."""
+        """SQL: the rows `there` and `change` have the same key."""
         return " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
 
     @property
     def version(self) -> str:
-        """The version of the row `there`."""
+        """SQL: the version of the row `there`."""
         return f"there.{quoted(self.sink.version_column or '')}"
 
     def drop(self) -> None:

@@ -59,7 +59,7 @@ _OF_ROWS = {"ExecWithCheckOptions"}  # a policy or view refuses a row by its val
 _LACKING = {INSUFFICIENT_PRIVILEGE, "42P01", "42703", "42883", "3F000"}
 
 
-_MORE = "Give the server more disk space, memory or connections."
+_MORE_RESOURCES = "Give the server more disk space, memory or connections."
 _TOO_MANY = (
     "limit_reached",
     "Close other sessions, or raise max_connections of the server, or the CONNECTION LIMIT of the role or database.",
@@ -68,13 +68,13 @@ _LOGIN = (
     "login_refused",
     "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf.",
 )
-_KNOWN = {
+_BY_SQLSTATE = {
     re.compile(r"28..."): _LOGIN,
     re.compile(r"42P01"): ("table_missing", ""),
     re.compile(r"42703"): ("column_missing", ""),
     re.compile(r"53300"): _TOO_MANY,
-    re.compile(r"53100"): ("disk_full", _MORE),
-    re.compile(r"53..."): ("limit_reached", _MORE),
+    re.compile(r"53100"): ("disk_full", _MORE_RESOURCES),
+    re.compile(r"53..."): ("limit_reached", _MORE_RESOURCES),
     re.compile(r"57P04"): ("", "Restore the database, or correct the connection. The rows wait."),
     re.compile(r"XX00[12]|58P01|58030"): (  # data, an index or a file is damaged or missing: retries do not help
         "",
@@ -152,12 +152,12 @@ def describe(error: BaseException) -> str:
 def failure(error: BaseException, doing: str) -> AirflowFtError:
     """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
     found, state = meaning(error), getattr(error, "pgcode", None) or ""
-    code, remedy = _known(error, found, state)
+    code, remedy = _code_and_remedy(error, found, state)
     fields = {"sqlstate": state} if state else {}
     return failure_of(error, doing, found, describe(error), remedy, code, **fields)
 
 
-def _known(error: BaseException, found: Meaning, state: str) -> tuple[str, str]:
+def _code_and_remedy(error: BaseException, found: Meaning, state: str) -> tuple[str, str]:
     """Return code and remedy for an error of the server; "": those of its meaning."""
     if _of(error, "source_function") == "check_enable_rls":  # row-level security would hide rows (row_security=off)
         return (
@@ -180,7 +180,7 @@ def _known(error: BaseException, found: Meaning, state: str) -> tuple[str, str]:
         return _TOO_MANY
     if not state and found is Meaning.ACCESS and isinstance(error, psycopg2.OperationalError):
         return _LOGIN
-    return next((known for states, known in _KNOWN.items() if states.fullmatch(state)), ("", ""))
+    return next((known for states, known in _BY_SQLSTATE.items() if states.fullmatch(state)), ("", ""))
 
 
 def code_of_refusal(error: BaseException) -> str:

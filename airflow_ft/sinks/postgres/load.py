@@ -151,7 +151,10 @@ class Load:
 
 
 def tried(session: Session, savepoint: str, put: Callable[[], str]) -> str:
-    """Return why rows are refused, as `put` or the server says it, and nothing of them stays; "": they are in."""
+    """Write rows by `put`, which returns why it refuses them, or "". Return that, or the server's reason.
+
+    Nothing of refused rows stays.
+    """
     session.run(f"SAVEPOINT {savepoint}")
     try:
         why = put()
