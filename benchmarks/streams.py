@@ -82,6 +82,8 @@ def running(stream: Stream) -> Iterator[Running]:
     try:
         yield found
         found.stop()
+    except MeasurementError as error:
+        raise MeasurementError(f"{error}\n{found.log.read_text()[-3000:]}") from error
     finally:
         found.process.kill()
         found.process.wait()
@@ -103,8 +105,8 @@ class Running:
     def stop(self) -> None:
         """As `airflow ft stop` does."""
         self.store.ask(self.stream.pipeline, RequestKind.STOP, {}, "the benchmark")
-        if self.process.wait(60):
-            raise MeasurementError(self.log.read_text()[-3000:])
+        if code := self.process.wait(60):
+            raise MeasurementError(f"the stream's task ended with {code}")
         self.report = self._parts()
 
     def until(self, condition: Callable[[], Any]) -> Any:
@@ -112,7 +114,7 @@ class Running:
         deadline = time.monotonic() + _PATIENCE
         while not (found := condition()):
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise MeasurementError(self.log.read_text()[-3000:])
+                raise MeasurementError(f"the stream's task did not get there (its status: {self.process.poll()})")
             time.sleep(0.01)
         return found
 
