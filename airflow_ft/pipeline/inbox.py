@@ -41,10 +41,11 @@ _REMEDY = "Clear the task that hands out the folder, so that all tasks after it 
 def hand_out(
     pipeline: ResolvedPipeline, run: steps.Context[DecisionLog], connections: ConnectionResolver
 ) -> str | None:
-    """Return a new, empty folder; None: the run has staged its rows. Looks at the sinks first.
+    """Return a new, empty folder; None: the run has delivered its rows. Looks at the sinks first.
 
-    Removes earlier folders: the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of
-    a bucket (s3://BUCKET/FOLDER, as other programs understand it: without the connection).
+    If the run has staged its rows, its next tasks deliver those, whatever is in the folder. Removes earlier folders:
+    the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of a bucket
+    (s3://BUCKET/FOLDER, as other programs understand it: without the connection).
 
     Raises:
         TurnHeldError: another run has the turn.
@@ -54,8 +55,7 @@ def hand_out(
     store, name = run.store, pipeline.pipeline
     store.register(name)
     steps.require_active(store, name)
-    row = store.run(name, run.run)
-    if (row is not None and row.staged) or not steps.take_turn(run):
+    if run.is_finished() or not steps.take_turn(run):
         return None
     look_first(
         run, pipeline_steps.staging(pipeline, run, connections, lambda _: None)["preflight"], resume_drained=True
@@ -68,6 +68,9 @@ def hand_out(
             if not epoch < _epoch_of(earlier) <= newest:  # the folder of a successor stays
                 files.remove_tree(files.uri(inbox, earlier))
         keeper.check()
+        row = store.run(name, run.run)
+        if row is not None and row.staged:  # its tasks go on in this epoch
+            store.adopt_run(name, epoch, run.run)
         folder = files.uri(inbox, str(epoch))
         files.make_folder(folder)
     if is_bucket(folder):

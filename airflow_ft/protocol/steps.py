@@ -74,17 +74,16 @@ class Context(Generic[LogT]):
     def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
         """Return the first numbers of this run that are not settled.
 
-        A run that published nothing found all its input published before, so it waits for those numbers (I9), unless a
-        later run has the turn. A run with numbers of its own needs no such rule: sinks deliver in order.
+        A run that published nothing found all its input published before, so it waits for what was published when its
+        stage ended (I9). A run with numbers of its own needs no such rule: sinks deliver in order.
         """
         store, pipeline = self.store, self.pipeline
         left = store.unsettled(pipeline, run=self.run, limit=limit)
         if left or store.last_published(pipeline, self.run):
             return left
-        row = store.pipeline(pipeline)
-        if row.turn not in (None, self.run):
-            return ()
-        return store.unsettled(pipeline, through=row.last_published, limit=limit)
+        row = store.run(pipeline, self.run)
+        through = row.through if row is not None and row.staged else store.pipeline(pipeline).last_published
+        return store.unsettled(pipeline, through=through, limit=limit)
 
     def is_finished(self) -> bool:
         """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""

@@ -69,16 +69,18 @@ class Flow:
         for field, value in {"position": day, **fields}.items():
             if field in task.template_fields:
                 setattr(task, field, value)
-        run = steps.Context(
+        return task.step(task.rendered(), self.context(name, run_id or day), {"outlet_events": {}})
+
+    def context(self, name: str, run_id: str) -> steps.Context[Any]:
+        return steps.Context(
             store=self.store,
             pipeline="orders",
-            run=RunKey("d", run_id or day),
+            run=RunKey("d", run_id),
             participants=participant_factory(),
-            worker=Worker(f"d/{run_id or day}/orders.{name}"),
+            worker=Worker(f"d/{run_id}/orders.{name}"),
             lease_seconds=1.0,
             is_own_stage=lambda staged_by: staged_by.endswith("orders.stage"),
         )
-        return task.step(task.rendered(), run, {"outlet_events": {}})
 
     def deliver(self, day: str) -> None:
         for name in ("prepare.shop", "commit.shop"):
@@ -147,6 +149,33 @@ def test_what_it_writes_is_delivered_once(flow: Flow) -> None:
     write(folder)
     again = flow.do("stage", "monday", "tuesday", folder=folder)
     assert (again["numbers"], again["checkpoint"], again["repeated"]) == ([], 1, True)
+
+
+def test_a_cleared_folder_of_staged_rows_does_not_stop_them(flow: Flow) -> None:
+    folder = flow.do("folder", "monday")
+    write(folder)
+    found = flow.do("stage", "monday", folder=folder)
+    folder = flow.do("folder", "monday")
+    write(folder, ROWS, ROWS)
+    assert flow.do("stage", "monday", folder=folder) == found
+    flow.deliver("monday")
+    assert flow.rows() == [1, 2]
+
+
+def test_a_run_that_repeats_a_position_waits_for_its_rows(flow: Flow) -> None:
+    """I9: also while a later run, which could not deliver them either, has the turn."""
+    for day, run in (("monday", "1"), ("monday", "2"), ("tuesday", "3")):
+        folder = flow.do("folder", day, run)
+        write(folder)
+        flow.do("stage", day, run, folder=folder)
+        flow.store.leave_turn("orders", RunKey("d", run), confirmed=False)
+    flow.store.enter_turn("orders", RunKey("d", "3"), None)
+    second = flow.context("prepare.shop", "2")
+    assert not second.is_finished()
+    for name in ("prepare.shop", "commit.shop"):
+        flow.do(name, "tuesday", "3")
+    assert flow.rows() == [1, 1, 2, 2]
+    assert second.is_finished()
 
 
 def two_jobs(folder: str) -> None:
