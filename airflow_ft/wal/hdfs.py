@@ -104,12 +104,19 @@ class HdfsFileSystem(markers.RootedFiles):
         return [each.path.rpartition("/")[2] for each in found]
 
     def _tree(self, uri: str) -> dict[str, int]:
+        return {name: each.length for name, each in self._files(uri).items()}
+
+    def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
+        """Return the files of `tree`, each with its bytes and the time of its last write."""
+        return {name: (each.length, each.modification_time) for name, each in self._files(uri).items()}
+
+    def _files(self, uri: str) -> dict[str, Any]:
         base = f"{hdfs_path(uri)[1].rstrip('/')}/"
         try:
             found = self._ask(uri, lambda client, path: list(client.list_status(path, True)))
         except FileNotFoundError:
             return {}
-        return {each.path.removeprefix(base): each.length for each in found if not each.isdir}
+        return {each.path.removeprefix(base): each for each in found if not each.isdir}
 
     def open_plain(self, uri: str) -> BinaryIO:
         reader = self._ask(uri, lambda client, path: client.read(path))

@@ -22,6 +22,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
+from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import ROWS_A_BATCH, rows_a_batch
 from airflow_ft.wal.s3 import S3FileSystem
@@ -120,17 +121,15 @@ class ParquetRows:
     def _look(self) -> Mapping[str, tuple[object, ...]]:
         """Return for each file its size and what else differs in a later file in its place.
 
-        That is inode and time on local disks, and the object's tag in buckets.
+        That is inode and time on local disks, the time of the last write on HDFS, and the object's tag in buckets.
         """
         with self._readable(self.location):
             return self._sizes()
 
     def _sizes(self) -> Mapping[str, tuple[object, ...]]:
-        if is_bucket(self.location):
-            marks = S3FileSystem().marks(self.location)
-            return {name: mark for name, mark in marks.items() if self._only in ("", name)}
         if is_remote(self.location):
-            return {name: (size,) for name, size in self._files.tree(self.location).items()}
+            there = S3FileSystem() if is_bucket(self.location) else HdfsFileSystem()
+            return {name: mark for name, mark in there.marks(self.location).items() if self._only in ("", name)}
         base = local_path(self.location)
         names = [self._only] if self._only else sorted(self._files.tree(self.location))
         found: dict[str, tuple[object, ...]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from pathlib import Path
 
@@ -85,4 +86,18 @@ def test_a_copy_does_not_wait_for_who_died_while_it_wrote(hdfs: Hdfs) -> None:
     dead.write(b"half")
     files.link_tree(files.uri(root, "old"), files.uri(root, "copy"), ALL)
     assert files.read(files.uri(root, "copy", "whole")) == b"whole"
+    files.remove_tree(root)
+
+
+def test_a_file_that_another_one_replaces_has_another_mark(hdfs: Hdfs) -> None:
+    """Also with as many bytes: a stage must notice when its rows are written again while it reads."""
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    files = hdfs_module.HdfsFileSystem()
+    files.write(files.uri(root, "in", "a.parquet"), b"one")
+    before = files.marks(files.uri(root, "in"))
+    assert before == files.marks(files.uri(root, "in")) and list(before) == ["a.parquet"]
+    time.sleep(0.01)  # the NameNode counts milliseconds
+    files.remove_tree(files.uri(root, "in"))
+    files.write(files.uri(root, "in", "a.parquet"), b"two")
+    assert before != files.marks(files.uri(root, "in"))
     files.remove_tree(root)
