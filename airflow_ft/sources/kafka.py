@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 GROUP_OFFSETS = "group_offsets"
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WAITING = {"minoffsetspertrigger", "maxtriggerdelay"}  # with these Spark leaves records unread
 StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
 # Set by the fields below, or by the protocol; Spark itself refuses some of them.
 _RESERVED = {
+    *_WAITING,
     "subscribe",
     "subscribepattern",
     "assign",
@@ -135,12 +137,13 @@ class KafkaSource:
         self._check_start()
         for name in self.options:
             if name.lower() in _RESERVED:
-                raise ConfigurationError(
-                    f"option {name!r} of KafkaSource is reserved for airflow-ft.",
-                    code="option_reserved",
-                    remedy="Use the argument of KafkaSource, or the Airflow connection, instead.",
-                    option=name,
-                )
+                remedy = "Use the argument of KafkaSource, or the Airflow connection, instead."
+                if name.lower() in _WAITING:
+                    remedy = (
+                        "Remove it: a run reads all there is. CheckpointConfig.interval says how often a stream reads."
+                    )
+                what = f"option {name!r} of KafkaSource is reserved for airflow-ft."
+                raise ConfigurationError(what, code="option_reserved", remedy=remedy, option=name)
 
     def _check_types(self) -> None:
         of = "KafkaSource"

@@ -46,7 +46,7 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], c
         KafkaSource(**arguments)
 
 
-@pytest.mark.parametrize("option", ["failOnDataLoss", "kafka.group.id"])
+@pytest.mark.parametrize("option", ["failOnDataLoss", "kafka.group.id", "minOffsetsPerTrigger"])
 def test_a_kafka_option_that_the_package_sets_is_refused(option: str) -> None:
     with raises(ConfigurationError, "option_reserved", option=option):
         KafkaSource(topics=["a"], options={option: "x"})

@@ -1,4 +1,7 @@
-"""A query that is ended: what it has begun is published, and a micro-batch that begins meanwhile is no failure."""
+"""A query that is ended: what it has begun is published, and a micro-batch that begins meanwhile is no failure.
+
+And what a micro-batch says of how far its sources are read.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +70,17 @@ def test_a_failure_of_the_query_itself_is_raised() -> None:
     made, sparks = ending(fails)
     with pytest.raises(ValueError):
         made._end(sparks)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("has_more", "says"), [(False, "now"), (True, None)])
+def test_the_rest_of_a_slice_does_not_say_that_all_is_read(has_more: bool, says: str | None) -> None:
+    """Spark takes it from its earlier listing of files, so files that came since may be missing (I9)."""
+    said: list[Any] = []
+    made: Any = object.__new__(Query)
+    made._durable, made._looked_at_state = SimpleNamespace(freeze=lambda: None), True
+    made._location = SimpleNamespace(offsets=lambda _: [])
+    made._timers, made._store = SimpleNamespace(forced=None, any=False), SimpleNamespace(now=lambda: "later")
+    made._cut, made._has_more = "now", has_more
+    made._stage = lambda *given: said.append(given[-1])
+    made._compute(None, 7)
+    assert said == [says] and made._cut == "later"

@@ -306,7 +306,8 @@ class Query:
             self._looked_at_state = True
         start, end = location.offsets(batch_id - 1), location.offsets(batch_id)
         asked = self._timers.forced != batch_id  # else Spark has not looked for anything new
-        as_of = self._cut if asked else None
+        # The rest behind a slice says nothing of all there is: Spark may have it from an earlier listing of files.
+        as_of = self._cut if asked and not self._has_more else None
         if self._timers.any and start == end:
             with materialised(batch) as fired:
                 published = self.publisher.last_batch
