@@ -197,6 +197,22 @@ def test_a_new_attempt_begins_at_an_unanswered_publication(tmp_path: Path, monke
     assert (driver.request.base, driver.request.last_published) == (base, number)
 
 
+def test_a_stop_during_a_restart_leaves_no_checkpoint_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision log was away when the attempt failed, so its checkpoint was not aborted."""
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    waits = _Waits()
+    monkeypatch.setattr(waits, "is_to_end", lambda within=0.0: True)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        driver = _Driver(scene, tmp_path, waits, FixedDelay(attempts=1).begin(0.0))
+        number = scene.trigger()
+        driver.ending.begin()
+        spark: Any = None
+        assert driver._restarts.after(store, spark, driver.request, JobError("a test")) is None
+        found = store.checkpoint(PIPELINE, number)
+        assert found is not None and found.state is CheckpointState.ABORTED
+
+
 @pytest.mark.parametrize("asked", ["end", "kill", "late", "often"])
 def test_a_driver_does_not_wait_for_the_decision_log_for_ever(
     asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

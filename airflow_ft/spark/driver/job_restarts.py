@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.spark.driver.ending import Ending, warn_of
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
@@ -133,6 +134,8 @@ class JobRestarts:
         if self._requests.is_to_drain():
             time.sleep(wait)
         elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
+            what = "its stream was asked to end before the job restarted"
+            store.give_up(request.pipeline, request.epoch, AbortReason.ATTEMPT_ENDED, what)
             return None
         self._ending.reset()
         drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
