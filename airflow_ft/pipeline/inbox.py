@@ -41,7 +41,7 @@ _REMEDY = "Clear the task that hands out the folder, so that all tasks after it 
 def hand_out(
     pipeline: ResolvedPipeline, run: steps.Context[DecisionLog], connections: ConnectionResolver
 ) -> str | None:
-    """Return a new, empty folder; None: the run has delivered its rows. Looks at the sinks first.
+    """Return a new, empty folder; None: all that the run waits for is settled. Looks at the sinks first.
 
     If the run has staged its rows, its next tasks deliver those, whatever is in the folder. Removes earlier folders:
     the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of a bucket

@@ -81,9 +81,12 @@ class Context(Generic[LogT]):
         left = store.unsettled(pipeline, run=self.run, limit=limit)
         if left or store.last_published(pipeline, self.run):
             return left
-        row = store.run(pipeline, self.run)
-        through = row.through if row is not None and row.staged else store.pipeline(pipeline).last_published
-        return store.unsettled(pipeline, through=through, limit=limit)
+        own, row = store.run(pipeline, self.run), store.pipeline(pipeline)
+        if own is not None and own.staged:
+            return store.unsettled(pipeline, through=own.through, limit=limit)
+        if row.turn not in (None, self.run):
+            return ()
+        return store.unsettled(pipeline, through=row.last_published, limit=limit)
 
     def is_finished(self) -> bool:
         """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""

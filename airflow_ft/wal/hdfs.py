@@ -108,7 +108,7 @@ class HdfsFileSystem(markers.RootedFiles):
 
     def marks(self, uri: str) -> dict[str, tuple[object, ...]]:
         """Return the files of `tree`, each with its bytes and the time of its last write."""
-        return {name: (each.length, each.modification_time) for name, each in self._files(uri).items()}
+        return {name: (each.length, each.modification_time) for name, each in self._looked(uri, self._files).items()}
 
     def _files(self, uri: str) -> dict[str, Any]:
         base = f"{hdfs_path(uri)[1].rstrip('/')}/"

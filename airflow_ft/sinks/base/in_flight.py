@@ -10,7 +10,7 @@ from typing import Self
 
 
 class InFlight(ABC):
-    """Leave it as a context to wait for all answers. `most`: requests at a time. Each has a place until its answer."""
+    """Leave it as a context to wait for all answers. A request has one of `most` places until it is answered."""
 
     def __init__(self, most: int) -> None:
         self._most, self._places = most, threading.Semaphore(most)

@@ -235,11 +235,12 @@ class Publisher:
                     now.segment = self._sealed(now, now.sealing)
                     now.end("seal")
                     now.pause = self._first_pause
-                if now.segment is not None and _is_done(now.ahead) and self._committed(now.batch):
+                is_ready = now.segment is not None and _is_done(now.ahead)  # asked once: it may become so meanwhile
+                if now.segment is not None and is_ready and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
                     self._expire(now)
-                elif self._closed and (now.sealing is None or (now.segment is not None and _is_done(now.ahead))):
+                elif self._closed and (now.sealing is None or is_ready):
                     return
                 elif now.sealing is not None:
                     with suppress(TimeoutError):

@@ -306,7 +306,7 @@ class Query:
             self._looked_at_state = True
         start, end = location.offsets(batch_id - 1), location.offsets(batch_id)
         asked = self._timers.forced != batch_id  # else Spark has not looked for anything new
-        # The rest behind a slice says nothing of all there is: Spark may have it from an earlier listing of files.
+        # A batch after a slice proves nothing about newer files: Spark may have it from an earlier listing.
         as_of = self._cut if asked and not self._has_more else None
         if self._timers.any and start == end:
             with materialised(batch) as fired:
