@@ -165,7 +165,7 @@ def _rewind(
     # I9: no run has read all of the input any more, up to where it is computed again. One that had published nothing
     # itself, and waits for these numbers without the turn, must not succeed either.
     write.change(
-        "UPDATE run SET complete = 0, staged = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
+        "UPDATE run SET complete = 0, staged = 0 WHERE pipeline = ? AND staged = 1 AND published_through >= ?",
         write.name,
         rewind_from,
     )

@@ -72,15 +72,15 @@ def test_a_failure_of_the_query_itself_is_raised() -> None:
         made._end(sparks)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("has_more", "says"), [(False, "now"), (True, None)])
-def test_the_rest_of_a_slice_does_not_say_that_all_is_read(has_more: bool, says: str | None) -> None:
+@pytest.mark.parametrize(("was_slice", "says"), [(False, "now"), (True, None)])
+def test_the_rest_of_a_slice_does_not_say_that_all_is_read(was_slice: bool, says: str | None) -> None:
     """Spark takes it from its earlier listing of files, so files that came since may be missing (I9)."""
     said: list[Any] = []
     made: Any = object.__new__(Query)
     made._durable, made._looked_at_state = SimpleNamespace(freeze=lambda: None), True
     made._location = SimpleNamespace(offsets=lambda _: [])
     made._timers, made._store = SimpleNamespace(forced=None, any=False), SimpleNamespace(now=lambda: "later")
-    made._cut, made._has_more = "now", has_more
+    made._cut, made._was_slice = "now", was_slice
     made._stage = lambda *given: said.append(given[-1])
     made._compute(None, 7)
     assert said == [says] and made._cut == "later"

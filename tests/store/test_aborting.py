@@ -176,12 +176,13 @@ class TestRewinds:
         assert run is not None
         assert not run.staged
 
-    def test_a_rewind_concerns_runs_that_wait_for_its_numbers(self, scene: Scene) -> None:
+    @pytest.mark.parametrize("complete", [True, False])
+    def test_a_rewind_concerns_runs_that_wait_for_its_numbers(self, scene: Scene, complete: bool) -> None:
         """I9: one without the turn, which has published nothing itself, would else be finished."""
         scene.complete(scene.stage(1)[0])
         scene.stage(1)
         scene.store.begin_stage(PIPELINE, 1, LATER_RUN)
-        scene.store.end_stage(PIPELINE, 1, LATER_RUN, None)
+        scene.store.end_stage(PIPELINE, 1, LATER_RUN, None, complete=complete)
         scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
         row = scene.store.run(PIPELINE, LATER_RUN)
         assert row is not None and not row.staged

@@ -112,7 +112,7 @@ class Query:
         self._held = states(location)
         self._terminal: SparkLocation | None = None  # where it drains
         self._busy = threading.Lock()
-        self._ending = self._refused = self._has_more = self._looked_at_state = False
+        self._ending = self._refused = self._has_more = self._was_slice = self._looked_at_state = False
         self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
         self._queries = 0  # of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
@@ -168,7 +168,7 @@ class Query:
         spark = self._frame.sparkSession
         interval = self._request.checkpointing.interval.total_seconds()
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
-        self._has_more = False
+        self._has_more = self._was_slice = False
         self._cut = self._store.now()
         self._timers.begin()
         self._idle = idle = Idle(self._store)
@@ -307,7 +307,7 @@ class Query:
         start, end = location.offsets(batch_id - 1), location.offsets(batch_id)
         asked = self._timers.forced != batch_id  # else Spark has not looked for anything new
         # A batch after a slice proves nothing about newer files: Spark may have it from an earlier listing.
-        as_of = self._cut if asked and not self._has_more else None
+        as_of = self._cut if asked and not self._was_slice else None
         if self._timers.any and start == end:
             with materialised(batch) as fired:
                 published = self.publisher.last_batch
@@ -342,8 +342,8 @@ class Query:
             request, self._job, batch, batch_id, number, positions, few=few, bounded=bounded, made_of=self._made_of
         )
         check_listings(read, request.pipeline)
+        self._was_slice = is_part = is_slice(self._sources, start, end, read)
         if as_of is not None:
-            is_part = is_slice(self._sources, start, end, read)
             may_be_part = is_part or is_bounded_in_bytes(self._sources, read)
             is_overdue = may_be_part and time.monotonic() - self._knew > _UNKNOWN_SECONDS
             self._has_more = (is_part or is_overdue) and not self._one_query
