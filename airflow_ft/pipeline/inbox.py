@@ -43,8 +43,8 @@ def hand_out(
 ) -> str | None:
     """Return a new, empty folder; None: all that the run waits for is settled. Looks at the sinks first.
 
-    If the run has staged its rows, its next tasks deliver those, whatever is in the folder. Removes earlier folders:
-    the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of a bucket
+    If the run has staged its rows already, its next tasks deliver those, and ignore the folder. Earlier folders are
+    removed: the turn is this run's, so no other run needs them. Text of a path, or a URI of HDFS or of a bucket
     (s3://BUCKET/FOLDER, as other programs understand it: without the connection).
 
     Raises:

@@ -75,15 +75,16 @@ class Context(Generic[LogT]):
         """Return the first numbers of this run that are not settled.
 
         A run that published nothing found all its input published before, so it waits for what was published when its
-        stage ended (I9). A run with numbers of its own needs no such rule: sinks deliver in order.
+        stage ended (I9). A run with numbers of its own waits for these alone (docs/open.md says what that misses).
         """
         store, pipeline = self.store, self.pipeline
         left = store.unsettled(pipeline, run=self.run, limit=limit)
         if left or store.last_published(pipeline, self.run):
             return left
-        own, row = store.run(pipeline, self.run), store.pipeline(pipeline)
+        own = store.run(pipeline, self.run)
         if own is not None and own.staged:
             return store.unsettled(pipeline, through=own.through, limit=limit)
+        row = store.pipeline(pipeline)
         if row.turn not in (None, self.run):
             return ()
         return store.unsettled(pipeline, through=row.last_published, limit=limit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import (
@@ -22,10 +22,8 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
-from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import ROWS_A_BATCH, rows_a_batch
-from airflow_ft.wal.s3 import S3FileSystem
 from airflow_ft.wal.writer import (
     ROW_GROUP_BYTES,
     ROWS_A_FILE,
@@ -39,6 +37,9 @@ from airflow_ft.wal.writer import (
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from airflow_ft.wal.hdfs import HdfsFileSystem
+    from airflow_ft.wal.s3 import S3FileSystem
 
 _HIDDEN = ("_", ".")
 _UNFINISHED = "_temporary"
@@ -128,8 +129,8 @@ class ParquetRows:
 
     def _sizes(self) -> Mapping[str, tuple[object, ...]]:
         if is_remote(self.location):
-            there = S3FileSystem() if is_bucket(self.location) else HdfsFileSystem()
-            return {name: mark for name, mark in there.marks(self.location).items() if self._only in ("", name)}
+            marks = cast("HdfsFileSystem | S3FileSystem", self._files).marks(self.location)
+            return {name: mark for name, mark in marks.items() if self._only in ("", name)}
         base = local_path(self.location)
         names = [self._only] if self._only else sorted(self._files.tree(self.location))
         found: dict[str, tuple[object, ...]] = {}

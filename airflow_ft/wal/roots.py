@@ -140,14 +140,10 @@ def require_files(uri: str, sizes: Iterable[tuple[str, int | None]]) -> None:
 
 
 def _require_data(root: str, locations: frozenset[str]) -> None:
-    """Require some of what the log knows below a root without a marker, as a restore into a new root has written it."""
+    """Raise StorageUnavailableError if nothing is there of what the log knows below a root without a marker.
+
+    A restore writes into a new root before the root gets its marker.
+    """
     files = filesystem(root)
     if locations and not any(files.exists(each) for each in locations):
-        raise StorageUnavailableError(
-            f"{root} has no file that the decision log expects there, for example {min(locations)}.",
-            code="wrong_disk",
-            number=errno.ENODEV,
-            remedy=f"Mount the right disk at {root}. If the contents are lost, restore a backup. To"
-            f' continue without them, create the file {MARKER} with the contents {{"id": "{uuid4()}"}} in {root}.',
-            path=root,
-        )
+        raise wrong(root, f"it lacks the files that the log expects, for example {min(locations)}", str(uuid4()))

@@ -275,13 +275,19 @@ def test_what_the_disk_does_not_take_is_not_sealed(world: World, where: str) -> 
     assert world.store.pipeline("p").last_published == 0
 
 
-def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> None:
-    """Spark logs a batch before it is computed. That part is made durable meanwhile, and may take longer."""
+def _syncing_late(world: World) -> tuple[Publisher, threading.Event]:
+    """Spark has committed the batch, and its sync ahead ends when the event is set."""
     may_end = threading.Event()
     publisher = world.publisher(ahead=lambda: require(may_end.wait(10)))
     publisher.begin(0)
     world.commits.add(0)
     publisher.written(_sealing(1), {})
+    return publisher, may_end
+
+
+def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> None:
+    """Spark logs a batch before it is computed. That part is made durable meanwhile, and may take longer."""
+    publisher, may_end = _syncing_late(world)
     time.sleep(0.1)  # time in which a wrong implementation would publish
     assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
     may_end.set()
@@ -292,11 +298,7 @@ def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> N
 
 def test_a_committed_batch_is_published_when_its_sync_is_late(world: World) -> None:
     """The query fails, and is closed, while the sync ahead of a batch that Spark has committed is under way."""
-    may_end = threading.Event()
-    publisher = world.publisher(ahead=lambda: require(may_end.wait(10)))
-    publisher.begin(0)
-    world.commits.add(0)
-    publisher.written(_sealing(1), {})
+    publisher, may_end = _syncing_late(world)
     closing = threading.Thread(target=publisher.close, args=(StageError("the next batch failed."),))
     closing.start()
     closing.join(0.1)  # time in which a wrong implementation would abort it

@@ -1,4 +1,4 @@
-"""Requests to a server of which some are under way at a time."""
+"""Several requests to a server that are under way at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Self
 
 
 class InFlight(ABC):
-    """Leave it as a context to wait for all answers. A request has one of `most` places until it is answered."""
+    """A context that ends when all requests are answered. At most `most` are under way; each has a place until then."""
 
     def __init__(self, most: int) -> None:
         self._most, self._places = most, threading.Semaphore(most)
 
     def _begin(self, request: Callable[[], object]) -> None:
-        """Begin a request as soon as a place is free. Who gets its answer calls `_done` once."""
+        """Begin a request as soon as a place is free. Call `_done` once when its answer is there."""
         self._places.acquire()
         try:
             request()

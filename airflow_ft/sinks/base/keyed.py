@@ -270,7 +270,7 @@ def judged(
 ) -> Sequence[AirflowFtError]:
     """Return why rows with these columns do not fit.
 
-    With a `spec` and its `problems`, which judges the columns of one sink, it is what a system registers.
+    `problems` judges the columns of one sink. A system registers this function with `spec` and `problems` bound.
     """
     sinks = spec.all_of(plan)
     return [each for name, schema in schemas.items() if schema.names for each in problems(sinks[name], schema, name)]

@@ -100,9 +100,9 @@ def marked_orphans(found: Iterable[tuple[int, str, Marker]]) -> Iterator[Orphan]
 
 
 def rank_to_keep(name: BranchName, markers: Iterable[Marker], undecided: Iterable[BranchName]) -> tuple[int, int]:
-    """Return epoch and attempt of the branches of an undecided number that belong together.
+    """Return the epoch and attempt whose branches of an undecided number are kept.
 
-    Those of its visible branches, else the newest.
+    They are those of a visible branch, or else the newest.
 
     `markers` are those of the number's branches, `undecided` all prepared branches that nothing decides.
     """

@@ -97,7 +97,7 @@ def keep_for_ever(producer: Producer) -> None:
 
 
 def _columns(topic: str, records: Records, counter: AckCounter) -> list[Iterable[Any]]:
-    """Return the arguments of a call of `produce` for each record. Names, or all eight, make a call a fifth slower."""
+    """Return the arguments of `produce` as columns, by position: calls with names take a fifth longer."""
     columns: list[Iterable[Any]] = [
         repeat(topic),
         records.values,
