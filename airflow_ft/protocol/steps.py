@@ -74,18 +74,16 @@ class Context(Generic[LogT]):
     def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
         """Return the first numbers of this run that are not settled.
 
-        A run that published nothing found all its input published before, so it waits for what was published when its
-        stage ended (I9). A run with numbers of its own waits for these alone (docs/open.md says what that misses).
+        A run that has staged waits for all that was published when its stage ended: it may have found some of its input
+        published by others (I9).
         """
         store, pipeline = self.store, self.pipeline
-        left = store.unsettled(pipeline, run=self.run, limit=limit)
-        if left or store.last_published(pipeline, self.run):
+        if left := store.unsettled(pipeline, run=self.run, limit=limit):
             return left
-        own = store.run(pipeline, self.run)
+        own, row = store.run(pipeline, self.run), store.pipeline(pipeline)
         if own is not None and own.staged:
             return store.unsettled(pipeline, through=own.through, limit=limit)
-        row = store.pipeline(pipeline)
-        if row.turn not in (None, self.run):
+        if row.turn not in (None, self.run) or store.last_published(pipeline, self.run):
             return ()
         return store.unsettled(pipeline, through=row.last_published, limit=limit)
 

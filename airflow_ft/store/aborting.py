@@ -162,8 +162,8 @@ def _rewind(
             write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)
             runs.add(checkpoint.run)
     _unstage(write, runs)
-    # I9: no run has read all of the input any more, up to where it is computed again. One that had published nothing
-    # itself, and waits for these numbers without the turn, must not succeed either.
+    # I9: no run has read all of the input any more, up to where it is computed again. One that waits for these numbers
+    # without the turn, and has published none of them, must not succeed either.
     write.change(
         "UPDATE run SET complete = 0, staged = 0 WHERE pipeline = ? AND staged = 1 AND published_through >= ?",
         write.name,

@@ -178,6 +178,24 @@ def test_a_run_that_repeats_a_position_waits_for_its_rows(flow: Flow) -> None:
     assert second.is_finished()
 
 
+def test_a_run_waits_for_rows_published_by_others(flow: Flow) -> None:
+    """I9: also if it has published numbers itself, which are confirmed."""
+    for day, run in (("monday", "1"), ("tuesday", "2")):
+        folder = flow.do("folder", day, run)
+        write(folder)
+        flow.do("stage", day, run, folder=folder)
+        if run == "1":
+            for name in ("prepare.shop", "commit.shop"):
+                flow.do(name, day, run)
+        flow.store.leave_turn("orders", RunKey("d", run), confirmed=False)
+    first = flow.context("prepare.shop", "1")
+    assert first.is_finished()
+    epoch = flow.store.pipeline("orders").epoch
+    flow.store.begin_stage("orders", epoch, first.run)
+    flow.store.end_stage("orders", epoch, first.run, None)
+    assert not first.is_finished()
+
+
 def two_jobs(folder: str) -> None:
     for job in ("5d1c8c2e-0000-4000-8000-000000000001", "5d1c8c2e-0000-4000-8000-000000000002"):
         write(folder, name=f"part-00000-{job}-c000.snappy.parquet")
