@@ -69,10 +69,13 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
         """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
 
-    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+    def begin_attempt(
+        self, pipeline: str, epoch: int, number: int, participant: str, *, quarantined: bool = False
+    ) -> int:
         """A new attempt number for a participant's step, from the pipeline's counter.
 
-        STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending.
+        STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending; `quarantined`: QUARANTINED as well, for a
+        person's abort.
         """
 
     def vote(
@@ -122,7 +125,8 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
     ) -> Checkpoint:
         """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
 
-        A PREPARED one whose commit point is a participant's own transaction is aborted only when its tombstone was
+        A QUARANTINED one only if it is not decided, and for a person (USER) or with a tombstone.
+        A PREPARED or QUARANTINED one whose commit point is a participant's own transaction is aborted only when its tombstone was
         read (`tombstoned`), else StateConflictError: that transaction may have committed.
 
         With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (TRIGGERED and STAGED

@@ -141,17 +141,26 @@ class Settling(Acting):
     def _abort_one(self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
         plan = checkpoint.plan
         tombstoned = False
-        if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
+        if checkpoint.state in (S.PREPARED, S.QUARANTINED) and plan is not None and plan.commit_point is not None:
             # The tombstone goes first (R3): a COMMIT that is still under way must not find the place free.
-            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, plan.commit_point)
+            attempt = self._store.begin_attempt(
+                self._pipeline,
+                self.epoch,
+                checkpoint.number,
+                plan.commit_point,
+                quarantined=reason is AbortReason.USER,
+            )
             with self._open(plan, plan.commit_point) as sink:
                 proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
             if proof.outcome is Outcome.COMMITTED:
-                self._settle(checkpoint, plan, proof)
+                remedy = f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`."
+                if checkpoint.state is S.PREPARED:
+                    self._settle(checkpoint, plan, proof)
+                    remedy = "Do nothing: the next retry or run delivers it to the other sinks."
                 raise StateConflictError(
                     f"it cannot be aborted, because {plan.commit_point} has committed it.",
                     code="already_committed",
-                    remedy="Do nothing: the next retry or run delivers it to the other sinks.",
+                    remedy=remedy,
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
                 )
@@ -185,7 +194,7 @@ class Settling(Acting):
                 continue
             # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
             now = self._store.checkpoint(self._pipeline, checkpoint.number)
-            if found and now.state in (S.STAGED, S.PREPARED):
+            if found and now.decided_at is None and now.state in (S.STAGED, S.PREPARED, S.QUARANTINED):
                 halting, remedy = self._way_out(checkpoint, first)
                 self._halt(
                     halting(

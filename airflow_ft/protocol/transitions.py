@@ -19,6 +19,7 @@ TRANSITIONS: frozenset[tuple[S, S]] = frozenset(
         (S.PREPARED, S.QUARANTINED),
         (S.QUARANTINED, S.COMMITTING),  # taken back by a person: to where it came from, and nowhere else
         (S.QUARANTINED, S.PREPARED),
+        (S.QUARANTINED, S.ABORTED),  # by a person, and undecided; after the tombstone of the carrier, as from PREPARED
     }
 )
 

@@ -47,11 +47,15 @@ class AbortingOperations:
             if checkpoint.state is S.ABORTED:
                 return checkpoint
             carrier = checkpoint.plan.commit_point if checkpoint.plan else None
-            if checkpoint.state is S.PREPARED and carrier is not None and not tombstoned:
+            if checkpoint.state is S.QUARANTINED and (
+                checkpoint.decided_at is not None or (reason is not AbortReason.USER and not tombstoned)
+            ):
+                raise write.wrong_state(checkpoint, "only a person can abort it, and only if it is not decided")
+            if checkpoint.state in (S.PREPARED, S.QUARANTINED) and carrier is not None and not tombstoned:
                 # R3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
                 raise write.conflict(
                     number,
-                    f"it is PREPARED and has no abort marker yet, so {carrier} may have committed it.",
+                    f"it is {checkpoint.state} and has no abort marker yet, so {carrier} may have committed it.",
                     code="abort_marker_missing",
                     state=checkpoint.state.value,
                     commit_point=carrier,

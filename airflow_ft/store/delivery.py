@@ -28,7 +28,9 @@ class DeliveryOperations:
 
     _database: Database
 
-    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+    def begin_attempt(
+        self, pipeline: str, epoch: int, number: int, participant: str, *, quarantined: bool = False
+    ) -> int:
         """See `DeliveryLog.begin_attempt`; also PipelineHaltedError.
 
         Before the decision it takes back the vote of a TWO_PHASE participant. The new attempt may roll back what the
@@ -38,7 +40,8 @@ class DeliveryOperations:
             write.require_epoch(epoch)
             write.require_active()
             checkpoint = write.checkpoint(number)
-            if checkpoint.state not in (S.STAGED, S.PREPARED, S.COMMITTING) and not checkpoint.rollback_pending:
+            states = {S.STAGED, S.PREPARED, S.COMMITTING} | ({S.QUARANTINED} if quarantined else set())
+            if checkpoint.state not in states and not checkpoint.rollback_pending:
                 raise write.wrong_state(checkpoint, "an attempt needs a STAGED, PREPARED or COMMITTING checkpoint")
             plan = _require_participant(write, checkpoint, participant)
             attempt = write.draw("next_attempt")

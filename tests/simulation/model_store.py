@@ -368,11 +368,14 @@ class ModelStore(ModelStreams):
         if part.segment != segment or settled or not free or part.state not in (S.STAGED, S.SUBSUMED, S.ABORTED):
             raise StateConflictError(f"segment {segment.number} is not free.")
 
-    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+    def begin_attempt(
+        self, pipeline: str, epoch: int, number: int, participant: str, *, quarantined: bool = False
+    ) -> int:
         self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
         row = self._row(number)
-        if row.state not in (S.STAGED, S.PREPARED, S.COMMITTING) and not row.rollback_pending:
+        states = {S.STAGED, S.PREPARED, S.COMMITTING} | ({S.QUARANTINED} if quarantined else set())
+        if row.state not in states and not row.rollback_pending:
             raise StateConflictError(f"checkpoint {number} is {row.state}.")
         row, plan = self._planned(number, participant)
         attempt = self._draw()
@@ -567,8 +570,10 @@ class ModelStore(ModelStreams):
         self.version += 1
         if row.state is S.ABORTED:
             return row
-        if row.state is S.PREPARED and row.plan and row.plan.commit_point and not tombstoned:
-            raise StateConflictError(f"{number} is PREPARED, and there is no tombstone.")
+        if row.state is S.QUARANTINED and (row.decided_at or (reason is not AbortReason.USER and not tombstoned)):
+            raise StateConflictError(f"{number} is QUARANTINED.")
+        if row.state in (S.PREPARED, S.QUARANTINED) and row.plan and row.plan.commit_point and not tombstoned:
+            raise StateConflictError(f"{number} is {row.state}, and there is no tombstone.")
         concerned = [c for c in self.open_checkpoints(pipeline) if rewind_from is not None and c.number >= rewind_from]
         if any(c.number != number and c.state in MAY_BE_VISIBLE for c in concerned):
             raise StateConflictError(f"later numbers than {number} are in doubt.")

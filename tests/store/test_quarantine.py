@@ -74,8 +74,8 @@ class TestQuarantine:
         assert scene.open_numbers() == [1, 2, 3, 4]
         with raises(StateConflictError, "checkpoint_unresolved", checkpoint=3, state="QUARANTINED"):
             scene.store.rewind(PIPELINE, scene.epoch, 2, None, "a test")
-        with raises(StateConflictError, "checkpoint_state", to="ABORTED"):
-            scene.abort(3)
+        with raises(StateConflictError, "checkpoint_state", state="QUARANTINED"):
+            scene.abort(3, tombstoned=decided)
         with raises(StateConflictError, "checkpoint_unresolved", checkpoint=4, earlier=3):
             scene.plan(4, [1, 2, 4])
         for number in (1, 2, 3):
