@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline.checkpoints import confirmed_as_of
 from airflow_ft.protocol.arguments import check_barrier, check_texts, check_zone, shown, wrong
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, require_not_renamed
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import QueryLog
@@ -184,6 +184,8 @@ def gate_status(store: DecisionLog, pipeline: str, barrier: datetime | None, *, 
     """
     try:
         through = None if barrier is None else confirmed_as_of(store, pipeline, barrier)
+        if through is None:  # it can never be covered
+            require_not_renamed(store.pipeline(pipeline), "Wait for the pipeline of the new name.")
         number = through
         if through is None or newest:
             number = max(_confirmed_through(store, pipeline), through or 0)

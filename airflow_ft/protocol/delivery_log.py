@@ -126,8 +126,8 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
         """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
 
         A QUARANTINED one only if it is not decided, and for a person (USER) or with a tombstone.
-        A PREPARED or QUARANTINED one whose commit point is a participant's own transaction is aborted only when its tombstone was
-        read (`tombstoned`), else StateConflictError: that transaction may have committed.
+        A PREPARED or QUARANTINED one whose commit point is a participant's own transaction is aborted only when its
+        tombstone was read (`tombstoned`), else StateConflictError: that transaction may have committed.
 
         With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (TRIGGERED and STAGED
         ones become ABORTED(PREDECESSOR_ABORTED), or USER where `reason` is that; PREPARED or COMMITTING ones raise

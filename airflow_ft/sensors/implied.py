@@ -52,8 +52,10 @@ def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipelin
 
 
 def _is_registered(store: ReadingOperations, pipeline: str, dag_run: Any) -> bool:
+    """Return whether the DAG run works on the pipeline itself. One that has only restored a savepoint does not."""
     try:
-        return bool(store.runs(pipeline, dag_run.dag_id, dag_run.run_id))
+        runs = store.runs(pipeline, dag_run.dag_id, dag_run.run_id)
+        return any(run.epoch or not run.restored_from for run in runs)
     except KeyError:
         return False
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from airflow_ft.protocol.arguments import check_barrier
+from airflow_ft.protocol.errors import require_not_renamed
 from airflow_ft.protocol.pipelines import Barrier
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text, to_time
+from airflow_ft.store.rows import clean_text, to_pipeline, to_time
 from airflow_ft.store.writing import lock_pipeline
 
 _OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
@@ -24,7 +25,8 @@ class BarrierOperations:
 
         All or none: KeyError when one of the pipelines does not exist. The first injection into a pipeline counts.
 
-        UnknownPipelineError names the pipeline that is not there, and nothing was injected.
+        UnknownPipelineError names the pipeline that is not there, PipelineHaltedError one that was renamed. Nothing was
+        injected then.
         """
         check_barrier(barrier)
         with self._database.write() as tx:
@@ -32,6 +34,7 @@ class BarrierOperations:
             writes = [lock_pipeline(tx, name) for name in sorted(set(pipelines))]
             now = tx.now()
             for write in writes:
+                require_not_renamed(to_pipeline(write.row), "Inject the barrier into the pipeline of the new name.")
                 injected = tx.change(
                     "INSERT INTO barrier (id, pipeline, injected_at, injected_by) VALUES (?, ?, ?, ?)"
                     " ON CONFLICT (id, pipeline) DO NOTHING",

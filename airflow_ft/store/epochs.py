@@ -154,6 +154,7 @@ class EpochOperations:
         end = None if interval_end is None else from_time(interval_end)
         with pipeline_write(self._database, pipeline) as write:
             _require_one_map_index(write, run)
+            write.note_dag(run)
             registered = write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, interval_end)"
                 " VALUES (?, ?, ?, ?, 0, 0, ?)"
@@ -194,6 +195,7 @@ class EpochOperations:
         """See `RunLog.adopt_run`; registers the run when there is none."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
+            write.note_dag(run)
             write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged) VALUES (?, ?, ?, ?, ?, 0)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch",

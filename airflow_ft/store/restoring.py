@@ -165,6 +165,7 @@ def _restored(
 
 
 def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:
+    write.note_dag(run)
     noted = write.change(
         "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, restored_from)"
         " VALUES (?, ?, ?, ?, 0, 0, ?)"

@@ -46,6 +46,7 @@ class StagingOperations:
                     text,
                     write.now,
                 )
+            write.note_dag(run)
             write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, stage_task, stage_began, spec)"
                 " VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"
@@ -143,9 +144,7 @@ class StagingOperations:
             write.require_active()
             of_run = (None, None, -1) if run is None else key_of(run)
             if run is not None:
-                # Of all three: version 13 of the schema has found them by the database's order, which may be another.
-                dags = {run.dag_id, write.row["first_dag"] or run.dag_id, write.row["last_dag"] or run.dag_id}
-                write.set_pipeline(first_dag=min(dags), last_dag=max(dags))
+                write.note_dag(run)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             triggered = write.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"

@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import (
     require_understood,
 )
 from airflow_ft.protocol.meter import MOST_EVENTS, Meter
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.reasons import Reason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
@@ -150,6 +150,12 @@ class PipelineWrite:
         """Changes columns of the pipeline's row; written at the end of the transaction."""
         self.row.update(columns)
         self._changed.update(columns)
+
+    def note_dag(self, run: RunKey) -> None:
+        """Remember the DAG of a run that has worked on the pipeline, for `first_dag` and `last_dag`."""
+        # Of all three: version 13 of the schema has found them by the database's order, which may be another.
+        dags = {run.dag_id, self.row["first_dag"] or run.dag_id, self.row["last_dag"] or run.dag_id}
+        self.set_pipeline(first_dag=min(dags), last_dag=max(dags))
 
     def draw(self, counter: str) -> int:
         """The value of a counter of the pipeline (`next_number`, `completed`), which is one more from now on."""

@@ -38,7 +38,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import DRAINED, AfterAbort, CheckpointState, RunKey, StateSizes
+from airflow_ft.protocol.model import DRAINED, PLAIN, AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
@@ -538,6 +538,16 @@ def test_retire_refuses_a_pipeline_until_its_run_has_ended(
         "FAILED",
         None,
     ) and "orders is FAILED: Run dag/run" in ft("pipelines")
+    assert "orders is retired" in ft("retire", PIPELINE, "--yes")
+    assert world.store.pipeline(PIPELINE).turn is None
+
+
+def test_retire_takes_the_turn_of_a_program_that_was_killed(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.1)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey(f"{PLAIN}cron", "1"), None)
     assert "orders is retired" in ft("retire", PIPELINE, "--yes")
     assert world.store.pipeline(PIPELINE).turn is None
 

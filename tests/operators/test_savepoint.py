@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import (
     CheckpointedPipeline,
@@ -25,12 +26,15 @@ from airflow_ft import (
     savepoint_params,
 )
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.sensors.checkpoint import CheckpointSensor
+from airflow_ft.sensors.implied import implied_gate
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.spark.savepoints.restoring import restore_once
@@ -95,6 +99,21 @@ def test_savepoints_are_taken_restored_once_and_deleted(
     _execute(dispose)
     assert not Path(other.removeprefix("file://")).exists()
     _execute(dispose)
+
+
+def test_a_run_that_restores_is_not_one_that_stages(scene: Scene, tmp_path: Path) -> None:
+    """A sensor behind the restore waits for what is published; another savepoint in the same run is refused."""
+    more = {"pipeline": PIPELINE, "store": scene.store.url}
+    uri = _execute(TriggerSavepointOperator(task_id="s", savepoint_dir=str(tmp_path / "s"), **more))
+    before = Gate.published(scene.store, PIPELINE)
+    _execute(RestoreSavepointOperator(task_id="r", savepoint=FromSavepoint(uri), **more))
+    run: Any = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, run_type="manual", data_interval_end=None)
+    assert (
+        implied_gate(CheckpointSensor(task_id="c", **more), (PIPELINE, None), {"dag_run": run}, scene.store, PIPELINE)
+        == before
+    )
+    with raises(AirflowException, "already_restored"):
+        _execute(RestoreSavepointOperator(task_id="again", savepoint=FromSavepoint(f"{uri}-other"), **more))
 
 
 def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, tmp_path: Path) -> None:

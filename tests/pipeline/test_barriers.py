@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, gate_status
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, PipelineHaltedError
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from tests.store.scene import LATER_RUN, RUN, Scene
+from tests.raising import raises
+from tests.store.scene import LATER_RUN, RUN, Scene, a_position
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 BOTH = ("orders", "payments")
@@ -204,6 +205,18 @@ class TestUnaligned:
         assert gate_status(store, "orders", store.now()).number == 1
         orders.complete(2)
         assert gate_status(store, "orders", store.now()).number == 3
+
+
+def test_a_renamed_pipeline_opens_no_barrier(store: DecisionLog, orders: Scene, payments: Scene) -> None:
+    epoch, other = orders.take(), payments.take()
+    store.inject("before", ["orders"], "ada")
+    store.rename("orders", epoch, 0, "payments", other, a_position(0), "a test")
+    for gate in (BarrierGate(("orders",), barrier="before"), BarrierGate(("orders",), at=store.now())):
+        with raises(PipelineHaltedError, "pipeline_renamed", pipeline="orders"):
+            gate.is_open(store)
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline="orders"):
+        store.inject("closing", BOTH, "ada")
+    assert store.barrier("closing") == []
 
 
 class _Meddling:

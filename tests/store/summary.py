@@ -7,13 +7,17 @@ from typing import Any
 from airflow_ft.store.database import Database
 
 _CHECKPOINTS = "FROM checkpoint WHERE pipeline = name AND"
+_OF_DAGS = (
+    "SELECT {}(dag_id) FROM (SELECT pipeline, dag_id FROM checkpoint UNION ALL SELECT pipeline, dag_id FROM run) AS m"
+    " WHERE pipeline = name"
+)
 _SUMMARY = {
     "quarantined": f"SELECT count(*) {_CHECKPOINTS} state = 'QUARANTINED'",
     "committing": f"SELECT count(*) {_CHECKPOINTS} state = 'COMMITTING'",
     "undelivered": f"SELECT count(*) {_CHECKPOINTS} segment_digest IS NOT NULL AND delivered_by IS NULL"
     " AND COALESCE(after_abort, '') <> 'rewound'",
-    "first_dag": "SELECT min(dag_id) FROM checkpoint WHERE pipeline = name",
-    "last_dag": "SELECT max(dag_id) FROM checkpoint WHERE pipeline = name",
+    "first_dag": _OF_DAGS.format("min"),
+    "last_dag": _OF_DAGS.format("max"),
 }
 # Where the pipeline may be late.
 _TIMES = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
+from airflow_ft.pipeline.run import Abandoned
 from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.model import AfterAbort, RunKey
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
@@ -83,12 +85,12 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
     row = store.pipeline(pipeline)
     require_understood(row)
-    if row.turn is not None and not by.is_over(row.turn):
+    if row.turn is not None and not _is_over(by, store, pipeline, row.turn):
         raise ConfigurationError(
             f"run {row.turn} is active.",
             code="run_active",
             pipeline=pipeline,
-            remedy="Stop the run, or pause its DAG and let it end.",
+            remedy="Stop the run, or pause its DAG and let it end. A program must end, too.",
             run=str(row.turn),
         )
     if waiting := store.undelivered(pipeline):
@@ -99,6 +101,19 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
     by.sure(f"Retire {pipeline}? Its alerts stay silent until its next run.")
     store.retire(pipeline, by.person, row.turn)
     by.say(f"{pipeline} is retired: it raises no alerts until its next run")
+
+
+def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
+    """Return whether a run can no longer continue: of a program's run, whether no lease moves for `lease_seconds`."""
+    if not run.is_plain:
+        return by.is_over(run)
+    by.say(f"looking for {by.lease_seconds:g} s whether the program of run {run} is alive")
+    abandoned, first = Abandoned(store, pipeline, by.lease_seconds), store.leases(pipeline)
+    while not abandoned(run):
+        if store.leases(pipeline) != first:
+            return False
+        time.sleep(min(1.0, by.lease_seconds / 4))
+    return True
 
 
 def resume(by: Actor, store: DecisionLog, pipeline: str) -> None:

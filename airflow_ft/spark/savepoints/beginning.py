@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
@@ -73,7 +73,7 @@ def start_from_scratch(
             root = location_root(base.location)
             with writing(root, pipeline):
                 position = new_beginning(root, pipeline, epoch)
-        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
+        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, BEGINNING)
     return position
 
 

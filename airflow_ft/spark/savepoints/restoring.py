@@ -211,13 +211,22 @@ def restore_once(
         row = store.run(pipeline, run)
     except UnknownPipelineError:
         row = None
+    path = from_savepoint.path.strip()
     if row is not None and row.restored_from:
+        if row.restored_from != path:
+            raise StateConflictError(
+                f"this run has restored {row.restored_from}, so it does not restore {path}.",
+                code="already_restored",
+                remedy="Trigger a new DAG run to restore another savepoint.",
+                pipeline=pipeline,
+                run=str(run),
+            )
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(from_savepoint.later)
     restored = restore(
         store,
-        from_savepoint.path.strip(),
+        path,
         participants,
         worker,
         why or f"asked for by run {run}",

@@ -17,7 +17,7 @@ CREATE TABLE meta (
 -- late_default: 1 if `late_after` is the default of a stream, which counts only while a run has the turn.
 -- completed, subsumed, aborted: counts of all numbers, also of pruned ones.
 -- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.summary`).
--- first_dag, last_dag: the first and the last name, in order, of the DAGs that made its checkpoints.
+-- first_dag, last_dag: the first and the last name, in order, of the DAGs whose runs have worked on it.
 -- confirmed_at, read_at, complete_at: the last confirmation, and when the sources were last found to be read.
 -- changed_at: its last write of any kind; each write has a later one.
 -- former: JSON of the pipeline that it was renamed from: name, last delivered number, and the number that ends it.
