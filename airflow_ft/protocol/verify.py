@@ -10,16 +10,19 @@ changed or deleted rows since.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import Proof
+
+log = logging.getLogger(__name__)
 
 MAXIMUM = 1000
 """Newest checkpoints that are searched for rows that are still in the log."""
@@ -188,13 +191,14 @@ def verify(
     """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
 
     `place` names the table, topic or folder of a sink, for a participant that cannot be read. Such a participant is a
-    report with its error; the others are compared anyway. ConfigurationError for a number that cannot be compared.
+    report with its error; the others are compared anyway. Numbers that a run prunes meanwhile are left out.
+    ConfigurationError for a number that cannot be compared.
     """
     chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
     reports: list[SinkReport] = []
     for (name, _), delivered in _by_participant(store, pipeline, chosen).items():
         try:
-            reports += verifier(delivered, delivered[-1].plan.participant(name))
+            reports += _compared(store, pipeline, verifier, delivered, name)
         except AirflowFtError as error:
             plans = (each.plan.participant(name) for each in delivered)
             sinks = {sink: place(plan, sink) for plan in plans for sink in plan.sinks}
@@ -205,6 +209,23 @@ def verify(
                 for sink, target in sinks.items()
             ]
     return reports
+
+
+def _compared(
+    store: HistoryLog, pipeline: str, verifier: Verifier, delivered: Sequence[Delivered], participant: str
+) -> Sequence[SinkReport]:
+    try:
+        return verifier(delivered, delivered[-1].plan.participant(participant))
+    except WalCorruptError:
+        there = store.referenced_locations(pipeline)
+        left = [each for each in delivered if _has_rows(each.plan, there)]
+        if len(left) == len(delivered):
+            raise
+        if not left:
+            what = "its rows were pruned while they were compared (num_retained)."
+            raise _refusal(pipeline, delivered[-1].plan.number, "checkpoint_pruned", what) from None
+        log.info("%d of %d checkpoints were pruned meanwhile", len(delivered) - len(left), len(delivered))
+    return _compared(store, pipeline, verifier, left, participant)
 
 
 def expected_rows(delivered: Iterable[Delivered], sink: str) -> int:
@@ -249,7 +270,11 @@ def _still_there(store: HistoryLog, pipeline: str) -> list[Checkpoint]:
 
 
 def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:
-    return checkpoint.plan is not None and all(segment.location in there for segment in checkpoint.plan.segments)
+    return checkpoint.plan is not None and _has_rows(checkpoint.plan, there)
+
+
+def _has_rows(plan: Plan, there: frozenset[str]) -> bool:
+    return all(segment.location in there for segment in plan.segments)
 
 
 def _by_participant(

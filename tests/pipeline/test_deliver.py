@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import airflow_ft
+from airflow_ft.pipeline.actions.verifying import verify_participant
+from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -26,7 +28,8 @@ from airflow_ft.protocol.errors import (
     StageError,
 )
 from airflow_ft.protocol.lease import Worker, take_epoch
-from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
@@ -328,3 +331,21 @@ def test_rows_need_a_position_and_a_position_rows(shop: Shop) -> None:
         airflow_ft.dry_run(**declared)
     with raises(ConfigurationError, "template_not_rendered", argument="position"):
         airflow_ft.deliver(ROWS, **{**declared, "position": {"start": "{{ ds }}", "end": "{{ ds }}"}})
+
+
+def test_verify_leaves_out_what_a_run_prunes_meanwhile(shop: Shop) -> None:
+    for position in (1, 2, 3):
+        shop.deliver(ROWS, position)
+    still_to_come = [4]
+
+    def beside_a_run(delivered: Sequence[Delivered], plan: ParticipantPlan) -> Sequence[SinkReport]:
+        while still_to_come:
+            shop.deliver(ROWS, still_to_come.pop())
+        return verify_participant(delivered, plan, connections=server_connections)
+
+    with closing(open_store(shop.store)) as store:
+        [report] = verify(store, "orders", beside_a_run)
+        assert (report.error, report.numbers) == ("", (2, 3))
+        still_to_come += [7, 6, 5]
+        [report] = verify(store, "orders", beside_a_run)
+        assert report.error_code == "checkpoint_pruned"

@@ -35,12 +35,12 @@ def _place(plan: ParticipantPlan, sink: str) -> str:
     return ""
 
 
-def lines(reports: Sequence[SinkReport]) -> Iterator[str]:
-    """All of them in lines."""
+def lines(reports: Sequence[SinkReport], *, samples: bool = True) -> Iterator[str]:
+    """All of them in lines; `samples`: with values of rows that differ."""
     if not reports:
         yield "the write-ahead log has no rows of confirmed checkpoints: there is nothing to compare"
     for report in reports:
-        yield from describe(report)
+        yield from describe(report, samples=samples)
 
 
 def are_as_they_should(reports: Iterable[SinkReport], *, allow_repeated: bool = False) -> bool:
@@ -89,8 +89,8 @@ def verify_participant(
     return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
 
 
-def describe(report: SinkReport) -> Iterator[str]:
-    """One sink in lines: counts, and each difference by its file."""
+def describe(report: SinkReport, *, samples: bool = True) -> Iterator[str]:
+    """One sink in lines: counts, and each difference by its file; `samples`: with values of rows."""
     numbers = f"{report.numbers[0]} to {report.numbers[-1]}" if len(report.numbers) > 1 else f"{report.numbers[0]}"
     into = f" into {report.target}" if report.target else ""
     yield f"{report.participant}: sink {report.sink}{into}, checkpoint {numbers}"
@@ -115,5 +115,7 @@ def describe(report: SinkReport) -> Iterator[str]:
         yield f"  note: {note}"
     for difference in report.differences:
         yield f"  missing: {count_text(difference.rows, 'row')} of checkpoint {difference.number}, {difference.file}"
-        for sample in difference.samples:
+        for sample in difference.samples if samples else ():
             yield f"    {sample}"
+    if not samples and any(each.samples for each in report.differences):
+        yield "  `airflow ft verify` shows some of these rows"
