@@ -147,16 +147,6 @@ def is_remote(uri: str) -> bool:
     return is_hdfs(uri) or is_bucket(uri)
 
 
-def is_reached_alike(one: str, other: str) -> bool:
-    """Return whether a Spark that reaches one place also reaches the other one.
-
-    It has the keys of one connection to a bucket.
-    """
-    if is_bucket(one) or is_bucket(other):
-        return is_bucket(one) and is_bucket(other) and BucketPlace.of(one).authority == BucketPlace.of(other).authority
-    return is_hdfs(one) == is_hdfs(other)
-
-
 def identity(uri: str) -> str:
     """Return one spelling for all URIs of a place. Two connections may lead to one bucket.
 

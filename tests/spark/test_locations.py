@@ -80,6 +80,14 @@ def test_after_a_clean_end_the_folder_is_continued_in_place(tmp_path: Path) -> N
     assert location.uri == old.as_uri() and location.batch == 2
 
 
+def test_in_another_root_it_is_continued_in_a_copy(tmp_path: Path) -> None:
+    """So the old root can go when its rows are delivered."""
+    old = _location(tmp_path / "old", 3)
+    location = _open(tmp_path / "new", SparkPosition(old.as_uri(), 2), True)
+    assert location.uri == (tmp_path / "new/p/spark/2-5").as_uri() and location.batch == 2
+    assert _files(old.as_uri()) - _files(location.uri) == {"commits/.9.uuid.tmp"}
+
+
 def test_an_unclean_end_cuts_the_copy_to_the_published_batch(tmp_path: Path) -> None:
     old = _location(tmp_path, 4, committed=3)
     before = _files(old.as_uri())

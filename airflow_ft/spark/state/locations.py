@@ -44,7 +44,6 @@ from airflow_ft.wal.filesystem import (
     FileSystem,
     another_history,
     filesystem,
-    is_reached_alike,
     link_tree,
     refuse_another_history,
 )
@@ -153,7 +152,7 @@ def open_location(
 ) -> SparkLocation:
     """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
 
-    A new one too when the log has moved to another file system, bucket or connection.
+    A new one too when the log has moved to another root: after that run nothing works in the old one.
 
     Raises WalCorruptError if the base's folder is missing or does not contain the base's batch, StageError if the new
     folder exists.
@@ -164,7 +163,7 @@ def open_location(
     require_batch(old)
     files = filesystem(old.uri)
     last = source_log.last_ids(files, old.uri, old.offsets(base.batch))
-    in_place = clean and is_reached_alike(old.uri, root)
+    in_place = clean and location_root(old.uri) == filesystem(root).uri(root)
     if in_place and _ends_at(files, old.uri, base.batch, last) and schema_paths.are_own(files, old.uri):
         return old
     return copy_location(old, new_location(root, pipeline, epoch, attempt))
