@@ -115,7 +115,6 @@ def test_turning_unaligned_off_drops_an_inherited_timeout() -> None:
 def test_final_states_are_final() -> None:
     final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED}
     assert not {old for old, _ in TRANSITIONS} & final
-    assert not is_allowed(CheckpointState.QUARANTINED, CheckpointState.ABORTED)  # never lost in silence
     assert not is_allowed(CheckpointState.PREPARED, CheckpointState.SUBSUMED)  # R9: rows twice
     assert not is_allowed(CheckpointState.COMMITTING, CheckpointState.ABORTED)  # I3
 
