@@ -111,10 +111,22 @@ def test_an_older_checkpoint_neither_overwrites_nor_revives(world: MySqlWorld) -
 
 
 def test_rows_of_a_higher_version_are_left_unchanged(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=changes(("c", 4, "x"))), 1, 1)
     world.sql("INSERT INTO orders VALUES (1, 'newer', 7), (2, 'older', 0), (3, 'newer', 7)")
-    plan = world.plan(orders=changes(("u", 1, "x"), ("u", 2, "x"), ("d", 3, None)))
-    world.deliver(plan, 1, 1)
-    assert state(world) == [(1, "newer", 7), (2, "x", 1), (3, "newer", 7)]
+    plan = world.plan(orders=changes(("u", 1, "x"), ("u", 2, "x"), ("d", 3, None), ("d", 4, None)))
+    world.deliver(plan, 1, 2)
+    assert state(world) == [(1, "newer", 7), (2, "x", 2), (3, "newer", 7)]
+
+
+def test_versions_of_another_pipeline_are_refused_at_the_start(world: MySqlWorld) -> None:
+    """Changes of these rows would have no effect, and nothing would say so."""
+    world.sql("INSERT INTO orders VALUES (1, 'theirs', 7)")
+    plan = world.plan(orders=changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_ahead", sink="orders", column="version"):
+        world.participant(plan).prepare(plan, world.fence())
+    world.sql("UPDATE orders SET version = 0")
+    world.deliver(plan, 1, 2)
+    assert state(world) == [(1, "ours", 1)]
 
 
 def test_a_tombstone_is_met_by_a_late_delivery(world: MySqlWorld) -> None:

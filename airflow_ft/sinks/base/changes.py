@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.arrow import decoded
@@ -52,6 +52,22 @@ def missing_in_rows(column: str, argument: str, known: Sequence[str]) -> Decline
         column=column,
         argument=argument,
         columns=list(known),
+    )
+
+
+def versions_ahead(table: str, column: str, number: int, sink: str) -> UnfitTargetError:
+    """The error for a table whose rows have versions of `number` or later before the sink has delivered anything.
+
+    The versions are another pipeline's, and changes of those rows would have no effect.
+    """
+    return UnfitTargetError(
+        f"{table} has rows with a {column} of {number} or more, from another pipeline. Changes of these rows would have"
+        " no effect, since checkpoints of this pipeline have lower numbers.",
+        code="versions_ahead",
+        remedy=f"If no other pipeline writes to it any more: UPDATE {table} SET {column} = 0. Else use another table.",
+        sink=sink,
+        table=table,
+        column=column,
     )
 
 

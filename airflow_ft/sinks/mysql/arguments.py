@@ -65,6 +65,10 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             return {"ssl": _context(settings, mode)}
         if mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY") or settings is True:
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
+            if given.get("ssl_verify_identity"):
+                mode = "VERIFY_IDENTITY"
+            elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):
+                mode = "VERIFY_CA"
             return {"ssl": _context(named, mode)}
         if mode not in ("", "PREFERRED"):
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")

@@ -26,7 +26,11 @@ class Form(Enum):
     """Form in which the server must read a column's text."""
 
     PLAIN = "plain"  # digits, dates: no character that needs care
-    QUOTED = "quoted"  # like PLAIN, but a literal is quoted: decimals (else read as a double), dates, times
+    DECIMAL = (
+        "decimal"  # as digits without an exponent, which would make a literal a double. MariaDB compares a quoted one
+    )
+    # with a column as doubles.
+    QUOTED = "quoted"  # like PLAIN, but a literal is quoted: dates, times
     TEXT = "text"  # any character
     HEX = "hex"  # bytes as hex digits
     BITS = "bits"  # an integer for a BIT column
@@ -61,7 +65,9 @@ def form_of(kind: pa.DataType, *, bits: bool = False) -> Form:
         return Form.HEX
     if is_text(kind) or types.is_nested(kind):
         return Form.TEXT
-    if types.is_decimal(kind) or types.is_temporal(kind):
+    if types.is_decimal(kind):
+        return Form.DECIMAL
+    if types.is_temporal(kind):
         return Form.QUOTED
     return Form.PLAIN
 
@@ -131,7 +137,8 @@ def _literals(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> list[pa
     """The columns as SQL literals; null stays null."""
     literals = []
     for column in columns:
-        text = _text(column.values(batch), column.form)
+        values = column.values(batch)
+        text = json_columns.decimal_text(decoded(values)) if column.form is Form.DECIMAL else _text(values, column.form)
         if column.form is Form.TEXT:
             text = _wrap("'", _escape_literal(text), "'")
         elif column.form is Form.QUOTED:

@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.sinks.arrow import booleans, flags
-from airflow_ft.sinks.base.changes import DELETES, is_delete
+from airflow_ft.sinks.base.changes import DELETES, is_delete, versions_ahead
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
-from airflow_ft.sinks.mysql.judging import only_keys
+from airflow_ft.sinks.mysql.judging import Judgement, only_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
@@ -54,6 +54,15 @@ class UpsertParticipant(LocalParticipant):
 
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
         return Upserter(session, self._limits, way, self._sinks, plan.number)
+
+    def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
+        if plan.participant(self._plan.name).predecessor == 0:
+            for name, target in targets.items():
+                table, version = target.table.name, str(self._sinks[name].version_column)
+                ahead = f"SELECT EXISTS (SELECT 1 FROM {table.sql} WHERE {quote(version)} >= %s)"
+                if session.value(ahead, (plan.number,)):
+                    raise versions_ahead(str(table), version, plan.number, name)
+        return super()._verdicts(session, plan, targets)
 
     def _targets(self, session: Session) -> dict[str, Target]:
         targets = {}

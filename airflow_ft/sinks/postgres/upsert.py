@@ -20,10 +20,13 @@ from typing import Any
 
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
+from airflow_ft.sinks.base.changes import versions_ahead
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.load import declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.piecewise import Piecewise
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
@@ -38,6 +41,17 @@ class UpsertParticipant(LocalParticipant):
     """
 
     _trying: bool = field(default=False, repr=False)
+
+    def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
+        found = super()._first_look(plan, fence)
+        if plan.participant(self.name).predecessor == 0 and found[1] is not None:
+            with self._writing(fence, plan, keep=False) as (db, _):
+                for name, sink in self.sinks.items():
+                    table, version = TableName.parse(sink.table), str(sink.version_column)
+                    ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
+                    if db.value(ahead, (plan.number,)):
+                        raise versions_ahead(str(table), version, plan.number, name)
+        return found
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         self._trying = True

@@ -45,6 +45,8 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl_mode": "PREFERRED"}, False, False),
         ({"ssl_mode": "REQUIRED"}, False, False),
         ({"ssl_verify_cert": "false"}, False, False),
+        ({"ssl_mode": "REQUIRED", "ssl_verify_cert": "true"}, True, False),
+        ({"ssl": True, "ssl_verify_identity": "true"}, True, True),
     ],
 )
 def test_a_certificate_is_verified_by_the_named_authority(

@@ -83,11 +83,23 @@ def test_segments_of_different_schemas_keep_the_order_of_the_log(make: Make, oth
 
 def test_rows_of_a_higher_version_and_of_others_are_left_alone(make: Make) -> None:
     world = make(ORDERS, **CHANGES)
+    world.deliver(world.plan(changes(("d", 1, None))))
     table_of(world).sql(
         "INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7), (3, 'of nobody', 0), (9, 'of others', 0)"
     )
     world.deliver(world.plan(changes(("u", 1, "older"), ("d", 2, None), ("u", 3, "ours"))))
-    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 1), (9, "of others", 0)]
+    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 2), (9, "of others", 0)]
+
+
+def test_versions_of_another_pipeline_are_refused_at_the_start(make: Make) -> None:
+    """Changes of these rows would have no effect, and nothing would say so."""
+    world = make(f"{ORDERS}; INSERT INTO orders VALUES (1, 'theirs', 7)", **CHANGES)
+    plan = world.plan(changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_ahead", sink=SINK, column="version"):
+        world.prepare(plan)
+    table_of(world).sql("UPDATE orders SET version = 0")
+    world.commit(plan, world.prepare(plan))
+    assert found(world) == [(1, "ours", 1)]
 
 
 def test_an_older_checkpoint_revives_nothing(make: Make) -> None:
@@ -264,9 +276,11 @@ def test_changes_that_are_left_out_without_a_word_are_noticed(make: Make, what: 
 
 def test_rows_of_a_higher_version_are_no_loss_beside_a_trigger(make: Make) -> None:
     leaves = trigger("BEFORE INSERT OR UPDATE OR DELETE ON orders", "true", "RETURN coalesce(new, old)")
-    world = make(f"{ORDERS}; INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7); {leaves}", **CHANGES)
+    world = make(ORDERS, **CHANGES)
+    world.deliver(world.plan(changes(("d", 1, None))))
+    table_of(world).sql(f"INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7); {leaves}")
     world.deliver(world.plan(changes(("u", 1, "older"), ("d", 2, None), ("c", 3, "ours"), ("d", 4, None))))
-    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 1)]
+    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 2)]
 
 
 def test_privileges_that_are_lacking_are_told(make: Make) -> None:
