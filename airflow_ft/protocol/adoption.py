@@ -159,7 +159,9 @@ def adopt(
     kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
     forgotten = _forgotten(row, kept, heads, store.installation)
     if forgotten:
-        return Adoption(heads, _remind(store, pipeline, participants, who, plans, forgotten), tuple(forgotten))
+        epoch = _remind(store, pipeline, participants, who, plans, forgotten)
+        behind = [name for name, number in forgotten.items() if (h := heads[name]) is None or h.number < number]
+        return Adoption(heads, epoch, tuple(behind))
     in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
         epoch = row.epoch
@@ -253,7 +255,7 @@ def _of(numbers: Sequence[int]) -> str:
 def _forgotten(
     row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None], installation: str
 ) -> Mapping[str, int]:
-    """Return the sinks that are behind the number that must be delivered, with the last number that they had.
+    """Return the sinks whose heads are behind the number that must be delivered, with the last number that they had.
 
     Empty if nothing must be delivered under its number, or a sink belongs to another log, or is ahead of this one.
     """
@@ -263,15 +265,16 @@ def _forgotten(
     for participant in plan.participants:
         if participant.name not in heads:  # the newest plan has other sinks, and this one was not asked
             continue
-        head = heads[participant.name]
-        if head is not None and head.installation != installation:
+        head, predecessor = heads[participant.name], participant.predecessor
+        number = head.number if head is not None else 0
+        if head is not None and head.installation != installation and not (head.lost and number <= predecessor):
             return {}
         if not participant.keeps_markers or kept[0].proof_of(participant.name) is not None:
             continue
-        if head is None or head.number < participant.predecessor:
-            found[participant.name] = participant.predecessor
-        elif head.number > kept[-1].number:
+        if number > kept[-1].number:
             return {}
+        if head is None or head.lost or number < predecessor:
+            found[participant.name] = max(number, predecessor)
     return found
 
 

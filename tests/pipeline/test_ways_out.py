@@ -24,8 +24,10 @@ from airflow_ft.protocol.adoption import Adoption, adopt
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
     ConfigurationError,
     ForeignOwnerError,
+    HaltError,
     PipelineHaltedError,
     StageError,
     StateConflictError,
@@ -48,6 +50,10 @@ from airflow_ft.wal.doctor import examine_wal
 from tests.raising import raises
 
 
+class Died(Exception):
+    """The process ends here."""
+
+
 class Shop:
     """Two SQLite files. Rows of a position go into the table `orders` of each; the first file decides."""
 
@@ -68,9 +74,26 @@ class Shop:
             restart=airflow_ft.NoRestart(),
         )
 
+    def deliver_until_halted(self, position: int) -> None:
+        while True:
+            with pytest.raises(AirflowFtError) as caught:
+                self.deliver(position)
+            if isinstance(caught.value, HaltError):
+                return
+
     def ids(self, file: str = "first") -> list[int]:
         with closing(sqlite3.connect(self.folder / f"{file}.db")) as db:
             return [row[0] for row in db.execute("SELECT id FROM orders ORDER BY id")]
+
+    def sql(self, statement: str, *values: object, file: str = "first") -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / f"{file}.db", isolation_level=None)) as db:
+            return db.execute(statement, values).fetchall()
+
+    def lose_head(self, older: tuple[Any, ...] = (), file: str = "first") -> None:
+        """Delete the row of the head, or put an older one in its place."""
+        self.sql("DELETE FROM airflow_ft_head", file=file)
+        if older:
+            self.sql("INSERT INTO airflow_ft_head VALUES (?, ?, ?, ?, ?, ?, ?)", *older, file=file)
 
     def copy(self, path: Path, *, back: bool = False) -> None:
         for end in ("", "-wal", "-shm"):
@@ -188,6 +211,57 @@ def test_a_sink_that_lost_deliveries_gets_the_next_ones(shop: Shop, gone: bool) 
     assert shop.adopt().forgetful == (() if gone else ("first",))
     shop.deliver(4)
     assert shop.ids() == [1, 3, 4] and shop.problems() == []
+
+
+@pytest.mark.parametrize("log", ["kept", "older", "new"])
+@pytest.mark.parametrize("restored", [False, True])
+def test_one_adoption_writes_a_lost_head_again(shop: Shop, log: str, restored: bool) -> None:
+    shop.deliver(1)
+    [head] = shop.sql("SELECT * FROM airflow_ft_head")
+    shop.copy(shop.log)
+    for position in (2, 3, 4):
+        shop.deliver(position)
+    shop.lose_head(head if restored else ())
+    assert shop.problems() == ["memory"]
+    if log != "kept":
+        for path in shop.folder.glob("ft.db*"):
+            path.unlink() if path.suffix != ".backup" else None
+    if log == "older":
+        shop.copy(shop.log, back=True)
+    shop.deliver_until_halted(5)
+    adoption = shop.adopt()
+    assert [head.number for head in adoption.heads.values() if head] == [4] and not adoption.forgetful
+    for position in (6, 7):
+        shop.deliver(position)
+    assert shop.ids() == ([1, 2, 3, 4, 6, 7] if log == "new" else [1, 2, 3, 4, 5, 6, 7]), "5 if it was published"
+    assert shop.problems() == [] and shop.state()[0] is PipelineStatus.ACTIVE
+
+
+def test_a_lost_head_is_written_behind_an_unproven_number(shop: Shop) -> None:
+    def die() -> None:
+        shop.lose_head()
+        raise Died  # before the log has the proof
+
+    shop.deliver(1)
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
+        shop.deliver(2)
+    shop.deliver_until_halted(3)
+    shop.adopt()
+    shop.deliver(3)
+    assert shop.ids() == [1, 2, 3] and set(shop.state()[2]) == {CheckpointState.COMPLETED}
+
+
+def test_a_tombstone_alone_does_not_stop_an_adoption(shop: Shop) -> None:
+    shop.deliver(1)
+    shop.sql("UPDATE airflow_ft_ledger SET kind = 'aborted', counts = '{}'")
+    shop.sql("DELETE FROM orders")
+    for path in shop.folder.glob("ft.db*"):
+        path.unlink()
+    shop.lose_head()
+    shop.deliver_until_halted(2)
+    shop.adopt()
+    shop.deliver(3)
+    assert shop.ids() == [3]
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -87,6 +87,8 @@ def adopt(args: Namespace) -> None:
                 if head
                 else f"{name}: has no marker of the pipeline"
             )
+            if head and head.lost:
+                say("  its head is gone, or older than its markers, which say this. `adopt` writes the head again")
             for orphan in estate.orphans:
                 number = f"checkpoint {orphan.number}: " if orphan.number else ""
                 say(f"  {number}{orphan.text}, from installation {orphan.installation}")
