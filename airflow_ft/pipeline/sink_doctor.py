@@ -100,7 +100,14 @@ def _memory(
         again = exam.attempt("memory", lambda: [sink.head(pipeline)])
         lags = again is None or again[0] == found
     sink.close()
-    if lags and (found is None or found.installation == store.installation):
+    if found is not None and found.lost:
+        exam.problem(
+            "memory",
+            f"its head is gone, or older than its marker of checkpoint {found.number}",
+            "Restore the sink's head (in databases, the row of airflow_ft_head). If that is impossible, run the"
+            f" pipeline, which halts it, and then `airflow ft adopt {pipeline}`.",
+        )
+    elif lags and (found is None or found.installation == store.installation):
         has = "has no marker" if found is None else f"has delivered checkpoint {found.number} last"
         exam.problem(
             "memory",

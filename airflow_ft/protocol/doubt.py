@@ -273,6 +273,9 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
             text = f"it has no marker of the pipeline, although it delivered {predecessor}: its markers were lost"
             return Evidence(Finding.CONTRADICTION, text)
         return Evidence(Finding.ABSENT, "it has no marker of the pipeline, so nothing is delivered yet")
+    if head.lost:
+        text = f"its head is gone, or older than its marker of checkpoint {head.number}"
+        return Evidence(Finding.CONTRADICTION, text)
     if head.installation != plan.installation:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
     if planned.former is not None and head.number == planned.former.number:

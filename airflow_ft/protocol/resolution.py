@@ -147,7 +147,8 @@ class Resolver:
             if found.proof_of(participant.name) is not None:
                 continue
             with closing(self.participants(participant)) as sink:
-                if sink.head(self.pipeline) is not None:
+                head = sink.head(self.pipeline)
+                if head is not None and not head.lost:
                     continue
                 if not isinstance(sink, Expiring):
                     raise StoreBehindSinkError(

@@ -37,11 +37,15 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class SinkHead:
-    """A sink's own memory of a pipeline: its owner, its newest epoch and the number it delivered last."""
+    """A sink's own memory of a pipeline: its owner, its newest epoch and the number it delivered last.
+
+    `lost`: the head is gone, or older than the newest marker of a delivery. Then this is what the markers say.
+    """
 
     installation: str
     epoch: int
     number: int
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

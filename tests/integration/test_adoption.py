@@ -14,6 +14,7 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     ForeignOwnerError,
     StateConflictError,
+    StoreBehindSinkError,
 )
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
@@ -161,6 +162,44 @@ def prepare_and_lose(world: LosingWorld) -> list[str]:
     left = prepared(world)  # type: ignore[arg-type]
     assert len(left) == 3
     return left
+
+
+@pytest.mark.parametrize("strategy", ["local", "xa"])
+def test_a_lost_head_is_adopted_like_one_that_is_there(world: LosingWorld, strategy: str) -> None:
+    world.strategy = strategy
+    for _ in range(2):
+        world.stage(1)
+        world.deliver()
+    world.stage(1)
+    world.prepare()
+    world.sql("DELETE FROM airflow_ft_head")
+    world.lose_the_log()
+    world.stage(1)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.prepare()
+    estate = look(world.store, world.pipeline, world.participants)["shop"]
+    assert estate.head is not None and (estate.head.number, estate.head.lost) == (2, True)
+    assert [r.number for r in estate.orphans] == ([3, 3, 3] if strategy == "xa" else []), "and nothing of 1 and 2"
+    world.adopt(ROLLBACK)
+    world.deliver()
+    assert world.ids() == sorted([*expected([1, 2]), *expected([1])])
+    assert prepared(world) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["local", "xa"])
+def test_an_older_head_is_adopted_with_its_markers(world: LosingWorld, strategy: str) -> None:
+    world.strategy = strategy
+    for _ in range(2):
+        world.stage(1)
+        world.deliver()
+    world.sql("UPDATE airflow_ft_head SET last_delivered = 1")
+    world.lose_the_log()
+    world.halted_by_the_sink()
+    estate = look(world.store, world.pipeline, world.participants)["shop"]
+    assert (estate.number, estate.orphans) == (2, ())
+    world.adopt()
+    world.deliver()
+    assert world.ids() == sorted([*expected([1, 2]), *expected([1])])
 
 
 @pytest.mark.parametrize("ending", [COMMIT, ROLLBACK])

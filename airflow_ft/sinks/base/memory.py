@@ -23,6 +23,9 @@ AS_IT_IS = (
 )
 """The end of a remedy for a sink or a decision log that is older than the other. `resume` alone halts again."""
 
+NOBODY = ""
+"""The name of no installation: to it, all markers are those of others."""
+
 
 def damaged(where: str) -> AbstractContextManager[None]:
     """Raise StoreBehindSinkError when the block cannot read what the sink keeps; `where` names it."""
@@ -89,6 +92,28 @@ class Marker:
     def tombstone(self) -> str:
         """Return the text of an abort marker with its reason, for people."""
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
+
+
+def remembered(
+    read: Callable[[], Head | None], marked: Callable[[int], Iterable[tuple[int, str, Marker]]]
+) -> SinkHead | None:
+    """Return what a sink remembers: its head, or what its markers say if the head is gone or older than they are.
+
+    A delivery writes both in one transaction, so only a person or a backup separates them. `read` returns the head.
+    `marked` returns number, branch and marker of what any installation has written above a number.
+    """
+    head = read()
+    found = list(marked(head.last_delivered if head else 0))
+    delivered = {number: each for number, branch, each in found if each.outcome is Outcome.COMMITTED and not branch}
+    if not (delivered if head else found):
+        return head.as_sink_head if head else None
+    newest = max(delivered, default=0)
+    head = read()  # another process may have delivered between the two readings
+    if head is not None and head.last_delivered >= newest:
+        return head.as_sink_head
+    owner = delivered[newest] if delivered else max(found, key=lambda each: each[0])[2]
+    epoch = max(*(each.epoch for _, _, each in found), head.epoch if head else 0)
+    return SinkHead(owner.installation, epoch, newest, lost=True)
 
 
 def ledger_lost() -> StoreBehindSinkError:

@@ -20,6 +20,7 @@ from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
+    NOBODY,
     Head,
     Marker,
     check_adopter,
@@ -29,6 +30,7 @@ from airflow_ft.sinks.base.memory import (
     check_settled,
     refuse_markers_without_head,
     refuse_to_adopt,
+    remembered,
 )
 from airflow_ft.sinks.base.sql_ledger import HEAD
 from airflow_ft.sinks.refused import Refused
@@ -120,7 +122,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             self._persist("pruning markers", lambda: self._forget(fence, floor), fence)
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """Return the head's row, with any owner; None if the database does not know the pipeline."""
+        """Return the head, or what the markers say, with any owner; None if the database does not know the pipeline."""
         return self._persist("reading the head", lambda: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:
@@ -214,8 +216,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     def _head(self, pipeline: str) -> SinkHead | None:
         with self._reading(pipeline) as ledger:
-            head = ledger.head() if ledger is not None else None
-        return None if head is None else head.as_sink_head
+            return None if ledger is None else self._remembered(ledger)
 
     def _adopt(self, fence: Fence, number: int) -> None:
         with self._writing(fence, create=True) as (_, ledger):
@@ -230,8 +231,8 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         with self._reading(pipeline) as ledger:
             if ledger is None:
                 return []
-            head = ledger.head()
-            found = ledger.markers_of_others(head.last_delivered if head else 0, installation)
+            head = self._remembered(ledger)
+            found = ledger.markers_of_others(head.number if head else 0, installation)
         return [
             Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone)
             for number, marker in found
@@ -260,6 +261,11 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         if ledger.head() is None and plan.participant(self.name).predecessor == 0:
             refuse_markers_without_head(newest, HEAD)
             ledger.create_head(_head_of(fence))
+
+    def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
+        return remembered(
+            ledger.head, lambda above: [(number, "", each) for number, each in ledger.markers_of_others(above, NOBODY)]
+        )
 
     def _raised(self, ledger: TransactionLedger, fence: Fence) -> Head:
         head = ledger.head()

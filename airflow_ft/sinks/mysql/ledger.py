@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.votes import Outcome
+from airflow_ft.protocol.votes import Outcome, SinkHead
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
@@ -203,6 +203,11 @@ class Ledger:
             (*self._key, *values),
         )
         return [(int(row[0]), row[1], Marker.stored(row[2:], self._ledger_label)) for row in rows]
+
+    def remembered(self, session: Session) -> SinkHead | None:
+        """The head, or what the markers say where it is gone or older than they are."""
+        marked = partial(self.markers_of_others, session, installation=memory.NOBODY)
+        return memory.remembered(partial(self.head, session), marked)
 
     def drop_markers_of_others(self, session: Session, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""

@@ -39,7 +39,7 @@ def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Or
         if code_of(error) == NO_SUCH_TABLE:
             return []
         raise
-    last = head.last_delivered if head else 0
+    last = _last(session, ledger)
     found = list(marked_orphans(ledger.markers_of_others(session, last, installation)))
     for owner, xid in prepared_by(listed, ledger, owners):
         if _is_undecided(ledger, session, xid, last):
@@ -132,7 +132,7 @@ def _end_prepared(
     Of an undecided number one attempt alone is committed: the one whose branches are visible, else the newest.
     """
     head = ledger.head(session)
-    last = head.last_delivered if head else 0
+    last = _last(session, ledger)
     found = prepared_by(_listed(session), ledger, former_owners(session, ledger, fence.installation, head))
     undecided = [xid for _, xid in found if _is_undecided(ledger, session, xid, last)]
     if undecided and ending is None:
@@ -164,6 +164,12 @@ def _listed(session: Session) -> Listed:
             raise
         log.warning("could not list prepared branches: %s", describe(error))
         return Listed(frozenset(), {})
+
+
+def _last(session: Session, ledger: Ledger) -> int:
+    """The number delivered last, also where the head is gone."""
+    head = ledger.remembered(session)
+    return head.number if head else 0
 
 
 def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool:

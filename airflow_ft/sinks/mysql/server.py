@@ -107,7 +107,7 @@ class ServerParticipant(JudgingParticipant):
         self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """Return the head's row, with any owner; None if the sink has never seen the pipeline."""
+        """Return the head, or what the markers say, with any owner; None if the sink has never seen the pipeline."""
         return self._persist("reading the head", None, lambda _: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:
@@ -286,8 +286,8 @@ class ServerParticipant(JudgingParticipant):
     def _head(self, pipeline: str) -> SinkHead | None:
         head = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
-            head = self._ledger(pipeline).head(session)
-        return None if head is None else head.as_sink_head
+            head = self._ledger(pipeline).remembered(session)
+        return head
 
     def _adopt(self, fence: Fence, number: int) -> None:
         ledger = self._ledger(fence.pipeline)

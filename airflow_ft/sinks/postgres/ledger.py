@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.votes import Outcome
+from airflow_ft.protocol.votes import Outcome, SinkHead
 from airflow_ft.sinks.base.columns import Misfits
-from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.base.memory import NOBODY, Marker, remembered
 from airflow_ft.sinks.base.sql_ledger import (
     HEAD,
     LEDGER,
@@ -133,6 +134,10 @@ class Ledger(SqlLedger):
             (row[0], row[1], Marker.stored(row[2:], self._ledger_label))
             for row in self.rows(sql, *self.key, above, installation)
         ]
+
+    def remembered(self) -> SinkHead | None:
+        """The head, or what the markers say where it is gone or older than they are."""
+        return remembered(self.head, partial(self.branches_of_others, installation=NOBODY))
 
     def installations(self) -> list[str]:
         """The owners of head and markers."""

@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 def find_orphans(ledger: Ledger, installation: str) -> list[Orphan]:
     """Return what other installations have left past the last delivered number: markers and prepared transactions."""
     prepared = list(_of_others(ledger, installation))  # before the markers: what is committed meanwhile shows there
-    head = ledger.head()
-    found = list(marked_orphans(ledger.branches_of_others(head.last_delivered if head else 0, installation)))
+    found = list(marked_orphans(ledger.branches_of_others(_last(ledger), installation)))
     for owner, gid in prepared:
         if _is_undecided(ledger, gid):
             text = f"branch {gid.branch} is prepared (epoch {gid.epoch}, attempt {gid.attempt}), and holds its locks"
@@ -92,6 +91,10 @@ def _of_others(ledger: Ledger, installation: str) -> Iterator[tuple[str, Gid]]:
 
 def _is_undecided(ledger: Ledger, gid: Gid) -> bool:
     """Return whether nothing in the sink says what was to become of it."""
-    head = ledger.head()
-    last = head.last_delivered if head else 0
-    return gid.number > last and gid.number != PROBE_NUMBER and ledger.marker(gid.number) is None
+    return gid.number > _last(ledger) and gid.number != PROBE_NUMBER and ledger.marker(gid.number) is None
+
+
+def _last(ledger: Ledger) -> int:
+    """The number delivered last, also where the head is gone."""
+    head = ledger.remembered()
+    return head.number if head else 0

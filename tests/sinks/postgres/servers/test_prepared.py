@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
-from airflow_ft.protocol.votes import Outcome, Vote
+from airflow_ft.protocol.votes import Outcome, SinkHead, Vote
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres import load
 from airflow_ft.sinks.postgres.gid import Gid
@@ -492,6 +492,34 @@ def test_a_former_owners_branches_end_as_a_person_decides(make: Make, ending: Pr
     following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
     world.commit(following, world.prepare(following, epoch=5), epoch=5)
     assert world.target.ids() == world.ids_of(*delivered, 3)
+
+
+@pytest.mark.parametrize("ending", PreparedEnding)
+def test_a_lost_head_is_read_from_the_markers(make: Make, ending: PreparedEnding) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = left_prepared(world)
+    table_of(world).sql("DELETE FROM airflow_ft_head")
+    participant = world.participant(plan)
+    assert participant.head(world.pipeline) == SinkHead(OURS, 1, 1, lost=True)
+    [orphan] = participant.orphans(world.pipeline, THEIRS)
+    assert (orphan.number, orphan.kind) == (2, OrphanKind.PREPARED), "and number 1 is no orphan"
+    participant.end_orphans(world.fence(5, 1, THEIRS), ending)
+    participant.adopt(world.fence(5, 2, THEIRS), 2)
+    assert participant.head(world.pipeline) == SinkHead(THEIRS, 5, 2)
+    delivered = (1, 2) if ending is PreparedEnding.COMMIT else (1,)
+    assert world.target.ids() == world.ids_of(*delivered) and table_of(world).prepared(world) == []
+
+
+def test_a_settled_branch_is_not_committed_without_a_head(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    plan = left_prepared(world)
+    table = table_of(world)
+    table.sql("UPDATE airflow_ft_ledger SET number = 3 WHERE branch = ''")  # as if 2 was pruned, and came back
+    table.sql("DELETE FROM airflow_ft_head")
+    participant = world.participant(plan)
+    assert participant.orphans(world.pipeline, THEIRS) == []
+    participant.end_orphans(world.fence(5, 1, THEIRS), PreparedEnding.COMMIT)
+    assert table.prepared(world) == [] and world.target.ids() == world.ids_of(1)
 
 
 def test_the_statements_that_are_told_end_it(make: Make) -> None:
