@@ -1,9 +1,10 @@
 """Folders for tasks that compute rows: handed out, and read when their checkpoint is staged.
 
-    <wal_root>/<pipeline>/inbox/<epoch>/
+    <wal_root>/<pipeline>/inbox/<epoch>-<installation>/
 
 Each folder belongs to one execution of the task that hands it out. That takes an epoch, so a stage of an earlier folder
-can no longer publish (I5). A writer that was replaced writes into an earlier folder, which nothing reads.
+can no longer publish (I5). A writer that was replaced writes into an earlier folder, which nothing reads. Epochs are
+those of one decision log, so another log that uses the same root has folders of its own.
 
 What if the process dies ...
 - after the epoch, before the folder: the next try takes another epoch.
@@ -51,6 +52,7 @@ def hand_out(
         TurnHeldError: another run has the turn.
     """
     from airflow_ft.spark.task.stage import look_first
+    from airflow_ft.wal import owners
 
     store, name = run.store, pipeline.pipeline
     store.register(name)
@@ -64,14 +66,17 @@ def hand_out(
         files, inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
         found = files.names(inbox)
         newest = store.pipeline(name).epoch  # a higher one is left of a decision log that was lost
+        # Looked for after the folders: each log registers before it makes one.
+        shared_with = owners.register(store, pipeline.wal_root, name)
         for earlier in found:
-            if not epoch < _epoch_of(earlier) <= newest:  # the folder of a successor stays
+            is_removable = not shared_with or store.installation in earlier
+            if is_removable and not epoch < _epoch_of(earlier) <= newest:  # the folder of a successor stays
                 files.remove_tree(files.uri(inbox, earlier))
         keeper.check()
         row = store.run(name, run.run)
         if row is not None and row.staged:  # its tasks go on in this epoch
             store.adopt_run(name, epoch, run.run)
-        folder = files.uri(inbox, str(epoch))
+        folder = files.uri(inbox, f"{epoch}-{store.installation}")
         files.make_folder(folder)
     if is_bucket(folder):
         place = BucketPlace.of(folder)
@@ -80,9 +85,10 @@ def hand_out(
 
 
 class HandedOut:
-    """The rows in a folder that `hand_out` has returned, or in one of the author's."""
+    """The rows in a folder that `hand_out` has returned to this decision log, or in one of the author's."""
 
-    def __init__(self, pipeline: ResolvedPipeline, folder: str) -> None:
+    def __init__(self, pipeline: ResolvedPipeline, folder: str, installation: str) -> None:
+        self._installation = installation
         self._files, self._inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
         below = identity(folder).removeprefix(f"{identity(self._inbox)}/")
         self.is_own = below != identity(folder)
@@ -102,12 +108,13 @@ class HandedOut:
 
     def remove(self) -> None:
         """Remove the folder when its rows are published."""
-        if self.is_own:
+        if self.is_own and self._folder.endswith(f"-{self._installation}"):
             self._files.remove_tree(self._folder)
 
     def _require_newest(self) -> None:
         mine = self._folder.rstrip("/").rpartition("/")[2]
-        newest = max((name for name in self._files.names(self._inbox) if name.isdigit()), key=int, default="")
+        there = [name for name in self._files.names(self._inbox) if name.endswith(f"-{self._installation}")]
+        newest = max(there, key=_epoch_of, default="")
         if newest != mine:
             raise ExternalRowsError(
                 f"{self._folder} is no longer the folder of this pipeline"

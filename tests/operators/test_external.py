@@ -35,6 +35,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
 from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.owners import PREFIX
 from tests.operators.declared import spec
 from tests.raising import raises
 
@@ -45,14 +46,14 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 class Flow:
     """A DAG whose tasks are run here."""
 
-    def __init__(self, folder: Path, *sinks: str, wal_root: str = "") -> None:
-        self.folder, self.store = folder, open_store(f"sqlite:///{folder}/ft.db")
+    def __init__(self, folder: Path, *sinks: str, wal_root: str = "", log: str = "ft") -> None:
+        self.folder, self.store = folder, open_store(f"sqlite:///{folder}/{log}.db")
         with DAG("d", schedule=None) as self.dag:
             self.group = CheckpointedPipeline(
                 pipeline="orders",
                 position="{{ ds }}",
                 sinks={name: SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
-                store=f"sqlite:///{folder}/ft.db",
+                store=f"sqlite:///{folder}/{log}.db",
                 wal_root=wal_root or str(folder / "wal"),
                 restart=NoRestart(),
             )
@@ -254,6 +255,34 @@ def test_a_zombie_does_not_replace_the_folder_of_its_successor(flow: Flow, monke
     assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [1]
     flow.deliver("monday")
     assert flow.rows() == [1, 2]
+
+
+def test_two_logs_with_one_root_leave_each_other_their_folders(flow: Flow, tmp_path: Path) -> None:
+    for _ in range(2):
+        folder = flow.do("folder", "monday")
+    write(folder, name="first.parquet")
+    other = Flow(tmp_path, log="other")
+    with closing(other.store):
+        of_other = other.do("folder", "monday")
+        write(folder, name="second.parquet")
+        write(of_other)
+        with raises(ExternalRowsError, "folder_replaced"):
+            other.do("stage", "monday", folder=folder)
+        for _ in range(2):  # the second time it finds the position, and removes nothing of the other log
+            assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+            folder = of_other
+        assert other.do("stage", "monday", folder=of_other)["numbers"] == [1]
+    [first] = flow.store.checkpoints("orders")
+    assert first.segment is not None and first.segment.rows == {"orders": 4}
+
+
+def test_a_folder_of_a_lost_log_is_removed(flow: Flow, tmp_path: Path) -> None:
+    other = Flow(tmp_path, log="other")
+    with closing(other.store):
+        folder = other.do("folder", "monday")
+        (tmp_path / "wal" / "orders" / f"{PREFIX}{other.store.installation}").unlink()  # as the warning says
+    flow.do("folder", "monday")
+    assert not Path(folder).exists()
 
 
 def test_a_task_that_writes_is_missing(tmp_path: Path) -> None:
