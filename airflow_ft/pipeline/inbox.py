@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from airflow_ft.wal.writer import SegmentFolder
 
 _INBOX = "inbox"
-_OF_SPARK = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_OF_SPARK = re.compile(r"part-(\d+)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
+"""Matches number, job, and the mark of a write without partitions and buckets: then the first part is never empty."""
 _REMEDY = "Clear the task that hands out the folder, so that all tasks after it run again."
 
 
@@ -103,7 +104,7 @@ class HandedOut:
         found = self._rows.open(folder)
         if self.is_own:
             for sink, rows in found.items():
-                _require_one_job(sink, rows.sources)
+                _require_one_whole_job(sink, rows.sources)
         return found
 
     def remove(self) -> None:
@@ -135,9 +136,15 @@ def _inbox(pipeline: ResolvedPipeline) -> str:
     return filesystem(pipeline.wal_root).uri(pipeline.wal_root, pipeline.pipeline, _INBOX)
 
 
-def _require_one_job(sink: str, names: Sequence[str]) -> None:
-    """Raise ExternalRowsError for files of two Spark jobs: an earlier try has written beside its successor."""
-    jobs = {found[1]: name for name in names if (found := _OF_SPARK.match(name))}
+def _require_one_whole_job(sink: str, names: Sequence[str]) -> None:
+    """Raise ExternalRowsError for files of two Spark jobs, or for those that one has left of another.
+
+    An earlier try of the task may be alive. If it fails, it deletes `_temporary` with what its successor has done so
+    far, and the successor succeeds with the rest. Spark writes part 0 also without rows (`FileFormatWriter`). It leaves
+    out other empty parts, so not every loss is noticed.
+    """
+    found = [(name, match) for name in names if (match := _OF_SPARK.match(name))]
+    jobs = {match[2]: name for name, match in found}
     if len(jobs) > 1:
         one, other = sorted(jobs.values())[:2]
         raise ExternalRowsError(
@@ -146,4 +153,12 @@ def _require_one_job(sink: str, names: Sequence[str]) -> None:
             sink=sink,
             remedy=f"{_REMEDY} Let the job write once, with mode('overwrite').",
             files=[one, other],
+        )
+    if any(match[3] for _, match in found) and all(int(match[1]) for _, match in found):
+        raise ExternalRowsError(
+            f"{found[0][0]} has no part 0 beside it. An earlier try of the task may have deleted files of this one.",
+            code="part_missing",
+            sink=sink,
+            remedy=f"End the earlier try. {_REMEDY}",
+            file=found[0][0],
         )

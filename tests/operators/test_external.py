@@ -179,9 +179,17 @@ def test_a_run_that_repeats_a_position_waits_for_its_rows(flow: Flow) -> None:
     assert second.is_finished()
 
 
+JOB = "5d1c8c2e-0000-4000-8000-00000000000"
+
+
 def two_jobs(folder: str) -> None:
-    for job in ("5d1c8c2e-0000-4000-8000-000000000001", "5d1c8c2e-0000-4000-8000-000000000002"):
-        write(folder, name=f"part-00000-{job}-c000.snappy.parquet")
+    for job in "12":
+        write(folder, name=f"part-00000-{JOB}{job}-c000.snappy.parquet")
+
+
+def cut_job(folder: str) -> None:
+    for part in range(6, 10):
+        write(folder, name=f"part-{part:05}-{JOB}1-c000.snappy.parquet")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +198,7 @@ def two_jobs(folder: str) -> None:
         (lambda folder: None, "files_none"),
         (shutil.rmtree, "folder_replaced"),
         (two_jobs, "writers_mixed"),
+        (cut_job, "part_missing"),
         (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
     ],
 )
@@ -202,6 +211,14 @@ def test_a_refused_folder_of_rows_can_be_written_again(flow: Flow, fill: Callabl
     assert flow.store.checkpoints("orders") == []
     folder = flow.do("folder", "monday")
     write(folder)
+    assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+
+
+@pytest.mark.parametrize("names", [("part-00000-{}1-c000", "part-00009-{}1-c001"), ("part-00003-{}1_00000.c000",)])
+def test_a_spark_job_may_leave_out_empty_parts(flow: Flow, names: tuple[str, ...]) -> None:
+    folder = flow.do("folder", "monday")
+    for name in names:
+        write(folder, name=f"{name.format(JOB)}.snappy.parquet")
     assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
 
 
