@@ -13,6 +13,7 @@ What if the process dies ...
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,9 +23,9 @@ from airflow_ft.clients.s3 import SCHEME
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import ExternalRowsError
+from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.wal.filesystem import filesystem, identity, is_remote
+from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, is_remote
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
     from airflow_ft.wal.incoming import Rows
     from airflow_ft.wal.writer import SegmentFolder
+
+log = logging.getLogger(__name__)
 
 _INBOX = "inbox"
 _OF_SPARK = re.compile(r"part-(\d+)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
@@ -72,7 +75,7 @@ def hand_out(
         for earlier in found:
             is_removable = not shared_with or store.installation in earlier
             if is_removable and not epoch < _epoch_of(earlier) <= newest:  # the folder of a successor stays
-                files.remove_tree(files.uri(inbox, earlier))
+                _remove(files, files.uri(inbox, earlier))
         keeper.check()
         row = store.run(name, run.run)
         if row is not None and row.staged:  # its tasks go on in this epoch
@@ -110,7 +113,7 @@ class HandedOut:
     def remove(self) -> None:
         """Remove the folder when its rows are published."""
         if self.is_own and self._folder.endswith(f"-{self._installation}"):
-            self._files.remove_tree(self._folder)
+            _remove(self._files, self._folder)
 
     def _require_newest(self) -> None:
         mine = self._folder.rstrip("/").rpartition("/")[2]
@@ -124,6 +127,19 @@ class HandedOut:
                 remedy=_REMEDY,
                 path=self._folder,
             )
+
+
+def _remove(files: FileSystem, folder: str) -> None:
+    """Remove a folder that nothing reads again. If that fails, as with files of another user, only the log says so."""
+    try:
+        files.remove_tree(folder)
+    except (AirflowFtError, OSError) as error:
+        log.warning(
+            "%s is not needed and could not be removed: %s. Delete it. If the task that writes runs as another user,"
+            " let both users belong to one group, and let it write with umask 002.",
+            folder,
+            error,
+        )
 
 
 def _epoch_of(folder: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -272,6 +273,21 @@ def test_a_zombie_does_not_replace_the_folder_of_its_successor(flow: Flow, monke
     assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [1]
     flow.deliver("monday")
     assert flow.rows() == [1, 2]
+
+
+def test_a_folder_of_another_user_stops_no_run(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for day in ("monday", "tuesday"):
+        folder = flow.do("folder", day)
+        write(folder)
+        for _ in range(2):
+            assert flow.do("stage", day, folder=folder)["count"] == 1
+        flow.deliver(day)
+        flow.leave(day)
+    assert flow.rows() == [1, 1, 2, 2]
 
 
 def test_two_logs_with_one_root_leave_each_other_their_folders(flow: Flow, tmp_path: Path) -> None:
