@@ -98,6 +98,7 @@ class HandedOut:
         self.is_own = below != identity(folder)
         # Its own folder is reached as the log is: the text of a folder in a bucket lacks the connection.
         self._folder = self._files.uri(self._inbox, below) if self.is_own else folder
+        self._name = below.partition("/")[0]  # the rows may lie in a folder below the one that was handed out
         self._rows = GivenRows(self._folder, pipeline.required_sinks)
 
     def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
@@ -112,14 +113,13 @@ class HandedOut:
 
     def remove(self) -> None:
         """Remove the folder when its rows are published."""
-        if self.is_own and self._folder.endswith(f"-{self._installation}"):
-            _remove(self._files, self._folder)
+        if self.is_own and self._name.endswith(f"-{self._installation}"):
+            _remove(self._files, self._files.uri(self._inbox, self._name))
 
     def _require_newest(self) -> None:
-        mine = self._folder.rstrip("/").rpartition("/")[2]
         there = [name for name in self._files.names(self._inbox) if name.endswith(f"-{self._installation}")]
         newest = max(there, key=_epoch_of, default="")
-        if newest != mine:
+        if newest != self._name:
             raise ExternalRowsError(
                 f"{self._folder} is no longer the folder of this pipeline"
                 + (f": folder {newest} was handed out since." if newest else ": it was removed."),

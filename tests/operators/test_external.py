@@ -153,6 +153,16 @@ def test_what_it_writes_is_delivered_once(flow: Flow) -> None:
     assert (again["numbers"], again["checkpoint"], again["repeated"]) == ([], 1, True)
 
 
+def test_rows_may_lie_below_the_folder(flow: Flow) -> None:
+    earlier, folder = (flow.do("folder", "monday") for _ in range(2))
+    for each in (earlier, folder):
+        write(f"{each}/out")
+    with raises(ExternalRowsError, "folder_replaced"):
+        flow.do("stage", "monday", folder=f"{earlier}/out")
+    assert flow.do("stage", "monday", folder=f"{folder}/out")["numbers"] == [1]
+    assert not Path(folder).exists()
+
+
 def test_a_cleared_folder_of_staged_rows_does_not_stop_them(flow: Flow) -> None:
     folder = flow.do("folder", "monday")
     write(folder)
