@@ -108,7 +108,7 @@ class ExternalStageOperator(_ExternalOperator):
         from airflow_ft.pipeline.inbox import HandedOut
 
         pipeline, position = resolve(spec, self.spec), Position.of(spec.position)
-        rows = HandedOut(pipeline, str(self.folder))
+        rows = HandedOut(pipeline, str(self.folder), run.store.installation)
         if rows.is_own:
             self.require_writer()
         found = external.stage(pipeline, run, task_connections, position, rows.open)

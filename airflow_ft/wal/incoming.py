@@ -124,7 +124,7 @@ class ParquetRows:
 
         That is inode and time on local disks, the time of the last write on HDFS, and the object's tag in buckets.
         """
-        with self._readable(self.location):
+        with _readable(self.location):
             return self._sizes()
 
     def _sizes(self) -> Mapping[str, tuple[object, ...]]:
@@ -184,7 +184,7 @@ class ParquetRows:
 
         where = self._files.uri(self.location, *name.split("/"))
         try:
-            with self._readable(where), self._files.open_plain(where) as file:
+            with _readable(where), self._files.open_plain(where) as file:
                 yield file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=False)
         except FileNotFoundError as error:
             raise self._changed() from error
@@ -198,28 +198,6 @@ class ParquetRows:
                 remedy="Write the file again as Parquet. Other files need a name that begins with '_'.",
                 path=self.location,
                 file=name,
-            ) from error
-
-    @contextmanager
-    def _readable(self, where: str) -> Iterator[None]:
-        """Turn errors of the disk into ours. Arrow's own have no number and pass, as a missing file does."""
-        try:
-            yield
-        except PermissionError as error:
-            raise ExternalRowsError(
-                f"the user of this task may not read {where}.",
-                code="files_forbidden",
-                remedy="Let the program write files that the user of Airflow's workers can read.",
-                path=where,
-            ) from error
-        except OSError as error:
-            if isinstance(error, FileNotFoundError | AirflowFtError) or not error.errno:
-                raise
-            raise StorageUnavailableError(
-                f"{where} cannot be read: {error.strerror or error}.",
-                number=error.errno,
-                remedy="Check that the disk is mounted and works. Nothing was published.",
-                path=where,
             ) from error
 
     def _changed(self) -> StageError:
@@ -291,7 +269,8 @@ def sink_folders(location: str, sinks: Iterable[str]) -> dict[str, str]:
     if len(names) == 1:
         return {names[0]: location}
     files, folder, only = _folder_of(location)
-    strange = [name for name in files.names(folder) if name not in names and not name.startswith(_HIDDEN)]
+    with _readable(folder):
+        strange = [name for name in files.names(folder) if name not in names and not name.startswith(_HIDDEN)]
     if only or strange:
         raise ExternalRowsError(
             f"{folder} has {only or sorted(strange)[0]}, which belongs to none of the sinks {', '.join(names)}.",
@@ -309,13 +288,37 @@ def _folder_of(location: str) -> tuple[FileSystem, str, str]:
         files = filesystem(location)
     except ConfigurationError as error:
         raise _unreadable(location) from error
-    if is_bucket(location) and files.seen(location):
-        folder, _, name = files.uri(location).rpartition("/")
-        return files, folder, name
-    if not is_remote(location) and local_path(location).is_file():
-        path = local_path(location)
-        return files, files.uri(str(path.parent)), path.name
+    with _readable(location):
+        if is_bucket(location) and files.seen(location):
+            folder, _, name = files.uri(location).rpartition("/")
+            return files, folder, name
+        if not is_remote(location) and local_path(location).is_file():
+            path = local_path(location)
+            return files, files.uri(str(path.parent)), path.name
     return files, files.uri(location), ""
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Turn errors of the disk into ours. Arrow's own have no number and pass, as a missing file does."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ExternalRowsError(
+            f"the user of this task may not read {where}.",
+            code="files_forbidden",
+            remedy="Let the program write files that the user of Airflow's workers can read.",
+            path=where,
+        ) from error
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | AirflowFtError) or not error.errno:
+            raise
+        raise StorageUnavailableError(
+            f"{where} cannot be read: {error.strerror or error}.",
+            number=error.errno,
+            remedy="Check that the disk is mounted and works. Nothing was published.",
+            path=where,
+        ) from error
 
 
 def _unreadable(location: str) -> ConfigurationError:

@@ -22,6 +22,7 @@ _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
 """Errors of file systems without hard links."""
+_REMOVED = ".removed"
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
@@ -216,7 +217,8 @@ class LocalFileSystem(markers.RootedFiles):
             return path.unlink(missing_ok=True)
         _refuse_mounts(path)
         # First rename it in one step, so that no reader finds half a folder under its name.
-        doomed = path.with_name(f".{path.name}.removed")
+        is_doomed = path.name.endswith(_REMOVED)  # another process renamed it, and could not delete it
+        doomed = path if is_doomed else path.with_name(f".{path.name}{_REMOVED}")
         _remove(doomed)  # another process began, and died
         with contextlib.suppress(FileNotFoundError):
             path.rename(doomed)

@@ -9,12 +9,13 @@ import logging
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
-from airflow_ft.wal.filesystem import FileSystem, filesystem, identity
+from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import require
 
@@ -62,6 +63,7 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     base, of every undelivered or retained number, of the newest delivered position, and of savepoints. Read it from
     the store AFTER the epoch `below_epoch`. From then on no older attempt can publish (I5), so a location that is not
     named never will be. In the other order, what an older epoch publishes in between would be deleted (I10).
+    What `keep` names under another root stays here too, since that may be another spelling of this one.
 
     Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
     another decision log uses the folder too, because `keep` does not cover that log.
@@ -79,7 +81,9 @@ def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: in
 def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
     require(root)
     files = filesystem(root)
-    kept = {identity(uri) for uri in keep}  # some may lie where the log was before
+    # Only names below the pipeline's folder count: links, mounts and nameservices give a root several spellings, and
+    # `keep` may have another one than `root`. At worst a file stays because one under another root is needed.
+    kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
     deleted: list[str] = []
     home = files.uri(root, pipeline)
     if sharers := owners.shared(files, home, files.names(home)):
@@ -90,18 +94,23 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
             log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
             continue
-        unneeded = [uri for name in batches if identity(uri := files.uri(folder, name)) not in kept]
+        unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             files.remove_tree(uri)
             deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
-        if identity(location) not in kept:
+        if _end(location, 1) not in kept:
             if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
                 log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                 continue
             files.remove_tree(location)
             deleted.append(location)
     return deleted
+
+
+def _end(uri: str, names: int) -> tuple[str, ...]:
+    """Return the last names of a location: `1-2` of Spark's, `1-2` and `0` of a segment."""
+    return PurePosixPath(uri).parts[-names:]
 
 
 def _old(files: FileSystem, folder: str, is_old: Callable[[int, int], bool]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -35,6 +36,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
 from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.owners import PREFIX
 from tests.operators.declared import spec
 from tests.raising import raises
 
@@ -45,14 +47,14 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 class Flow:
     """A DAG whose tasks are run here."""
 
-    def __init__(self, folder: Path, *sinks: str, wal_root: str = "") -> None:
-        self.folder, self.store = folder, open_store(f"sqlite:///{folder}/ft.db")
+    def __init__(self, folder: Path, *sinks: str, wal_root: str = "", log: str = "ft") -> None:
+        self.folder, self.store = folder, open_store(f"sqlite:///{folder}/{log}.db")
         with DAG("d", schedule=None) as self.dag:
             self.group = CheckpointedPipeline(
                 pipeline="orders",
                 position="{{ ds }}",
                 sinks={name: SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
-                store=f"sqlite:///{folder}/ft.db",
+                store=f"sqlite:///{folder}/{log}.db",
                 wal_root=wal_root or str(folder / "wal"),
                 restart=NoRestart(),
             )
@@ -151,6 +153,16 @@ def test_what_it_writes_is_delivered_once(flow: Flow) -> None:
     assert (again["numbers"], again["checkpoint"], again["repeated"]) == ([], 1, True)
 
 
+def test_rows_may_lie_below_the_folder(flow: Flow) -> None:
+    earlier, folder = (flow.do("folder", "monday") for _ in range(2))
+    for each in (earlier, folder):
+        write(f"{each}/out")
+    with raises(ExternalRowsError, "folder_replaced"):
+        flow.do("stage", "monday", folder=f"{earlier}/out")
+    assert flow.do("stage", "monday", folder=f"{folder}/out")["numbers"] == [1]
+    assert not Path(folder).exists()
+
+
 def test_a_cleared_folder_of_staged_rows_does_not_stop_them(flow: Flow) -> None:
     folder = flow.do("folder", "monday")
     write(folder)
@@ -196,9 +208,17 @@ def test_a_run_waits_for_rows_published_by_others(flow: Flow) -> None:
     assert not first.is_finished()
 
 
+JOB = "5d1c8c2e-0000-4000-8000-00000000000"
+
+
 def two_jobs(folder: str) -> None:
-    for job in ("5d1c8c2e-0000-4000-8000-000000000001", "5d1c8c2e-0000-4000-8000-000000000002"):
-        write(folder, name=f"part-00000-{job}-c000.snappy.parquet")
+    for job in "12":
+        write(folder, name=f"part-00000-{JOB}{job}-c000.snappy.parquet")
+
+
+def cut_job(folder: str) -> None:
+    for part in range(6, 10):
+        write(folder, name=f"part-{part:05}-{JOB}1-c000.snappy.parquet")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +227,7 @@ def two_jobs(folder: str) -> None:
         (lambda folder: None, "files_none"),
         (shutil.rmtree, "folder_replaced"),
         (two_jobs, "writers_mixed"),
+        (cut_job, "part_missing"),
         (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
     ],
 )
@@ -219,6 +240,14 @@ def test_a_refused_folder_of_rows_can_be_written_again(flow: Flow, fill: Callabl
     assert flow.store.checkpoints("orders") == []
     folder = flow.do("folder", "monday")
     write(folder)
+    assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+
+
+@pytest.mark.parametrize("names", [("part-00000-{}1-c000", "part-00009-{}1-c001"), ("part-00003-{}1_00000.c000",)])
+def test_a_spark_job_may_leave_out_empty_parts(flow: Flow, names: tuple[str, ...]) -> None:
+    folder = flow.do("folder", "monday")
+    for name in names:
+        write(folder, name=f"{name.format(JOB)}.snappy.parquet")
     assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
 
 
@@ -272,6 +301,49 @@ def test_a_zombie_does_not_replace_the_folder_of_its_successor(flow: Flow, monke
     assert flow.do("stage", "monday", folder=newer[0])["numbers"] == [1]
     flow.deliver("monday")
     assert flow.rows() == [1, 2]
+
+
+def test_a_folder_of_another_user_stops_no_run(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for day in ("monday", "tuesday"):
+        folder = flow.do("folder", day)
+        write(folder)
+        for _ in range(2):
+            assert flow.do("stage", day, folder=folder)["count"] == 1
+        flow.deliver(day)
+        flow.leave(day)
+    assert flow.rows() == [1, 1, 2, 2]
+
+
+def test_two_logs_with_one_root_leave_each_other_their_folders(flow: Flow, tmp_path: Path) -> None:
+    for _ in range(2):
+        folder = flow.do("folder", "monday")
+    write(folder, name="first.parquet")
+    other = Flow(tmp_path, log="other")
+    with closing(other.store):
+        of_other = other.do("folder", "monday")
+        write(folder, name="second.parquet")
+        write(of_other)
+        with raises(ExternalRowsError, "folder_replaced"):
+            other.do("stage", "monday", folder=folder)
+        for _ in range(2):  # the second time it finds the position, and removes nothing of the other log
+            assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+            folder = of_other
+        assert other.do("stage", "monday", folder=of_other)["numbers"] == [1]
+    [first] = flow.store.checkpoints("orders")
+    assert first.segment is not None and first.segment.rows == {"orders": 4}
+
+
+def test_a_folder_of_a_lost_log_is_removed(flow: Flow, tmp_path: Path) -> None:
+    other = Flow(tmp_path, log="other")
+    with closing(other.store):
+        folder = other.do("folder", "monday")
+        (tmp_path / "wal" / "orders" / f"{PREFIX}{other.store.installation}").unlink()  # as the warning says
+    flow.do("folder", "monday")
+    assert not Path(folder).exists()
 
 
 def test_a_task_that_writes_is_missing(tmp_path: Path) -> None:

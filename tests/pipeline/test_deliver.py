@@ -25,7 +25,9 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     DeclinedError,
     ExternalRowsError,
+    SinkUnavailableError,
     StageError,
+    StorageUnavailableError,
 )
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
@@ -44,14 +46,14 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, f"sqlite:///{folder}/ft.db"
 
-    def deliver(self, rows: object, position: object, *sinks: str, **more: Any) -> dict[str, Any]:
+    def deliver(self, rows: object, position: object, *sinks: str, wal: str = "wal", **more: Any) -> dict[str, Any]:
         return airflow_ft.deliver(
             rows,
             pipeline="orders",
             position=position,
             sinks={name: airflow_ft.SqliteSink(table=name, conn_id="shop") for name in sinks or ("orders",)},
             store=self.store,
-            wal_root=str(self.folder / "wal"),
+            wal_root=str(self.folder / wal),
             restart=airflow_ft.NoRestart(),
             **more,
         )
@@ -170,6 +172,24 @@ def test_what_a_sink_refuses_is_given_again_before_the_next(shop: Shop, monkeypa
     assert not shop.deliver(ROWS.slice(1), 2)["repeated"]
     shop.deliver(ROWS, 3)
     assert [id for id, _ in shop.rows()] == [1, 1, 2, 2, 2]
+
+
+def test_rows_outlive_a_move_of_their_root(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise SinkUnavailableError("it is away.", participant="shop", remedy="Wait.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteParticipant, "prepare", away)
+        with raises(SinkUnavailableError, "sink_unavailable"):
+            shop.deliver(ROWS.slice(0, 1), 1)
+        (tmp_path / "wal").rename(tmp_path / "moved")
+        with raises(SinkUnavailableError, "sink_unavailable"):
+            shop.deliver(ROWS.slice(1), 2, wal="moved")
+    with raises(StorageUnavailableError, "wrong_disk"):
+        shop.deliver(ROWS.slice(1), 2, wal="moved")
+    (tmp_path / "wal").symlink_to(tmp_path / "moved")
+    shop.deliver(ROWS.slice(1), 2, wal="moved")
+    assert shop.rows() == [(1, "a"), (2, "b")]
 
 
 def test_a_pipeline_of_a_job_takes_no_rows_of_others(shop: Shop) -> None:

@@ -116,6 +116,22 @@ def test_a_folder_is_gone_though_another_process_removes_it_too(tree: Path, monk
     assert list(tree.parent.iterdir()) == []
 
 
+def test_a_removal_that_is_refused_is_tried_in_its_place(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doomed = tree.with_name(f".{tree.name}.removed")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        for each in (tree, doomed, doomed):
+            with pytest.raises(PermissionError):
+                LocalFileSystem().remove_tree(each.as_uri())
+            assert list(tree.parent.iterdir()) == [doomed]
+    LocalFileSystem().remove_tree(doomed.as_uri())
+    assert list(tree.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_write_does_not_fall_back_to_a_rename_on_a_full_disk(
     tree: Path, monkeypatch: pytest.MonkeyPatch, number: int

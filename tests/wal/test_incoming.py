@@ -14,7 +14,7 @@ import pytest
 from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError, StorageUnavailableError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import incoming, open_wal, reader
-from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
+from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, sink_folders, write_rows
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
@@ -121,3 +121,15 @@ def test_files_that_cannot_be_read_name_the_file(
     monkeypatch.setattr(LocalFileSystem, "open_plain", fails)
     with raises(kind, code, path=(tmp_path / "a.parquet").as_uri()):
         ParquetRows(str(tmp_path))
+
+
+@pytest.mark.parametrize("forbidden", [(LocalFileSystem, "names"), (Path, "is_file")])
+def test_a_folder_that_may_not_be_listed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forbidden: tuple[type, str]
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(*forbidden, refuse)
+    with raises(ExternalRowsError, "files_forbidden"):
+        sink_folders(str(tmp_path), ["a", "b"])

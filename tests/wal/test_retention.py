@@ -90,6 +90,28 @@ def test_nothing_is_swept_where_two_decision_logs_use_one_folder(tmp_path: Path)
     assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == [published.location.rpartition("/")[0]]
 
 
+def _other_spellings(root: Path) -> list[str]:
+    """The last ones are of a root that was moved here, and of one on a file system that is mounted here."""
+    link = root.with_name("link")
+    link.symlink_to(root)
+    return [link.as_uri(), f"file://{root}/../{root.name}/", "file:///moved/wal", "hdfs://nameservice/wal"]
+
+
+def test_a_sweep_keeps_what_is_named_in_any_spelling(tmp_path: Path) -> None:
+    root = tmp_path / "a wal"
+    names = [
+        location.removeprefix(root.as_uri()) for location in (_segment(root, 1, 1, 0).location, _spark(root, "3-1"))
+    ]
+    waste = _segment(root, 1, 1, 1).location
+    for other in _other_spellings(root):
+        assert sweep(str(root), "orders", {f"{other}{name}" for name in names}, below_epoch=9) in ([waste], [])
+    link = str(root.with_name("link"))
+    assert sweep(link, "orders", {f"{root.as_uri()}{name}/" for name in names}, below_epoch=9) == []
+    assert sweep_attempts(link, "orders", {f"{root.as_uri()}{name}" for name in names}, 1, below_attempt=9) == []
+    assert not local_path(waste).exists()
+    assert all(local_path(f"{root.as_uri()}{name}").exists() for name in names)
+
+
 def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) -> None:
     half = tmp_path / "orders" / "spark" / ".1-1.removed"
     half.mkdir(parents=True)
