@@ -27,6 +27,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import changed, large
+from airflow_ft.sinks.iceberg.bounds import columns_without_nan, keep_certain
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources, utc
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
@@ -131,6 +132,9 @@ class Rows(TableRows):
         for file in _dataframe_to_data_files(table.metadata, rows, table.io, uuid.UUID(self._name), self._count):  # type: ignore[arg-type]
             self._made.append(file.file_path)
             found.append(file)
+        without_nan = columns_without_nan(rows)
+        for file in found:
+            self._keep_certain(file, without_nan)
         self._require(sum(file.record_count for file in found), given)
         return found
 
@@ -190,8 +194,15 @@ class Rows(TableRows):
         if digest.hexdigest() != file.sha256:
             raise changed(source, self.sink)
         found = parquet_file_to_data_file(table.io, table.metadata, target)
+        known = reader.statistics(self.sink)
+        self._keep_certain(found, [name for name in known if not known[name].nans])
         self._require(found.record_count, file.rows)
         return found
+
+    def _keep_certain(self, file: DataFile, without_nan: Sequence[str]) -> None:
+        table = self.version.table
+        with table.io.new_input(file.file_path).open() as written:
+            keep_certain(file, pq.read_metadata(written), table.schema(), without_nan)
 
     def _require(self, written: int, given: int) -> None:
         if written != given:
