@@ -65,7 +65,10 @@ class Rows(TableRows):
         """Returns when these files survive a power cut; they are as old as their delivery now."""
         place, now = self.version.place, time.time()
         for path in paths:  # remove_orphan_files goes by the age
-            os.utime(local_path(place.uri(*path.split("/"))), (now, now))
+            uri = place.uri(*path.split("/"))
+            os.utime(local_path(uri), (now, now))
+            with place.files.open(uri) as file:  # a copy from another file system is not synced yet
+                place.files.sync_file(file)
         for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
             place.files.sync_folders(place.uri(*folder.split("/")), place.root)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -79,6 +80,28 @@ def test_a_file_that_waited_long_in_the_log_is_not_an_orphan(tmp_path: Path) -> 
     world.commit(plan, vote)
     [file] = (table_of(world).path / "bucket-0").iterdir()
     assert file.stat().st_mtime > 1e9
+
+
+def test_a_copy_from_another_file_system_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    link, fsync, synced = os.link, os.fsync, list[int]()
+
+    def refused(source: Any, target: Any, **more: Any) -> None:
+        if str(target).endswith(".parquet"):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        link(source, target, **more)
+
+    def recorded(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "fsync", recorded)
+    world.commit(plan, vote)
+    [file] = (table_of(world).path / "bucket-0").iterdir()
+    assert file.stat().st_nlink == 1 and file.stat().st_ino in synced
 
 
 def test_others_commit_between_and_beside(tmp_path: Path) -> None:
