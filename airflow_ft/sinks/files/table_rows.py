@@ -37,7 +37,10 @@ class TableRows(ABC):
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
         mine = [reader for reader in readers if has_rows(reader, self.sink)]
-        return self._write(plan, mine, dead_letters) if mine else 0
+        try:
+            return self._write(plan, mine, dead_letters) if mine else 0
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
 
     @abstractmethod
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:

@@ -255,6 +255,18 @@ def test_a_table_that_was_changed_since_the_vote_takes_nothing(tmp_path: Path) -
     assert world.target.ids() == []
 
 
+def test_a_column_that_is_dropped_before_the_commit_is_named(tmp_path: Path) -> None:
+    """Also where the sink adds columns, as it does in `prepare` alone."""
+    world = world_of(tmp_path, schema_evolution=True)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    write_deltalake(table_of(world).path, pa.table({"id": [-1]}), mode="overwrite", schema_mode="overwrite")
+    with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        world.commit(plan, vote)
+    world.commit(plan, world.prepare(plan))
+    assert world.target.ids() == [-1, *world.ids_of(1)]
+
+
 @pytest.mark.parametrize("after", [pa.float64(), pa.string()])
 def test_verify_reports_columns_altered_after_the_delivery(tmp_path: Path, after: pa.DataType) -> None:
     world = world_of(tmp_path)

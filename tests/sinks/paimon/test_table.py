@@ -293,6 +293,21 @@ def test_a_column_that_is_lacking_is_refused(tmp_path: Path) -> None:
     assert [(each.code, each.column, each.sink) for each in found] == [("column_unfit", "id", SINK)]
 
 
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_a_column_that_is_dropped_before_the_commit_is_named(tmp_path: Path, key: list[str]) -> None:
+    """Also where the sink adds columns, as it does in `prepare` alone."""
+    world = world_of(tmp_path, schema_evolution=True, primary_key=key)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    schema = dict(table_of(world).version().schema or {})
+    rest = [field for field in schema["fields"] if field["name"] != "text"]
+    table_of(world).place.create("schema", {**schema, "id": 1, "fields": rest})
+    with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        world.commit(plan, vote)
+    world.commit(plan, world.prepare(plan))
+    assert world.target.ids() == world.ids_of(1)
+
+
 def test_a_table_that_others_alone_can_write_is_refused(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
