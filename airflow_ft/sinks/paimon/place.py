@@ -87,9 +87,20 @@ class Place:
                 return hint
         return max(self.numbers(SNAPSHOTS), default=0)
 
-    def hint(self, number: int) -> None:
-        """Write the hint at the newest snapshot. Readers look for later ones, too."""
-        self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(number).encode())
+    def hint(self) -> None:
+        """Write the hint at the newest snapshot, until it is still the newest afterwards: the process may have slept.
+
+        Some readers believe the hint, also where that snapshot has expired.
+        """
+        written = 0
+        while written != (newest := max(self.numbers(SNAPSHOTS), default=0)):
+            self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(newest).encode())
+            written = newest
+
+    def is_unbroken(self, first: int) -> bool:
+        """Return whether no snapshot from `first` to the newest is gone."""
+        there = self.numbers(SNAPSHOTS)
+        return first in there and len(there) - there.index(first) == there[-1] - first + 1
 
     def _is_there(self, snapshot: int) -> bool:
         return self.files.exists(self.uri(SNAPSHOTS, f"{SNAPSHOTS}-{snapshot}"))

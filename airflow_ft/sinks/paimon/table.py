@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets, Layout
@@ -195,7 +195,7 @@ class Version:
             return None
         if found is not None and found.get("uuid") != awaited.uuid:
             return False
-        if found is not None and (number == self.number or self.place.record(SNAPSHOTS, number - 1) is not None):
+        if found is not None and (number == self.number or self.place.is_unbroken(number - 1)):
             return True
         # The snapshots before it have expired. If it is there, it may be of a writer that slept until its number was
         # free again: then the next one, which has not expired, does not name its files.
@@ -281,11 +281,13 @@ class Version:
                 raise OvertakenError(nothing=False)
             with suppress(OvertakenError):  # another writer was faster than this look
                 if now.holds(awaited):
-                    self.place.hint(now.number)
+                    self.place.hint()
                     return True
                 break
         # Its number had expired since the version was read: no reader looks there, and no other writer may begin there.
-        self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
+        found = self.place.record(SNAPSHOTS, awaited.snapshot)
+        if found is not None and found.get("uuid") == awaited.uuid:  # else another writer has replaced it
+            self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
         return False
 
     def settle(self, ledger: Ledger) -> None:
@@ -295,10 +297,10 @@ class Version:
         """
         if ledger.pending:
             assert self.schema is not None
-            manifests = self.manifests
-            with suppress(OvertakenError):
-                self._create(self._next(manifests, [], 0, str(uuid.uuid4()), {}))
-                self.place.hint(self.number + 1)
+            manifests, empty = self.manifests, Awaited(self.number + 1, str(uuid.uuid4()), "", None)
+            with suppress(OvertakenError, StoreBehindSinkError):  # it is looked at again
+                if not self._created(self._next(manifests, [], 0, empty.uuid, {}), empty):
+                    manifests.discard()
             raise OvertakenError
 
     def _create(self, snapshot: Record) -> None:

@@ -25,6 +25,7 @@ from airflow_ft.sinks.paimon.requirements import CHECKS, required, schema_proble
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 from tests.sinks.paimon.world import participant_of, table_of, world_of
 
@@ -214,6 +215,63 @@ def test_a_document_without_its_snapshot_counts_nothing(tmp_path: Path, monkeypa
     assert participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {}).outcome is Outcome.ABORTED
     assert table_of(world).version().number == 2, "the number of its snapshot is taken"
     assert world.target.ids() == world.ids_of(1)
+
+
+def test_a_sleeper_that_settles_does_not_turn_the_table_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that it takes was given since, and has expired."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    dies(monkeypatch, world, plan, vote, "_create")
+
+    def successor() -> None:
+        world.commit(plan, world.prepare(plan))
+        others(world, 12)
+        world.predecessor = plan.number
+        world.deliver(world.plan())
+        table_of(world).expire(keep=10)
+
+    before_the_snapshot(monkeypatch, successor)
+    assert late_commit(world, plan, vote) == "fenced"
+    numbers = table_of(world).place.numbers("snapshot")
+    assert len(numbers) == 10 and (table_of(world).path / "snapshot" / "LATEST").read_text() == str(numbers[-1])
+    world.deliver(world.plan())
+    assert world.target.ids() == [*range(12), *world.ids_of(1, 2, 3, 4)]
+
+
+def test_a_late_hint_names_the_newest_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(tmp_path)
+    replaced = LocalFileSystem.replace
+
+    def late(self: LocalFileSystem, uri: str, data: bytes) -> None:
+        if uri.endswith("LATEST"):
+            monkeypatch.setattr(LocalFileSystem, "replace", replaced)
+            others(world, 5)
+        replaced(self, uri, data)
+
+    monkeypatch.setattr(LocalFileSystem, "replace", late)
+    world.deliver(world.plan())
+    assert (table_of(world).path / "snapshot" / "LATEST").read_text() == "6"
+
+
+def test_a_snapshot_of_another_writer_in_our_place_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that renames its file onto the name, as pypaimon does, replaces what it did not see."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    create = Version._create
+
+    def replacing(self: Version, snapshot: Any) -> None:
+        monkeypatch.setattr(Version, "_create", create)
+        others(world, 1)
+        theirs = table_of(world).path / "snapshot" / "snapshot-2"
+        kept = theirs.rename(theirs.with_name("theirs"))
+        create(self, snapshot)
+        kept.replace(theirs)
+
+    monkeypatch.setattr(Version, "_create", replacing)
+    world.deliver(world.plan())
+    assert world.target.ids() == [0, *world.ids_of(1, 2)]
 
 
 @pytest.mark.parametrize("where", ["hint", "_create"])
