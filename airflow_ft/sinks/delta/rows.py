@@ -47,6 +47,7 @@ class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     form = FORMAT
+    results = ("adds", "folders")
 
     version: Snapshot
     rank: tuple[int, int]
@@ -82,8 +83,10 @@ class Rows(TableRows):
             self.adds.append(_add(f"{name}/{each.path}", each.bytes, of, int(now * 1000), stats))
         return sum(each.rows for each in written)
 
-    def discard(self) -> None:
-        """Removes what was written: for rows that no commit names, and none will."""
+    def _made_for(self) -> object:
+        return self.version.table.metadata().id, self.version.columns, self.version.partition_by
+
+    def _remove(self) -> None:
         for folder in self.folders:
             self.version.place.files.remove_tree(folder)
 

@@ -64,8 +64,7 @@ class Rows(TableRows):
             self.parts.append(Part(partitions.values_of(place, keys), below))
         return sum(each.rows for each in written)
 
-    def discard(self) -> None:
-        """Removes what was written: for rows that no partition names, and none will."""
+    def _remove(self) -> None:
         for folder in self._folders:
             self.version.files.remove_tree(folder)
 

@@ -42,6 +42,7 @@ class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     form = FORMAT
+    results = ("entries", "_made")
 
     version: Version
     entries: list[Record] = field(default_factory=list)
@@ -77,8 +78,12 @@ class Rows(TableRows):
             self.version.following()
         super().try_out(readers)
 
-    def discard(self) -> None:
-        """Remove what was written: no snapshot names it, and none will."""
+    def _made_for(self) -> object:
+        """Return the schema. Rows in buckets have numbers, which follow those of the rows that are there."""
+        assert self.version.schema is not None
+        return None if self.version.buckets.count else self.version.schema["id"]
+
+    def _remove(self) -> None:
         for uri in self._made:
             self.version.place.files.remove(uri)
         self._made.clear()
