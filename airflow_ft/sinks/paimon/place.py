@@ -112,12 +112,13 @@ class Place:
             raise lacks_links(str(self), "create a snapshot once")
 
 
-def lost(place: Place, snapshot: int) -> StoreBehindSinkError:
-    """Return the error of a snapshot that is gone, with what it alone showed."""
+def lost(place: Place, snapshot: int, accepted: str) -> StoreBehindSinkError:
+    """Return the error of a snapshot that is gone. `accepted` is the file that says that its rows are there."""
     what = f"snapshot {snapshot} of {place} is gone, and nothing else shows whether the newest rows were delivered."
     remedy = (
-        "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
-        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`."
+        "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`). If those of the newest"
+        f" checkpoint are there, run `touch '{local_path(accepted)}'`. If they are missing, delete the newest file of"
+        f" the pipeline in {OURS}. Then run `airflow ft resume`."
     )
     return StoreBehindSinkError(what, code="snapshot_lost", remedy=remedy, path=str(place), snapshot=snapshot)
 

@@ -174,13 +174,13 @@ class Version:
         found = chain.newest()
         if found.awaited is None:
             return Ledger(chain, found, found.memory, pending=False)
-        holds = self.holds(found.awaited)
+        holds = self.holds(chain, found.awaited)
         if holds is None and self.number < found.awaited.snapshot - 1:
-            raise lost(self.place, found.awaited.snapshot)
+            holds = self._accepted(chain, found.awaited)
         memory = found.memory if holds else found.awaited.without
         return Ledger(chain, found, memory, pending=holds is None)
 
-    def holds(self, awaited: Awaited) -> bool | None:
+    def holds(self, chain: Chain, awaited: Awaited) -> bool | None:
         """Return whether an awaited snapshot is one of the table; None: it is not there, and may still come.
 
         Raises:
@@ -205,9 +205,13 @@ class Version:
             raise OvertakenError
         if self._names(there, awaited):
             return True
-        if found is None:
-            raise lost(self.place, number)
-        return False
+        return found is None and self._accepted(chain, awaited)
+
+    def _accepted(self, chain: Chain, awaited: Awaited) -> bool:
+        """Return True if a person says that the rows of a lost snapshot are there. StoreBehindSinkError: none does."""
+        if not self.place.files.exists(accepted := chain.accepted(awaited.uuid)):
+            raise lost(self.place, awaited.snapshot, accepted)
+        return True
 
     def check_newest(self, ledger: Ledger) -> None:
         """Compare the newest snapshot that the sink has written with the table's. It may have expired.
@@ -261,7 +265,7 @@ class Version:
         except OvertakenError:
             manifests.discard()
             raise
-        counts = self._created(snapshot, awaited)
+        counts = self._created(ledger.chain, snapshot, awaited)
         with suppress(OvertakenError):  # another process has found out the same
             ledger.chain.append(Document(document.number + 1, document.memory if counts else awaited.without, None))
         ledger.chain.sweep(document.number + 1)
@@ -269,7 +273,7 @@ class Version:
             manifests.discard()
             raise OvertakenError
 
-    def _created(self, snapshot: Record, awaited: Awaited) -> bool:
+    def _created(self, chain: Chain, snapshot: Record, awaited: Awaited) -> bool:
         """Create a snapshot, and return whether it is one of the table."""
         try:
             self._create(snapshot)
@@ -280,7 +284,7 @@ class Version:
             if now is None:
                 raise OvertakenError(nothing=False)
             with suppress(OvertakenError):  # another writer was faster than this look
-                if now.holds(awaited):
+                if now.holds(chain, awaited):
                     self.place.hint()
                     return True
                 break
@@ -299,7 +303,7 @@ class Version:
             assert self.schema is not None
             manifests, empty = self.manifests, Awaited(self.number + 1, str(uuid.uuid4()), "", None)
             with suppress(OvertakenError, StoreBehindSinkError):  # it is looked at again
-                if not self._created(self._next(manifests, [], 0, empty.uuid, {}), empty):
+                if not self._created(ledger.chain, self._next(manifests, [], 0, empty.uuid, {}), empty):
                     manifests.discard()
             raise OvertakenError
 

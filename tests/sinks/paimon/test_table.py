@@ -296,6 +296,32 @@ def test_an_expired_snapshot_that_alone_knew_halts(tmp_path: Path, monkeypatch: 
         world.participant(plan).proof(plan)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_person_settles_a_lost_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """Of the rows that are there, a compaction has rewritten the file."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    dies(monkeypatch, world, plan, world.prepare(plan), "hint" if there else "_create")
+    others(world, 5)
+    table_of(world).expire(keep=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Version, "_names", lambda *_: False)
+        with raises(StoreBehindSinkError, "snapshot_lost", snapshot=2) as caught:
+            world.participant(plan).proof(plan)
+        assert caught.error is not None
+        memory = next((table_of(world).path / "_airflow_ft").glob("*/*"))
+        if there:
+            Path(caught.error.remedy.split("touch '")[1].split("'")[0]).touch()
+        else:
+            max(memory.glob("*.json")).unlink()
+        proof = world.participant(plan).proof(plan)
+        assert (proof is not None) == there
+        world.deliver(plan)
+    world.deliver(world.plan())
+    assert world.target.ids() == [*range(5), *world.ids_of(1, 2, 3)]
+
+
 @pytest.mark.parametrize("what", ["removed", "of another", "of another, and followed"])
 def test_a_snapshot_of_ours_that_is_gone_halts(tmp_path: Path, what: str) -> None:
     world = world_of(tmp_path)
