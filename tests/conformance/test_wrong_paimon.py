@@ -55,7 +55,7 @@ def awaited_snapshot_not_settled() -> None:
 
 def awaited_snapshot_taken_for_there() -> None:
     """Rows count as delivered as soon as their document is written."""
-    Version.holds = lambda self, awaited: True
+    Version.holds = lambda self, chain, awaited: True
 
 
 def awaited_snapshot_not_looked_for() -> None:

@@ -110,17 +110,8 @@ class Format:
             yield misfits.unfit(field.name, column.type, kind, remedy)
 
     def as_it_is(self, schema: pa.Schema, columns: Sequence[Column]) -> bool:
-        """Return whether a file with these columns can become a file of the table.
-
-        Raises:
-            UnfitTargetError: a column was removed meanwhile.
-        """
-        there = matched(schema, columns)
-        for field in schema:
-            if field.name not in there:
-                what = f"the table no longer has the column {field.name!r}."
-                remedy = f"Add the column {field.name!r} to the table again. The staged rows wait for it."
-                raise UnfitTargetError(what, code="column_missing", remedy=remedy, column=field.name)
+        """Return whether a file with these columns can become a file of the table. UnfitTargetError as below."""
+        there = _still_there(schema, columns)
         return all(
             there[field.name].name == field.name
             and there[field.name].type == self.type_of(field.type)
@@ -129,8 +120,8 @@ class Format:
         )
 
     def cast(self, rows: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
-        """The rows with the table's names and types."""
-        there = matched(rows.schema, columns)
+        """The rows with the table's names and types. UnfitTargetError: a column was removed meanwhile."""
+        there = _still_there(rows.schema, columns)
         names, arrays = [], []
         for field, values in zip(rows.schema, rows.columns, strict=True):
             column = there[field.name]
@@ -205,6 +196,16 @@ def matched(schema: pa.Schema, columns: Sequence[Column]) -> dict[str, Column]:
     folded = {column.name.lower(): column for column in columns}
     found = {name: exact.get(name) or folded.get(name.lower()) for name in schema.names}
     return {name: column for name, column in found.items() if column is not None}
+
+
+def _still_there(schema: pa.Schema, columns: Sequence[Column]) -> dict[str, Column]:
+    there = matched(schema, columns)
+    for name in schema.names:
+        if name not in there:
+            what = f"the table no longer has the column {name!r}."
+            remedy = f"Add the column {name!r} to the table again. The staged rows wait for it."
+            raise UnfitTargetError(what, code="column_missing", remedy=remedy, column=name)
+    return there
 
 
 def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:

@@ -8,7 +8,8 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 - the head is raised (prepare): a new table may be left, without rows. The next process finds it. The sleeper commits
   onto an outdated version, is refused, reads the head, and finds that it is newer.
-- files are complete (commit): files are left that no version names. The next process writes its own.
+- files are complete (commit): files are left that no version names. The next process writes its own. The same process
+  keeps its files while others overtake it: they write less at a time, and would always be faster.
 - the commit: the same. Any later change of the head makes the sleeper's commit fail.
 - the answer: the next process reads the marker. Nothing is removed after a commit whose outcome is not known.
 """
@@ -16,7 +17,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -35,6 +36,7 @@ from airflow_ft.sinks.refused import Refused
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 V = TypeVar("V", bound="Committed")
 
 
@@ -49,7 +51,12 @@ class Committed(Version, Protocol):
 
 
 class Staged(Protocol):
-    """Files that one step adds to a version of a table."""
+    """Files that one try of a step adds to a version of a table."""
+
+    before: Any
+    """The try before, whose files `write` takes over if they are right for this version, too."""
+    may_be_named: bool
+    """Whether a commit names the files, or one may whose outcome is not known."""
 
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
@@ -58,7 +65,7 @@ class Staged(Protocol):
         """DeclinedError for rows that `write` would refuse; writes nothing."""
 
     def discard(self) -> None:
-        """Remove what was written: no commit names it, and none will."""
+        """Remove what this try and those before have written, unless it may be named."""
 
 
 S = TypeVar("S", bound=Staged)
@@ -83,6 +90,8 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     sink: Any
     place: Any
     wal: WalReader
+    _tried: S | None = None
+    """The step's try before, which was overtaken."""
 
     @classmethod
     def of(cls, plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Self:
@@ -129,6 +138,15 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     def close(self) -> None:
         """End the connection to the place."""
         self.checks.close(self.place)
+
+    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
+        try:
+            return super()._persist(doing, step, fence, plan)
+        finally:
+            tried, self._tried = self._tried, None
+            if tried is not None:
+                with self._translated_errors(plan):
+                    tried.discard()
 
     def _preflight(self) -> dict[str, Any]:
         return {"table": str(self.place)}
@@ -191,6 +209,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
             if ledger.head() is None:
                 self._require_beginning()
             staged = self._staged(version, group, fence.rank)
+            staged.before, self._tried = self._tried, None
             try:
                 yield (version, staged, group), ledger
             except BaseException:
@@ -202,9 +221,11 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
                 try:
                     self._commit_onto(version, group, ledger, staged, self._says(fence, plan))
                 except OvertakenError as error:
-                    if error.nothing:  # else a commit that was not heard of may name the files
-                        staged.discard()
+                    staged.may_be_named |= not error.nothing
+                    self._tried = staged
                     raise
+                staged.may_be_named = True
+            staged.discard()
 
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:

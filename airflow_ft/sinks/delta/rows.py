@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
+from airflow_ft.sinks.base.table_columns import matched
 from airflow_ft.sinks.delta.columns import FORMAT, Column, too_long
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
@@ -46,6 +47,7 @@ class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     form = FORMAT
+    results = ("adds", "folders")
 
     version: Snapshot
     rank: tuple[int, int]
@@ -81,8 +83,10 @@ class Rows(TableRows):
             self.adds.append(_add(f"{name}/{each.path}", each.bytes, of, int(now * 1000), stats))
         return sum(each.rows for each in written)
 
-    def discard(self) -> None:
-        """Removes what was written: for rows that no commit names, and none will."""
+    def _made_for(self) -> object:
+        return self.version.table.metadata().id, self.version.columns, self.version.partition_by
+
+    def _remove(self) -> None:
         for folder in self.folders:
             self.version.place.files.remove_tree(folder)
 
@@ -110,8 +114,9 @@ class Rows(TableRows):
 
     def _finite(self, reader: SegmentReader) -> set[str]:
         """Columns without NaN: Parquet leaves it out of its bounds, and to Spark it is above all numbers."""
-        names = {column.name.lower(): column.name for column in self.version.columns}
-        return {names[name.lower()] for name, known in reader.statistics(self.sink).items() if not known.nans}
+        there = matched(reader.schema(self.sink), self.version.columns)
+        known = reader.statistics(self.sink)
+        return {column.name for name, column in there.items() if name in known and not known[name].nans}
 
 
 def _add(path: str, size: int, values: Mapping[str, str | None], now: int, stats: str) -> AddAction:

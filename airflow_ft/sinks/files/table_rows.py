@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -29,15 +29,49 @@ class TableRows(ABC):
     """
 
     form: ClassVar[Format]
+    results: ClassVar[Sequence[str]] = ()
+    """Names of the fields with what `_write` has written."""
 
     version: Any
     sink: str
     file_bytes: int
+    before: Any = field(default=None, kw_only=True)
+    may_be_named: bool = field(default=False, kw_only=True)
+    _kept: tuple[Any, int] | None = field(default=None, kw_only=True)
+    """What the files were made for, and their rows."""
 
     def write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         """All rows, durably; how many. Without `dead_letters` DeclinedError for rows that the table refuses."""
         mine = [reader for reader in readers if has_rows(reader, self.sink)]
-        return self._write(plan, mine, dead_letters) if mine else 0
+        if not mine:
+            return 0
+        made_for = self._made_for() if dead_letters is None else None
+        before: TableRows | None = self.before
+        if before is not None and made_for is not None and before._kept is not None and before._kept[0] == made_for:
+            for name in (*self.results, "_kept", "may_be_named", "before"):
+                setattr(self, name, getattr(before, name))
+            return before._kept[1]
+        try:
+            rows = self._write(plan, mine, dead_letters)
+        except AirflowFtError as error:
+            raise error.located(sink=self.sink) from error.__cause__
+        self._kept = (made_for, rows)
+        return rows
+
+    def _made_for(self) -> Any:
+        """Return what files of this version depend on: another version with the same takes them. None: none does."""
+        return None
+
+    def discard(self) -> None:
+        """Remove what this try and those before have written, unless it may be named."""
+        if not self.may_be_named:
+            self._remove()
+        if self.before is not None:
+            self.before.discard()
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """Remove what was written."""
 
     @abstractmethod
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:

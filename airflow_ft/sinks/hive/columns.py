@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions
+from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, other_partitions, unsupported
 from airflow_ft.sinks.files.partitions import problems
 from airflow_ft.sinks.hive.formats import format_of
 from airflow_ft.sinks.hive.spec import FORMATS, KEY, HiveSink
 from airflow_ft.sinks.hive.thrift import API
 
 _LOCAL = re.compile(r"(?<![^:<,])timestamp_ntz(?=[,>]|$)")  # a type, and no name of a field
+
+_ARROW = {
+    **{name: kind for name, (_, kind) in WHOLE.items()}, "boolean": pa.bool_(), "float": pa.float32(),
+    "double": pa.float64(), "string": pa.string(), "varchar": pa.string(), "char": pa.string(), "binary": pa.binary(),
+    "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "timestampwithlocaltimezone": pa.timestamp("us", "UTC"),
+}  # fmt: skip
 
 _NUMBERED = "_col"  # so Hive once named columns in files of ORC
 
@@ -39,6 +46,43 @@ def of_table(table: Any) -> list[Column]:
 def keys_of(table: Any) -> list[str]:
     """Return the columns that the table is partitioned by, without the sink's own."""
     return [key.name for key in table.partitionKeys or () if key.name != KEY]
+
+
+def in_files(table: Any, given: Collection[str]) -> list[Column]:
+    """Return the columns of files with such rows: those of the table, in its order, up to the last one that is given.
+
+    Trino and Hive read ORC by the order of columns, and Impala does so with Parquet.
+    """
+    keys, names = keys_of(table), {name.lower() for name in given}
+    plain = [column for column in of_table(table) if column.name not in keys]
+    last = max((place for place, column in enumerate(plain) if column.name in names), default=-1)
+    return plain[: last + 1]
+
+
+def arrow_of(kind: str) -> pa.DataType:
+    """Return the type of Arrow for a type of Hive. KeyError: there is none that files could have."""
+    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    name, _, within = kind.removesuffix(">").partition("<")
+    if name == "array":
+        return pa.list_(arrow_of(within))
+    if name == "map":
+        return pa.map_(*map(arrow_of, _divided(within)))
+    if name == "struct":
+        return pa.struct([(field, arrow_of(of)) for field, _, of in (part.partition(":") for part in _divided(within))])
+    return _ARROW[name.partition("(")[0]]
+
+
+def _divided(parts: str) -> list[str]:
+    """Divide a list of types at the commas that are in no brackets."""
+    found, depth = [""], 0
+    for letter in parts:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
 
 
 def fields_of(schema: pa.Schema | None, by: Sequence[str]) -> tuple[list[Any], list[Any]]:
@@ -77,6 +121,14 @@ def schema_problems(sink: HiveSink, schema: pa.Schema, there: Any | None, name: 
     if sink.partition_by and [each.lower() for each in sink.partition_by] != by:
         yield other_partitions(by, sink.partition_by, name)
     yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=False)
+    for column in in_files(there, schema.names):
+        if column.name not in given:
+            try:
+                arrow_of(column.type)
+            except KeyError:
+                what = f"column {column.name!r} has the type {column.type} and is before columns of the rows"
+                remedy = "Move the column to the end of the table, or deliver into another table."
+                yield unsupported(what, remedy, column=column.name).located(sink=name)
 
 
 def lacks_columns(table: Any) -> bool:

@@ -2,8 +2,9 @@
 
     <table>/_airflow_ft/<group>/42.3-17-1a2b3c4d/country=DE/part-00000.parquet
 
-Files of the log become files of a table of Parquet by a second name if their columns fit and rows are not divided;
-otherwise the rows are written again. If the process dies before the request, a folder is left that no partition names.
+Files of the log become files of a table of Parquet by a second name if their columns fit, also by order, and rows are
+not divided. Otherwise the rows are written again. If the process dies before the request, a folder is left that no
+partition names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
 from airflow_ft.sinks.hive import formats
-from airflow_ft.sinks.hive.columns import FORMAT
+from airflow_ft.sinks.hive.columns import FORMAT, arrow_of, in_files
 from airflow_ft.sinks.hive.table import Part, Version
 from airflow_ft.sinks.refused import Refused
 
@@ -63,15 +64,23 @@ class Rows(TableRows):
             self.parts.append(Part(partitions.values_of(place, keys), below))
         return sum(each.rows for each in written)
 
-    def discard(self) -> None:
-        """Removes what was written: for rows that no partition names, and none will."""
+    def _remove(self) -> None:
         for folder in self._folders:
             self.version.files.remove_tree(folder)
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns)
         keys = self.version.keys
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        filled = {
+            each.name: given[each.name] if each.name in given else pa.nulls(rows.num_rows, arrow_of(each.type))
+            for each in in_files(self.version.table, given)
+        }
+        filled |= {key: given[key] for key in keys}
+        rows = pa.RecordBatch.from_arrays(list(filled.values()), names=list(filled))
         return rows, {**partitions.refused(rows, keys, _LONGEST), **formats.refused(self.version.format, rows, keys)}
 
     def _fits(self, reader: SegmentReader) -> bool:
-        return super()._fits(reader) and not self.version.keys and self.version.format == "parquet"
+        names = reader.schema(self.sink).names
+        in_order = [column.name for column in in_files(self.version.table, names)] == names
+        return super()._fits(reader) and in_order and not self.version.keys and self.version.format == "parquet"

@@ -11,7 +11,7 @@ import itertools
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import changed, large
+from airflow_ft.sinks.iceberg.bounds import columns_without_nan, keep_certain
 from airflow_ft.sinks.iceberg.columns import FORMAT, in_utc, sources, utc
 from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.refusals import bounded, refused, texts
@@ -40,33 +41,27 @@ _WRITERS = 2
 """Threads that write files, while the next rows are read. So three times `_AT_ONCE` are in memory at most."""
 _CHUNK = 1 << 20
 
-Kept = MutableMapping[tuple[int, int], list[DataFile]]
-"""Files that a step has written, by the schema and the partitions that they are made for."""
-
 
 @dataclass
 class Rows(TableRows):
-    """Files that one step adds to a version of the table. `kept` has those of the step's tries before."""
+    """Files that one step adds to a version of the table."""
 
     form = FORMAT
+    results = ("files", "_made")
 
     version: Version
-    kept: Kept = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     _name: str = field(default_factory=lambda: uuid.uuid4().hex)
     _count: Iterator[int] = field(default_factory=itertools.count)
     _made: list[str] = field(default_factory=list)
 
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
-        metadata = self.version.table.metadata
-        made_for = (metadata.current_schema_id, metadata.default_spec_id)
-        if dead_letters is None and made_for in self.kept:  # another writer was faster: the files are still right
-            self.files = self.kept[made_for]
-        else:
-            self.files = self._written(readers, dead_letters)
-            if dead_letters is None:
-                self.kept[made_for] = self.files
+        self.files = self._written(readers, dead_letters)
         return sum(each.record_count for each in self.files)
+
+    def _made_for(self) -> object:
+        metadata = self.version.table.metadata
+        return self.version.mapping, metadata.current_schema_id, metadata.default_spec_id
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         """DeclinedError for rows that `write` would refuse; writes nothing."""
@@ -80,10 +75,8 @@ class Rows(TableRows):
                     for _ in self._taken(reader, file, None):
                         pass
 
-    def discard(self) -> None:
-        """Remove what was written: for rows that no commit was tried with."""
-        self.kept.clear()
-        for location in self._made:  # and no file of a try before, whose commit may have arrived all the same
+    def _remove(self) -> None:
+        for location in self._made:
             with suppress(Exception):  # `remove_orphan_files` does it too
                 self.version.table.io.delete(location)
 
@@ -131,6 +124,9 @@ class Rows(TableRows):
         for file in _dataframe_to_data_files(table.metadata, rows, table.io, uuid.UUID(self._name), self._count):  # type: ignore[arg-type]
             self._made.append(file.file_path)
             found.append(file)
+        without_nan = columns_without_nan(rows)
+        for file in found:
+            self._keep_certain(file, without_nan)
         self._require(sum(file.record_count for file in found), given)
         return found
 
@@ -190,8 +186,15 @@ class Rows(TableRows):
         if digest.hexdigest() != file.sha256:
             raise changed(source, self.sink)
         found = parquet_file_to_data_file(table.io, table.metadata, target)
+        known = reader.statistics(self.sink)
+        self._keep_certain(found, [name for name in known if not known[name].nans])
         self._require(found.record_count, file.rows)
         return found
+
+    def _keep_certain(self, file: DataFile, without_nan: Sequence[str]) -> None:
+        table = self.version.table
+        with table.io.new_input(file.file_path).open() as written:
+            keep_certain(file, pq.read_metadata(written), table.schema(), without_nan)
 
     def _require(self, written: int, given: int) -> None:
         if written != given:

@@ -30,6 +30,7 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "chain-table.enabled": ("false",),
     "primary-key.nullable": ("false",),
     "bucket-function.type": ("default",),
+    "metadata.iceberg.storage": ("disabled",),
 }
 """Options that change what a writer has to write, with the values beside which this sink writes."""
 _MAY_NOT = (

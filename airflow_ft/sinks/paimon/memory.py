@@ -116,7 +116,7 @@ class Chain:
         self.files.replace(self.files.uri(self.root, _CONSUMERS, self._consumer(str(number))), data)
 
     def accepted(self, uuid: str) -> str:
-        """Return the URI of the file by which a person accepts that a snapshot is lost."""
+        """Return the URI of the file by which a person accepts that a snapshot is gone, and that its rows count."""
         return self.files.uri(self.root, *self._names, f"accepted-{uuid}")
 
     def _consumer(self, number: str) -> str:

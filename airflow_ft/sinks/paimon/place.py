@@ -87,9 +87,20 @@ class Place:
                 return hint
         return max(self.numbers(SNAPSHOTS), default=0)
 
-    def hint(self, number: int) -> None:
-        """Write the hint at the newest snapshot. Readers look for later ones, too."""
-        self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(number).encode())
+    def hint(self) -> None:
+        """Write the hint at the newest snapshot, until it is still the newest afterwards: the process may have slept.
+
+        Some readers believe the hint, also where that snapshot has expired.
+        """
+        written = 0
+        while written != (newest := max(self.numbers(SNAPSHOTS), default=0)):
+            self.files.replace(self.uri(SNAPSHOTS, _LATEST), str(newest).encode())
+            written = newest
+
+    def is_unbroken(self, first: int) -> bool:
+        """Return whether no snapshot from `first` to the newest is gone."""
+        there = self.numbers(SNAPSHOTS)
+        return first in there and len(there) - there.index(first) == there[-1] - first + 1
 
     def _is_there(self, snapshot: int) -> bool:
         return self.files.exists(self.uri(SNAPSHOTS, f"{SNAPSHOTS}-{snapshot}"))
@@ -101,12 +112,13 @@ class Place:
             raise lacks_links(str(self), "create a snapshot once")
 
 
-def lost(place: Place, snapshot: int) -> StoreBehindSinkError:
-    """Return the error of a snapshot that is gone, with what it alone showed."""
+def lost(place: Place, snapshot: int, accepted: str) -> StoreBehindSinkError:
+    """Return the error of a snapshot that is gone. `accepted` is the file that says that its rows are there."""
     what = f"snapshot {snapshot} of {place} is gone, and nothing else shows whether the newest rows were delivered."
     remedy = (
-        "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`): if those of the newest"
-        f" checkpoint are missing, delete the newest file of the pipeline in {OURS}. Then run `airflow ft resume`."
+        "Restore that snapshot from a backup. Or compare the rows (`airflow ft verify`). If those of the newest"
+        f" checkpoint are there, run `touch '{local_path(accepted)}'`. If they are missing, delete the newest file of"
+        f" the pipeline in {OURS}. Then run `airflow ft resume`."
     )
     return StoreBehindSinkError(what, code="snapshot_lost", remedy=remedy, path=str(place), snapshot=snapshot)
 

@@ -42,6 +42,7 @@ class Rows(TableRows):
     """Files that one step adds to a version of the table."""
 
     form = FORMAT
+    results = ("entries", "_made")
 
     version: Version
     entries: list[Record] = field(default_factory=list)
@@ -65,7 +66,10 @@ class Rows(TableRows):
         """Returns when these files survive a power cut; they are as old as their delivery now."""
         place, now = self.version.place, time.time()
         for path in paths:  # remove_orphan_files goes by the age
-            os.utime(local_path(place.uri(*path.split("/"))), (now, now))
+            uri = place.uri(*path.split("/"))
+            os.utime(local_path(uri), (now, now))
+            with place.files.open(uri) as file:  # a copy from another file system is not synced yet
+                place.files.sync_file(file)
         for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
             place.files.sync_folders(place.uri(*folder.split("/")), place.root)
 
@@ -74,8 +78,12 @@ class Rows(TableRows):
             self.version.following()
         super().try_out(readers)
 
-    def discard(self) -> None:
-        """Remove what was written: no snapshot names it, and none will."""
+    def _made_for(self) -> object:
+        """Return the schema. Rows in buckets have numbers, which follow those of the rows that are there."""
+        assert self.version.schema is not None
+        return None if self.version.buckets.count else self.version.schema["id"]
+
+    def _remove(self) -> None:
         for uri in self._made:
             self.version.place.files.remove(uri)
         self._made.clear()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets, Layout
@@ -174,13 +174,13 @@ class Version:
         found = chain.newest()
         if found.awaited is None:
             return Ledger(chain, found, found.memory, pending=False)
-        holds = self.holds(found.awaited)
+        holds = self.holds(chain, found.awaited)
         if holds is None and self.number < found.awaited.snapshot - 1:
-            raise lost(self.place, found.awaited.snapshot)
+            holds = self._accepted(chain, found.awaited)
         memory = found.memory if holds else found.awaited.without
         return Ledger(chain, found, memory, pending=holds is None)
 
-    def holds(self, awaited: Awaited) -> bool | None:
+    def holds(self, chain: Chain, awaited: Awaited) -> bool | None:
         """Return whether an awaited snapshot is one of the table; None: it is not there, and may still come.
 
         Raises:
@@ -195,7 +195,7 @@ class Version:
             return None
         if found is not None and found.get("uuid") != awaited.uuid:
             return False
-        if found is not None and (number == self.number or self.place.record(SNAPSHOTS, number - 1) is not None):
+        if found is not None and (number == self.number or self.place.is_unbroken(number - 1)):
             return True
         # The snapshots before it have expired. If it is there, it may be of a writer that slept until its number was
         # free again: then the next one, which has not expired, does not name its files.
@@ -205,9 +205,13 @@ class Version:
             raise OvertakenError
         if self._names(there, awaited):
             return True
-        if found is None:
-            raise lost(self.place, number)
-        return False
+        return found is None and self._accepted(chain, awaited)
+
+    def _accepted(self, chain: Chain, awaited: Awaited) -> bool:
+        """Return True if a person says that the rows of a lost snapshot are there. StoreBehindSinkError: none does."""
+        if not self.place.files.exists(accepted := chain.accepted(awaited.uuid)):
+            raise lost(self.place, awaited.snapshot, accepted)
+        return True
 
     def check_newest(self, ledger: Ledger) -> None:
         """Compare the newest snapshot that the sink has written with the table's. It may have expired.
@@ -261,7 +265,7 @@ class Version:
         except OvertakenError:
             manifests.discard()
             raise
-        counts = self._created(snapshot, awaited)
+        counts = self._created(ledger.chain, snapshot, awaited)
         with suppress(OvertakenError):  # another process has found out the same
             ledger.chain.append(Document(document.number + 1, document.memory if counts else awaited.without, None))
         ledger.chain.sweep(document.number + 1)
@@ -269,7 +273,7 @@ class Version:
             manifests.discard()
             raise OvertakenError
 
-    def _created(self, snapshot: Record, awaited: Awaited) -> bool:
+    def _created(self, chain: Chain, snapshot: Record, awaited: Awaited) -> bool:
         """Create a snapshot, and return whether it is one of the table."""
         try:
             self._create(snapshot)
@@ -280,12 +284,14 @@ class Version:
             if now is None:
                 raise OvertakenError(nothing=False)
             with suppress(OvertakenError):  # another writer was faster than this look
-                if now.holds(awaited):
-                    self.place.hint(now.number)
+                if now.holds(chain, awaited):
+                    self.place.hint()
                     return True
                 break
         # Its number had expired since the version was read: no reader looks there, and no other writer may begin there.
-        self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
+        found = self.place.record(SNAPSHOTS, awaited.snapshot)
+        if found is not None and found.get("uuid") == awaited.uuid:  # else another writer has replaced it
+            self.place.files.remove(self.place.uri(SNAPSHOTS, f"{SNAPSHOTS}-{awaited.snapshot}"))
         return False
 
     def settle(self, ledger: Ledger) -> None:
@@ -295,10 +301,10 @@ class Version:
         """
         if ledger.pending:
             assert self.schema is not None
-            manifests = self.manifests
-            with suppress(OvertakenError):
-                self._create(self._next(manifests, [], 0, str(uuid.uuid4()), {}))
-                self.place.hint(self.number + 1)
+            manifests, empty = self.manifests, Awaited(self.number + 1, str(uuid.uuid4()), "", None)
+            with suppress(OvertakenError, StoreBehindSinkError):  # it is looked at again
+                if not self._created(ledger.chain, self._next(manifests, [], 0, empty.uuid, {}), empty):
+                    manifests.discard()
             raise OvertakenError
 
     def _create(self, snapshot: Record) -> None:

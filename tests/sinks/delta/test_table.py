@@ -31,7 +31,8 @@ from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.requirements import schema_problems
-from airflow_ft.sinks.delta.table import translated_delta_errors
+from airflow_ft.sinks.delta.rows import Rows
+from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
 from airflow_ft.testing.world import SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
@@ -132,6 +133,36 @@ def test_others_append_and_vacuum_between_and_beside(tmp_path: Path) -> None:
     table.create_checkpoint()
     world.deliver(world.plan())
     assert world.target.ids() == [1, 2, 3, 4, *world.ids_of(1, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(("columns", "wanted"), [((), 1), (("note",), 2)])
+def test_files_are_written_once_for_the_same_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...], wanted: int
+) -> None:
+    """However often others append: they would be faster than a large checkpoint each time."""
+    world = world_of(tmp_path, partition_by=["text"])
+    world.deliver(world.plan(world.table(100, 4, texts=2)))
+    plan = world.plan(world.table(200, 4, texts=2))
+    vote = world.prepare(plan)
+    commit, write, written, theirs = Snapshot.commit, Rows._write, list[bool](), list[int]()
+
+    def overtaken(self: Snapshot, *of: Any) -> Any:
+        if len(theirs) < 3:
+            theirs.append(len(theirs))
+            row = pa.table({"id": theirs[-1:], "text": ["0"], **{name: [1] for name in columns}})
+            write_deltalake(table_of(world).path, row, mode="append", schema_mode="merge")
+        return commit(self, *of)
+
+    def counted(self: Rows, *of: Any) -> int:
+        written.append(True)
+        return write(self, *of)
+
+    monkeypatch.setattr(Snapshot, "commit", overtaken)
+    monkeypatch.setattr(Rows, "_write", counted)
+    world.commit(plan, vote)
+    assert (len(theirs), len(written)) == (3, wanted)
+    assert len(list(table_of(world).path.glob("checkpoint-0000000002*"))) == 1, "others are removed"
+    assert world.target.ids() == [0, 1, 2, *range(100, 104), *range(200, 204)]
 
 
 def test_two_pipelines_deliver_into_one_table(tmp_path: Path) -> None:
@@ -253,6 +284,18 @@ def test_a_table_that_was_changed_since_the_vote_takes_nothing(tmp_path: Path) -
     with raises(UnfitTargetError, "column_unfit", column="id", type="bigint", declared="double"):
         world.commit(plan, vote)
     assert world.target.ids() == []
+
+
+def test_a_column_that_is_dropped_before_the_commit_is_named(tmp_path: Path) -> None:
+    """Also where the sink adds columns, as it does in `prepare` alone."""
+    world = world_of(tmp_path, schema_evolution=True)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    write_deltalake(table_of(world).path, pa.table({"id": [-1]}), mode="overwrite", schema_mode="overwrite")
+    with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        world.commit(plan, vote)
+    world.commit(plan, world.prepare(plan))
+    assert world.target.ids() == [-1, *world.ids_of(1)]
 
 
 @pytest.mark.parametrize("after", [pa.float64(), pa.string()])

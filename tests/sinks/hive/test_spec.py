@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from io import BytesIO
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.orc as orc
@@ -17,8 +19,13 @@ from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
 from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.metastore import Connected
-from airflow_ft.sinks.hive.table import path_of
+from airflow_ft.sinks.hive.rows import Rows
+from airflow_ft.sinks.hive.table import Version, path_of
+from airflow_ft.sinks.hive.thrift import API
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
+from tests.sinks.hive.world import read_file, storage
 
 TABLE = "metastore.shop.orders"
 MICROS = pa.timestamp("us", "UTC")
@@ -84,6 +91,37 @@ def test_orc_columns_that_readers_take_by_order_are_refused() -> None:
 
     assert codes("orc", "_col0", "_COL1") == ["name_invalid"]
     assert codes("orc", "_col0", "id") == codes("parquet", "_col0", "_col1") == []
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+@pytest.mark.parametrize("key", ["", "country"])
+def test_files_have_the_columns_in_the_tables_order(tmp_path: Path, format: str, key: str) -> None:
+    """Trino reads ORC by the order of columns, and Impala does so with Parquet."""
+    kinds = {"first": "string", "middle": "array<struct<a:int,b:map<string,decimal(4,2)>>>", "last": "bigint"}
+    names = [name for name in (key, "airflow_ft") if name]
+    keys = [API.FieldSchema(name=name, type="string") for name in names]
+    there = API.Table(sd=storage({**kinds, "more": "char(3)"}, format, location=f"file:{tmp_path}"), partitionKeys=keys)
+    given = pa.table({"last": [1], **({key: ["DE"]} if key else {}), "first": ["Ada"]})
+    segment = write_segment(SegmentFolder(str(tmp_path / "wal"), "shop", 1, 1, 1), 1, {"rows": given})
+    place = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("shop", "orders"))
+    rows = Rows(Version(place, there), "rows", 128 << 20, "p/n", (1, 1))
+    assert rows.write(mock.Mock(number=1), [open_wal().open(segment)], None) == 1
+    [file] = tmp_path.glob(f"_airflow_ft/**/*.{format}")
+    read = read_file(str(file))
+    assert read.column_names == ["first", "middle", "last"]
+    assert read.to_pylist() == [{"first": "Ada", "middle": None, "last": 1}]
+
+
+def test_a_lacking_column_of_an_unknown_type_is_refused() -> None:
+    def columns(*names: str) -> list[str]:
+        kinds = {"a": "int", "b": "array<uniontype<int,string>>"}
+        keys = [API.FieldSchema(name="airflow_ft", type="string")]
+        there = API.Table(sd=storage({name: kinds[name] for name in names}), partitionKeys=keys)
+        found = schema_problems(HiveSink(table=TABLE), pa.schema({"a": pa.int32()}), there, "rows")
+        return [each.code for each in found]
+
+    assert columns("a", "b") == []
+    assert columns("b", "a") == ["table_unsupported"]
 
 
 @pytest.mark.parametrize(

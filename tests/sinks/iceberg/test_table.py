@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -43,7 +44,7 @@ from airflow_ft.sinks.iceberg.table import Version
 from airflow_ft.sinks.iceberg.verify import verify
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
-from airflow_ft.wal import open_wal
+from airflow_ft.wal import open_wal, writer
 from tests.conformance.values import CLOCK, FINITE, NESTED, NOT_FINITE, without
 from tests.raising import raises
 from tests.sinks.iceberg.world import Table, in_file
@@ -243,6 +244,29 @@ def test_files_of_the_log_become_the_tables_with_their_bounds(world: World) -> N
                 wanted = [row["id"] for row in given.to_pylist() if row[name] == value]
                 seen = table.scan(EqualTo(term=Reference(name), value=_literal(value))).to_arrow()["id"].to_pylist()
                 assert seen == wanted, (name, value)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_row_groups_without_bounds_leave_the_column_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """PyArrow writes no bounds of a text above 4 KB. Readers would skip its row group, and a DELETE remove it."""
+    monkeypatch.setattr(writer, "rows_a_group", lambda _: 2)
+    given = pa.table({"id": [1, 2, 3, 4], "text": ["a", "b", "m", "z" * 5_000], "ratio": [1.0, 2.0, 3.0, math.nan]})
+    with closing(world_of(tmp_path)) as world:
+        world.deliver(world.plan(given.slice(0, 0)))
+        if rewritten:
+            with opened(world) as table, table.transaction() as transaction:
+                transaction.remove_properties("schema.name-mapping.default")
+                transaction.set_properties({"write.parquet.row-group-limit": "2"})
+        world.deliver(world.plan(given))
+        with opened(world) as table:
+            for id, text in enumerate(given["text"].to_pylist(), 1):
+                assert table.scan(EqualTo(term=Reference("text"), value=text)).to_arrow()["id"].to_pylist() == [id]
+            [file] = [task.file for task in table.scan().plan_files()]
+            assert (set(file.lower_bounds), set(file.upper_bounds)) == ({1}, {1}), "those of id"
+            table.delete("text < 'c'")
+        world.shows([3, 4])
 
 
 def _literal(value: Any) -> Any:

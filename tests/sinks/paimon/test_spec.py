@@ -96,6 +96,7 @@ def test_reserved_columns_and_unfit_partition_columns_are_found() -> None:
         ({"options": {"deduplicate.ignore-delete": "true"}}, "deduplicate.ignore-delete"),
         ({"version": 4}, "version"),
         ({"options": {"deletion-vectors.enabled": "TRUE"}}, "deletion-vectors.enabled"),
+        ({"options": {"metadata.iceberg.storage": "table-location"}}, "metadata.iceberg.storage"),
         ({"options": {"row-tracking.enabled": "true"}}, "row-tracking.enabled"),
         ({"options": {"file.format": "orc"}}, "file.format"),
         ({"options": {"changelog-producer": "input"}}, "changelog-producer"),

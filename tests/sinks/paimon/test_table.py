@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from airflow_ft.sinks.paimon.requirements import CHECKS, required, schema_proble
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 from tests.sinks.paimon.world import participant_of, table_of, world_of
 
@@ -81,6 +83,28 @@ def test_a_file_that_waited_long_in_the_log_is_not_an_orphan(tmp_path: Path) -> 
     assert file.stat().st_mtime > 1e9
 
 
+def test_a_copy_from_another_file_system_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    link, fsync, synced = os.link, os.fsync, list[int]()
+
+    def refused(source: Any, target: Any, **more: Any) -> None:
+        if str(target).endswith(".parquet"):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        link(source, target, **more)
+
+    def recorded(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "fsync", recorded)
+    world.commit(plan, vote)
+    [file] = (table_of(world).path / "bucket-0").iterdir()
+    assert file.stat().st_nlink == 1 and file.stat().st_ino in synced
+
+
 def test_others_commit_between_and_beside(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     for number in range(1, 4):
@@ -95,10 +119,16 @@ def test_others_commit_between_and_beside(tmp_path: Path) -> None:
 def test_a_commit_that_another_writer_overtakes_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
-    before_the_snapshot(monkeypatch, lambda: others(world, 1))
+    there = list[set[Path]]()
+
+    def overtake() -> None:
+        others(world, 1)
+        there.append(set((table_of(world).path / "bucket-0").iterdir()))
+
+    before_the_snapshot(monkeypatch, overtake)
     world.deliver(world.plan())
     assert world.target.ids() == [0, *world.ids_of(1, 2)]
-    assert len(list((table_of(world).path / "bucket-0").iterdir())) == 3, "the first try's file is removed"
+    assert [set((table_of(world).path / "bucket-0").iterdir())] == there, "the first try's file is the second's"
 
 
 def test_expired_snapshots_take_no_memory_along(tmp_path: Path) -> None:
@@ -193,6 +223,63 @@ def test_a_document_without_its_snapshot_counts_nothing(tmp_path: Path, monkeypa
     assert world.target.ids() == world.ids_of(1)
 
 
+def test_a_sleeper_that_settles_does_not_turn_the_table_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that it takes was given since, and has expired."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    dies(monkeypatch, world, plan, vote, "_create")
+
+    def successor() -> None:
+        world.commit(plan, world.prepare(plan))
+        others(world, 12)
+        world.predecessor = plan.number
+        world.deliver(world.plan())
+        table_of(world).expire(keep=10)
+
+    before_the_snapshot(monkeypatch, successor)
+    assert late_commit(world, plan, vote) == "fenced"
+    numbers = table_of(world).place.numbers("snapshot")
+    assert len(numbers) == 10 and (table_of(world).path / "snapshot" / "LATEST").read_text() == str(numbers[-1])
+    world.deliver(world.plan())
+    assert world.target.ids() == [*range(12), *world.ids_of(1, 2, 3, 4)]
+
+
+def test_a_late_hint_names_the_newest_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(tmp_path)
+    replaced = LocalFileSystem.replace
+
+    def late(self: LocalFileSystem, uri: str, data: bytes) -> None:
+        if uri.endswith("LATEST"):
+            monkeypatch.setattr(LocalFileSystem, "replace", replaced)
+            others(world, 5)
+        replaced(self, uri, data)
+
+    monkeypatch.setattr(LocalFileSystem, "replace", late)
+    world.deliver(world.plan())
+    assert (table_of(world).path / "snapshot" / "LATEST").read_text() == "6"
+
+
+def test_a_snapshot_of_another_writer_in_our_place_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that renames its file onto the name, as pypaimon does, replaces what it did not see."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    create = Version._create
+
+    def replacing(self: Version, snapshot: Any) -> None:
+        monkeypatch.setattr(Version, "_create", create)
+        others(world, 1)
+        theirs = table_of(world).path / "snapshot" / "snapshot-2"
+        kept = theirs.rename(theirs.with_name("theirs"))
+        create(self, snapshot)
+        kept.replace(theirs)
+
+    monkeypatch.setattr(Version, "_create", replacing)
+    world.deliver(world.plan())
+    assert world.target.ids() == [0, *world.ids_of(1, 2)]
+
+
 @pytest.mark.parametrize("where", ["hint", "_create"])
 def test_an_expired_snapshot_that_alone_knew_halts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The consumer was removed. Files that later snapshots still name were committed."""
@@ -207,6 +294,32 @@ def test_an_expired_snapshot_that_alone_knew_halts(tmp_path: Path, monkeypatch: 
         return
     with raises(StoreBehindSinkError, "snapshot_lost", snapshot=2, path=str(table_of(world).path)):
         world.participant(plan).proof(plan)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_person_settles_a_lost_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """Of the rows that are there, a compaction has rewritten the file."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    dies(monkeypatch, world, plan, world.prepare(plan), "hint" if there else "_create")
+    others(world, 5)
+    table_of(world).expire(keep=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Version, "_names", lambda *_: False)
+        with raises(StoreBehindSinkError, "snapshot_lost", snapshot=2) as caught:
+            world.participant(plan).proof(plan)
+        assert caught.error is not None
+        memory = next((table_of(world).path / "_airflow_ft").glob("*/*"))
+        if there:
+            Path(caught.error.remedy.split("touch '")[1].split("'")[0]).touch()
+        else:
+            max(memory.glob("*.json")).unlink()
+        proof = world.participant(plan).proof(plan)
+        assert (proof is not None) == there
+        world.deliver(plan)
+    world.deliver(world.plan())
+    assert world.target.ids() == [*range(5), *world.ids_of(1, 2, 3)]
 
 
 @pytest.mark.parametrize("what", ["removed", "of another", "of another, and followed"])
@@ -268,6 +381,21 @@ def test_a_column_that_is_lacking_is_refused(tmp_path: Path) -> None:
     [planned] = plan.participants
     found = schema_problems(planned, NOTHING, {SINK: pa.schema([("id", pa.string())])})
     assert [(each.code, each.column, each.sink) for each in found] == [("column_unfit", "id", SINK)]
+
+
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_a_column_that_is_dropped_before_the_commit_is_named(tmp_path: Path, key: list[str]) -> None:
+    """Also where the sink adds columns, as it does in `prepare` alone."""
+    world = world_of(tmp_path, schema_evolution=True, primary_key=key)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    schema = dict(table_of(world).version().schema or {})
+    rest = [field for field in schema["fields"] if field["name"] != "text"]
+    table_of(world).place.create("schema", {**schema, "id": 1, "fields": rest})
+    with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        world.commit(plan, vote)
+    world.commit(plan, world.prepare(plan))
+    assert world.target.ids() == world.ids_of(1)
 
 
 def test_a_table_that_others_alone_can_write_is_refused(tmp_path: Path) -> None:
