@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, create_token_topic, describe, topic_ids
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    SinkUnavailableError,
+    StateConflictError,
+    TokenLostError,
+)
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import SetAside, read_detail, together
@@ -114,12 +120,17 @@ class KafkaParticipant:
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Takes every slot over, which aborts what an older process left open; the outcome is what the tokens say.
 
-        There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there.
+        There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there. So a
+        lost token stops nothing either: the next `prepare` seeds it.
         """
         tokens = []
         statuses = set()
         for slot in self._tokens.slots(plan.pipeline):
-            token, status = self._tokens.take_over(slot, plan, fence)
+            try:
+                token, status = self._tokens.take_over(slot, plan, fence)
+            except TokenLostError:  # read after the slot was initialised, which has ended what was open
+                statuses.add(TokenStatus.READY)
+                continue
             tokens.append(token)
             statuses.add(status)
         if statuses == {TokenStatus.DONE}:

@@ -1,0 +1,109 @@
+"""A pipeline into the model of Kafka, run by run: slots that change, and tokens that vanish at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.steps import Context, commit_step, prepare_step, recover_step
+from airflow_ft.sinks.kafka.spec import KafkaSink
+from tests.simulation.adapters import Running
+from tests.simulation.kafka_broker import KafkaCluster
+from tests.simulation.laws import PIPELINE
+from tests.simulation.source import PARTS
+from tests.simulation.world import Scenario, World
+
+T = TypeVar("T")
+S = CheckpointState
+TWO_ROWS = Scenario("two rows, each in a file of its own", {PARTS: ("slots", "log")}, may_halt=True)
+STRATEGIES = pytest.mark.parametrize("strategy", ["transaction", "held"])
+
+
+class Pipeline:
+    """Delivers one item a run, and judges each call by the laws. An error of a step is the caller's."""
+
+    def __init__(self, running: Running, strategy: str, slots: int) -> None:
+        self.strategy, self.slots = strategy, slots
+        self.world = World(TWO_ROWS, lambda *_: None, running)
+        cluster = self.world.servers["log"]
+        assert isinstance(cluster, KafkaCluster)
+        self.cluster = cluster
+
+    def prepare(self, number: int) -> Checkpoint:
+        """Stage and prepare the next item, which has that number."""
+        run = RunKey("dag", f"run-{number}")
+        context = self._context(run)
+        sink = KafkaSink(topic=PARTS, conn_id="log", strategy=self.strategy, slots=self.slots)
+
+        def steps() -> None:
+            recover_step(context)
+            self.world._stage(context, number)
+            prepare_step(context, plan_delivery({PARTS: sink}), self.world.config, "log")
+
+        self.act(steps)
+        return self.checkpoint(number)
+
+    def commit(self, number: int) -> None:
+        self.act(lambda: commit_step(self._context(RunKey("dag", f"run-{number}")), "log"))
+
+    def deliver(self, number: int) -> None:
+        self.prepare(number)
+        self.commit(number)
+
+    def act(self, what: Callable[[], T]) -> T:
+        """Do this as a process of its own."""
+        found: list[T] = []
+        process = self.world.kernel.start("A", lambda: found.append(what()))
+        self.world.kernel.run()
+        if process.error is not None:
+            raise process.error
+        return found[0]
+
+    def person(self, action: Callable[[Resolver], Checkpoint]) -> Checkpoint:
+        """An action of `airflow ft in-doubt`."""
+        resolver = Resolver(self.world.store, PIPELINE, self.world.open, "a person", Worker("a person"), 0.0)
+        return self.act(lambda: action(resolver))
+
+    def lose_tokens(self, *slots: int) -> None:
+        """As offsets.retention.minutes would, long after what was held has timed out."""
+        self.cluster.time_out()
+        for slot in slots:
+            self.cluster.ids[f"airflow_ft.{PIPELINE}.log.{slot}"].offset = None
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        found: Checkpoint = self.world.log.checkpoint(PIPELINE, number)
+        return found
+
+    def check_exactly_once(self, *items: int) -> None:
+        shown = sorted((item.number, item.part) for item in self.cluster.visible[PARTS])
+        assert shown == [(item, part) for item in items for part in (1, 2)]
+
+    def _context(self, run: RunKey) -> Context:
+        return Context(
+            store=self.world.store,
+            pipeline=PIPELINE,
+            run=run,
+            participants=self.world.open,
+            worker=Worker(str(run), 1),
+            lease_seconds=0.0,
+            run_is_over=lambda other: other != run,
+        )
+
+
+@pytest.mark.parametrize("gone", [(0,), (1,), (0, 1)], ids=["first", "second", "both"])
+def test_an_abort_needs_no_token(running: Running, gone: tuple[int, ...]) -> None:
+    """It halted the pipeline, and no command had a way out."""
+    pipeline = Pipeline(running, "held", 2)
+    pipeline.deliver(1)
+    pipeline.prepare(2)
+    pipeline.lose_tokens(*gone)
+    assert pipeline.person(lambda resolver: resolver.abort(2, AfterAbort.CARRIED)).state is S.ABORTED
+    assert not pipeline.checkpoint(2).rollback_pending
+    pipeline.deliver(3)
+    pipeline.check_exactly_once(1, 2, 3)
