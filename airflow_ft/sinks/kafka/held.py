@@ -80,9 +80,11 @@ class HeldParticipant(KafkaParticipant):
 
         Raises:
             SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
+            StateConflictError: it waits, and has more slots than its predecessor.
         """
         hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
+            self._tokens.refuse_new_slots(plan, fence)
             notes = self._check_rows(plan, self._known.limits(self._topics))
             predecessor = plan.participant(self._plan.name).predecessor
             return {
@@ -317,10 +319,15 @@ class HeldParticipant(KafkaParticipant):
     def _waits(self, plan: Plan, fence: Fence) -> bool:
         """Return whether an earlier number is undelivered: its transaction may be held open under the same id.
 
-        Tokens only grow, so a token counts even while a transaction is open that will change it.
+        Tokens only grow, so a token counts even while a transaction is open that will change it. A slot that took no
+        part in the predecessor's delivery, as slot 0 names them, may keep an older token.
         """
         predecessor = plan.participant(self._plan.name).predecessor
         tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
+        if (first := tokens[0]) is None:
+            return False
+        if first.number == predecessor:
+            tokens = tokens[: first.slots]
         return any(token is not None and token.number < predecessor for token in tokens)
 
 

@@ -92,7 +92,24 @@ class Tokens:
             return token
         if first.number == predecessor:  # its token proves that the predecessor was delivered without this slot
             return seeded(fence, predecessor, self.count, now())
-        raise StateConflictError(
+        raise self._slots_raised(plan)
+
+    def refuse_new_slots(self, plan: Plan, fence: Fence) -> None:
+        """Refuse a slot without a token, or with an older one than slot 0, while the predecessor is not delivered.
+
+        Only behind that delivery is it seeded. Otherwise its absence is found after the decision.
+
+        Raises:
+            StateConflictError: there is such a slot.
+        """
+        first, *others = (slot.last_committed(fence) for slot in self.slots(plan.pipeline))
+        for index, token in enumerate(others, 1):
+            if first is not None and first.slots <= index and (token is None or token.number < first.number):
+                raise self._slots_raised(plan)
+
+    def _slots_raised(self, plan: Plan) -> StateConflictError:
+        predecessor = plan.participant(self._participant.name).predecessor
+        return StateConflictError(
             f"the number of slots was raised to {self.count} while checkpoint {predecessor} is not delivered.",
             remedy="Do nothing: this checkpoint is prepared again when that one is delivered.",
             pipeline=plan.pipeline,
