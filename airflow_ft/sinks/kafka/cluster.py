@@ -46,7 +46,7 @@ from airflow_ft.sinks.kafka.token import (
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.vote import check_rows, client_limits, refused_rows, short_lived
+from airflow_ft.sinks.kafka.vote import check_rows, check_times, client_limits, refused_rows, short_lived
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -221,6 +221,7 @@ class KafkaParticipant:
         self._demanded = limits = client_limits(self._clients, topics)
         refused = Refused(self._wal.dead_letters(plan), f"slot{slot.index}")
         for rows, file in self._content.loads(plan, slot.index):
+            check_times(rows.sink, topics[rows.sink.topic], rows.name)
             for index, row, reason in refused_rows(rows, file, topics[rows.sink.topic], limits["message.max.bytes"]):
                 refused.add(rows.name, rows.reader.segment, file, index, row, reason)
         return refused.write()
