@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.errors import SinkUnavailableError, StateConflictError, TokenLostError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import Context, commit_step, prepare_step, recover_step
+from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from tests.simulation.adapters import Running
 from tests.simulation.kafka_broker import KafkaCluster
@@ -138,3 +139,41 @@ def test_slots_wait_for_a_delivery_without_them(running: Running, strategy: str,
         pipeline.prepare(last, recover=False)
     pipeline.deliver(last + 1)
     pipeline.check_exactly_once(*range(1, last + 2))
+
+
+@STRATEGIES
+@pytest.mark.parametrize("gone", [(1,), (0, 1)], ids=["of the one that waits", "of both"])
+def test_redelivery_sends_what_lost_tokens_would_prove(
+    running: Running, monkeypatch: pytest.MonkeyPatch, strategy: str, gone: tuple[int, ...]
+) -> None:
+    """Nothing was sent as long as one slot remembered, and a person was told to delete its token, too."""
+    pipeline = half_delivered(running, monkeypatch, strategy)
+    pipeline.lose_tokens(*gone)
+    with pytest.raises(TokenLostError) as caught:
+        pipeline.person(lambda resolver: resolver.commit(2))
+    assert "--redeliver" in caught.value.remedy
+    if 0 in gone:  # then slot 0 is asked for its rows too: a person has to know that they are not there
+        pipeline.cluster.visible[PARTS] = [item for item in pipeline.cluster.visible[PARTS] if item.number == 1]
+    assert pipeline.person(lambda resolver: resolver.redeliver(2)).state is S.COMPLETED
+    pipeline.deliver(3)
+    pipeline.check_exactly_once(1, 2, 3)
+
+
+def half_delivered(running: Running, monkeypatch: pytest.MonkeyPatch, strategy: str) -> Pipeline:
+    """Slot 0 has delivered 2, which is decided, and slot 1 could not."""
+    pipeline = Pipeline(running, strategy, 2)
+    pipeline.deliver(1)
+    pipeline.prepare(2)
+    pipeline.cluster.time_out()
+    with_producer = Slot.with_producer
+
+    def failing(self: Slot, *args: Any, **named: Any) -> Any:
+        if self.index == 1:
+            raise SinkUnavailableError("no leader.")
+        return with_producer(self, *args, **named)
+
+    with monkeypatch.context() as patched, pytest.raises(SinkUnavailableError):
+        patched.setattr(Slot, "with_producer", failing)
+        pipeline.commit(2)
+    assert [item.part for item in pipeline.cluster.visible[PARTS] if item.number == 2] == [1]
+    return pipeline

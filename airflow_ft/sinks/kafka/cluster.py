@@ -180,6 +180,10 @@ class KafkaParticipant:
         """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""
         self._tokens.seed(fence, number)
 
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        """Sets the tokens that have vanished to the plan's predecessor; see `Tokens.restore`."""
+        self._tokens.restore(fence, plan)
+
     def renew(self, fence: Fence) -> None:
         """Renews tokens that were written more than an hour ago; one that has vanished is left to `prepare`."""
         self._tokens.renew(fence)
