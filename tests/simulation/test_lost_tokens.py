@@ -13,10 +13,11 @@ from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, R
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import Context, commit_step, prepare_step, recover_step
+from airflow_ft.sinks.kafka import held
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from tests.simulation.adapters import Running
-from tests.simulation.kafka_broker import KafkaCluster
+from tests.simulation.kafka_broker import KafkaCluster, ModelClients
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import PARTS
 from tests.simulation.world import Scenario, World
@@ -157,6 +158,24 @@ def test_redelivery_sends_what_lost_tokens_would_prove(
     assert pipeline.person(lambda resolver: resolver.redeliver(2)).state is S.COMPLETED
     pipeline.deliver(3)
     pipeline.check_exactly_once(1, 2, 3)
+
+
+def test_a_redelivery_takes_no_longer_than_the_brokers_allow(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator has lowered transaction.max.timeout.ms since the vote: every producer was refused."""
+    pipeline = Pipeline(running, "held", 2)
+    pipeline.prepare(1)
+    pipeline.cluster.time_out()
+    monkeypatch.setattr(held, "longest_transaction", lambda _: 60_000)
+    given: list[int] = []
+    producer = ModelClients.producer
+
+    def noted(self: ModelClients, transactional_id: str, limits: Any, strategy: Any = None) -> Any:
+        given.append(limits["transaction.timeout.ms"])
+        return producer(self, transactional_id, limits, strategy)
+
+    monkeypatch.setattr(ModelClients, "producer", noted)
+    pipeline.commit(1)
+    assert given == [60_000, 60_000]
 
 
 def half_delivered(running: Running, monkeypatch: pytest.MonkeyPatch, strategy: str) -> Pipeline:

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _REDELIVER = "If the topics lack the rows of this checkpoint, run `airflow ft in-doubt --redeliver` to send them."
 TIMEOUT = "timeout_ms"  # the note that says how long a transaction was to be held
 _SETTING = "transaction.timeout.ms"
+_NO_LIMIT = 2**31 - 1  # milliseconds: the largest value that a producer takes
 HELD = "held"  # the note that names the open transactions, by transactional id
 
 
@@ -69,6 +70,7 @@ class HeldParticipant(KafkaParticipant):
         super().__init__(plan, clients, wal)
         self._coordinator = TransactionCoordinator(clients)
         self._longest = 0  # milliseconds that a delivery from the log may take; 0: as the connection says
+        self._most = 0  # milliseconds that the brokers allow; 0: they were not asked yet
 
     # --- the protocol --------------------------------------------------------------------------------------------
 
@@ -233,8 +235,12 @@ class HeldParticipant(KafkaParticipant):
         super().close()
 
     def _limits(self) -> Mapping[str, Any]:
-        """A delivery from the log may take as long as a transaction is held."""
-        return {**super()._limits(), **({_SETTING: self._longest} if self._longest else {})}
+        """A delivery from the log may take as long as a transaction is held, if the brokers still allow that."""
+        if not self._longest:
+            return super()._limits()
+        if not self._most:
+            self._most = longest_transaction(self._clients) or _NO_LIMIT
+        return {**super()._limits(), _SETTING: min(self._longest, self._most)}
 
     # --- holding -------------------------------------------------------------------------------------------------
 
