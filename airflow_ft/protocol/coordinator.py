@@ -7,7 +7,7 @@ no DAG, no job code. Each method reads the state first, does what is still missi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -179,7 +179,9 @@ class Coordinator(Preparing):
             set_aside = set_aside and checkpoint.state is S.COMMITTING
             try:
                 if not plan.mode.waits:  # no vote was requested before
-                    sink.prepare(plan, self._fence(attempt))
+                    # What it refuses is set aside by `commit`, or refused again.
+                    with suppress(*(DeclinedError, UnfitTargetError) if set_aside else ()):
+                        sink.prepare(plan, self._fence(attempt))
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:

@@ -120,6 +120,12 @@ class Expiring(Protocol):
             TokenLostError: it remembers another number, so nothing expired.
         """
 
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        """Make lost parts of its memory name the predecessor of a decided plan. Parts that are there stay as they are.
+
+        For a person who has confirmed that no rows of the plan are there that the lost parts would prove.
+        """
+
     def renew(self, fence: Fence) -> None:
         """Write its memory again before that expires. FencedError as in `forget`."""
 

@@ -135,7 +135,10 @@ class Preparing(Settling):
             if not isinstance(sink, Expiring):
                 raise
             delivered = self._store.last_delivered(self._pipeline, name)
-            settled = all(c.state is not S.COMMITTING for c in self._store.open_checkpoints(self._pipeline))
+            settled = not any(
+                c.state is S.COMMITTING or (c.state is S.QUARANTINED and c.decided_at is not None)
+                for c in self._store.open_checkpoints(self._pipeline)
+            )
             if not settled or plan.participant(name).predecessor != delivered:
                 raise
             head = sink.head(self._pipeline)

@@ -141,16 +141,20 @@ class Resolver:
                 return coordinator.deliver(number, set_aside=True)
 
     def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
-        """Set the token of each participant without any memory to the number before this one."""
+        """Set the lost tokens of each participant to the number before this one."""
         assert found.plan is not None  # decided
         for participant in found.plan.participants:
             if found.proof_of(participant.name) is not None:
                 continue
             with closing(self.participants(participant)) as sink:
-                head = sink.head(self.pipeline)
-                if head is not None and not head.lost:
-                    continue
-                if not isinstance(sink, Expiring):
+                if isinstance(sink, Expiring):
+                    if sink.remembers(self.pipeline):
+                        continue
+                    attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
+                    number = participant.predecessor
+                    log.warning("lost tokens of %s are set to %d for %s", participant.name, number, self.who)
+                    sink.restore(Fence(self.pipeline, self.store.installation, epoch, attempt), found.plan)
+                elif (head := sink.head(self.pipeline)) is None or head.lost:
                     raise StoreBehindSinkError(
                         "the sink has lost its markers of the pipeline. They do not expire, so they were deleted.",
                         remedy="Restore the tables or files in which the sink keeps its markers.",
@@ -158,10 +162,6 @@ class Resolver:
                         checkpoint=found.number,
                         participant=participant.name,
                     )
-                attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
-                log.warning("the token of %s is set to %d for %s", participant.name, participant.predecessor, self.who)
-                fence = Fence(self.pipeline, self.store.installation, epoch, attempt)
-                sink.seed(fence, participant.predecessor)
 
     # --- what the actions share ----------------------------------------------------------------------------------
 

@@ -187,6 +187,9 @@ class ExpiringModel(ModelParticipant):
         self.system.raise_head(fence)
         self.adopt(fence, number)
 
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        self.seed(fence, plan.participant(self.name).predecessor)
+
     def renew(self, fence: Fence) -> None:
         self.system.renewed += 1
 

@@ -20,6 +20,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.steps import commit_step, prepare_step, recover_step
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -198,3 +200,21 @@ def test_each_sink_promises_what_it_can() -> None:
     }
     assert delivery.commit_point is None and not delivery.mode.waits
     assert any("may arrive twice" in reason for reason in delivery.reasons)
+
+
+def test_rows_that_prepare_refuses_are_set_aside(tmp_path: Path) -> None:
+    """It ran before the delivery that was to leave them out, and refused them again, for ever."""
+    world = a_world(tmp_path)
+    [number] = world.stage(1)
+    system = world.systems["db"]
+    system.declines_in_prepare = system.declines_in_commit = True
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    with raises(SinkUnavailableError, "refused_after_decision"):
+        commit_step(world.context(), "db")
+
+    resolver = Resolver(world.store, PIPELINE, Systems(world.systems), "someone", Worker("someone", 1), 0.03)
+    found = resolver.dead_letter(number)
+
+    assert found.state is S.COMPLETED and system.rows == [number]
+    proof = found.proof_of("db")
+    assert proof is not None and of_proof(proof)["rows"].rows == 1

@@ -30,10 +30,11 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, Promise, RunKey
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.protocol.votes import Outcome
@@ -576,6 +577,24 @@ def test_a_token_lost_after_a_decision_halts_the_pipeline(world: World) -> None:
         prepare_step(world.context(2, run=RunKey("dag", "run-2")), world.delivery, world.config, "log")
     assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
     assert state(world, third[0]) is CheckpointState.STAGED
+
+
+def test_no_token_is_seeded_past_what_is_decided_and_quarantined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or nobody could deliver that checkpoint any more. It was quarantined after the step had looked."""
+    first, second = world.prepared(2)
+    late, prepare = coordinator(world), ModelParticipant.prepare
+
+    def overtaken(self: ModelParticipant, plan: Plan, fence: Fence) -> Any:
+        monkeypatch.undo()
+        coordinator(world, 6).commit(first, "db")
+        Resolver(world.store, PIPELINE, Systems(world.systems), "a test", Worker("", 1), 0.03).quarantine(first)
+        self.system.token_is_gone = True
+        return prepare(self, plan, fence)
+
+    monkeypatch.setattr(ModelParticipant, "prepare", overtaken)
+    with raises(TokenLostError, "token_lost"):
+        late.prepare(second, "log", again=True)
+    assert world.systems["log"].token_is_gone
 
 
 def test_sinks_of_a_lost_log_refuse_rows_until_they_are_adopted(world: World) -> None:

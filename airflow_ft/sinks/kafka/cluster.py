@@ -14,7 +14,13 @@ from typing import Any, TypeVar
 
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, create_token_topic, describe, topic_ids
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    SinkUnavailableError,
+    StateConflictError,
+    TokenLostError,
+)
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import SetAside, read_detail, together
@@ -40,7 +46,7 @@ from airflow_ft.sinks.kafka.token import (
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.vote import check_rows, client_limits, refused_rows, short_lived
+from airflow_ft.sinks.kafka.vote import check_rows, check_times, client_limits, refused_rows, short_lived
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -114,12 +120,17 @@ class KafkaParticipant:
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Takes every slot over, which aborts what an older process left open; the outcome is what the tokens say.
 
-        There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there.
+        There is no tombstone: Kafka acts only after the decision, so nothing of an undecided number can be there. So a
+        lost token stops nothing either: the next `prepare` seeds it.
         """
         tokens = []
         statuses = set()
         for slot in self._tokens.slots(plan.pipeline):
-            token, status = self._tokens.take_over(slot, plan, fence)
+            try:
+                token, status = self._tokens.take_over(slot, plan, fence)
+            except TokenLostError:  # read after the slot was initialised, which has ended what was open
+                statuses.add(TokenStatus.READY)
+                continue
             tokens.append(token)
             statuses.add(status)
         if statuses == {TokenStatus.DONE}:
@@ -169,6 +180,10 @@ class KafkaParticipant:
         """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""
         self._tokens.seed(fence, number)
 
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        """Sets the tokens that have vanished to the plan's predecessor; see `Tokens.restore`."""
+        self._tokens.restore(fence, plan)
+
     def renew(self, fence: Fence) -> None:
         """Renews tokens that were written more than an hour ago; one that has vanished is left to `prepare`."""
         self._tokens.renew(fence)
@@ -210,6 +225,7 @@ class KafkaParticipant:
         self._demanded = limits = client_limits(self._clients, topics)
         refused = Refused(self._wal.dead_letters(plan), f"slot{slot.index}")
         for rows, file in self._content.loads(plan, slot.index):
+            check_times(rows.sink, topics[rows.sink.topic], rows.name)
             for index, row, reason in refused_rows(rows, file, topics[rows.sink.topic], limits["message.max.bytes"]):
                 refused.add(rows.name, rows.reader.segment, file, index, row, reason)
         return refused.write()

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _REDELIVER = "If the topics lack the rows of this checkpoint, run `airflow ft in-doubt --redeliver` to send them."
 TIMEOUT = "timeout_ms"  # the note that says how long a transaction was to be held
 _SETTING = "transaction.timeout.ms"
+_NO_LIMIT = 2**31 - 1  # milliseconds: the largest value that a producer takes
 HELD = "held"  # the note that names the open transactions, by transactional id
 
 
@@ -69,6 +70,7 @@ class HeldParticipant(KafkaParticipant):
         super().__init__(plan, clients, wal)
         self._coordinator = TransactionCoordinator(clients)
         self._longest = 0  # milliseconds that a delivery from the log may take; 0: as the connection says
+        self._most = 0  # milliseconds that the brokers allow; 0: they were not asked yet
 
     # --- the protocol --------------------------------------------------------------------------------------------
 
@@ -80,9 +82,11 @@ class HeldParticipant(KafkaParticipant):
 
         Raises:
             SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
+            StateConflictError: it waits, and has more slots than its predecessor.
         """
         hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
+            self._tokens.refuse_new_slots(plan, fence)
             notes = self._check_rows(plan, self._known.limits(self._topics))
             predecessor = plan.participant(self._plan.name).predecessor
             return {
@@ -231,8 +235,12 @@ class HeldParticipant(KafkaParticipant):
         super().close()
 
     def _limits(self) -> Mapping[str, Any]:
-        """A delivery from the log may take as long as a transaction is held."""
-        return {**super()._limits(), **({_SETTING: self._longest} if self._longest else {})}
+        """A delivery from the log may take as long as a transaction is held, if the brokers still allow that."""
+        if not self._longest:
+            return super()._limits()
+        if not self._most:
+            self._most = longest_transaction(self._clients) or _NO_LIMIT
+        return {**super()._limits(), _SETTING: min(self._longest, self._most)}
 
     # --- holding -------------------------------------------------------------------------------------------------
 
@@ -317,10 +325,15 @@ class HeldParticipant(KafkaParticipant):
     def _waits(self, plan: Plan, fence: Fence) -> bool:
         """Return whether an earlier number is undelivered: its transaction may be held open under the same id.
 
-        Tokens only grow, so a token counts even while a transaction is open that will change it.
+        Tokens only grow, so a token counts even while a transaction is open that will change it. A slot that took no
+        part in the predecessor's delivery, as slot 0 names them, may keep an older token.
         """
         predecessor = plan.participant(self._plan.name).predecessor
         tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
+        if (first := tokens[0]) is None:
+            return False
+        if first.number == predecessor:
+            tokens = tokens[: first.slots]
         return any(token is not None and token.number < predecessor for token in tokens)
 
 

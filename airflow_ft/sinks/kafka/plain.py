@@ -84,6 +84,9 @@ class PlainParticipant(KafkaParticipant):
     def seed(self, fence: Fence, number: int) -> None:
         """There is nothing to set."""
 
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        """There is nothing to set."""
+
     def renew(self, fence: Fence) -> None:
         """There is nothing to renew. The token of former deliveries, if there is one, is left to them."""
 

@@ -103,8 +103,8 @@ def _records_lost(clients: KafkaClients, what: str, code: str = "records_lost") 
         what,
         code=code,
         remedy="Find out what the topic holds. To send the rows of this checkpoint again, delete the token of each slot"
-        f" (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
-        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then run `airflow ft in-doubt --redeliver`.",
+        f" whose rows are gone (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic}"
+        f" --group airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then run `airflow ft in-doubt --redeliver`.",
         participant=clients.conn_id,
     )
 

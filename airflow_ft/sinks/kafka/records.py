@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError, together
 from airflow_ft.protocol.lookup import did_you_mean
-from airflow_ft.sinks.arrow import decoded, is_binary, is_text, numbers, offsets, scalar
+from airflow_ft.sinks.arrow import booleans, decoded, flags, is_binary, is_text, offsets, positions, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -91,18 +92,31 @@ class RecordEncoder:
         taken = set(sink.roles.values())
         self._json_columns = [name for name in schema.names if name not in taken]
 
-    def without_text(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Rows with a value that JSON cannot hold, by their place in the batch, and why."""
+    def unfit(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Rows that can be a record of no topic, by their place in the batch, and why."""
         found: dict[int, str] = {}
-        if self._sink.value is None:
-            for name in self._json_columns:
-                for which, what in (
-                    (json_columns.not_finite, "NaN or infinity"),
-                    (json_columns.beyond_years, "a date or a time outside of the years 1 to 9999"),
-                    (json_columns.repeated_keys, "a map with a repeated key"),
-                ):
-                    for index in numbers(pc.indices_nonzero(which(batch.column(name)))).tolist():
-                        found.setdefault(index, f"column {name!r}: {what}, which JSON cannot hold")
+
+        def refuse(which: pa.Array, why: str) -> None:
+            for index in positions(which):
+                found.setdefault(index, why)
+
+        for name in self._json_columns if self._sink.value is None else ():
+            for which, what in (
+                (json_columns.not_finite, "NaN or infinity"),
+                (json_columns.beyond_years, "a date or a time outside of the years 1 to 9999"),
+                (json_columns.repeated_keys, "a map with a repeated key"),
+            ):
+                refuse(which(batch.column(name)), f"column {name!r}: {what}, which JSON cannot hold")
+        if (name := self._sink.headers) is not None:
+            refuse(_keyless(batch.column(name)), f"column {name!r}: a header without a key")
+        if (name := self._sink.partition) is not None:
+            numbers = batch.column(name)
+            refuse(pc.less(numbers, scalar(0, numbers.type)), f"column {name!r}: a partition below 0")
+        if (name := self._sink.timestamp) is not None:
+            why = f"column {name!r}: a time that Kafka cannot hold (it holds those from 1970 to 9999)"
+            refuse(json_columns.beyond_years(batch.column(name)), why)
+            times = _milliseconds(batch.column(name)).cast(pa.int64())
+            refuse(pc.less_equal(times, scalar(0, times.type)), why)
         return found
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Records]:
@@ -150,10 +164,7 @@ class RecordEncoder:
         return _binary(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
 
     def _headers(self, column: pa.Array) -> list[Headers | None]:
-        if pa.types.is_map(column.type):
-            names, values = column.keys, column.items
-        else:
-            names, values = (pc.struct_field(column.values, part) for part in ("key", "value"))
+        names, values = _header_parts(column)
         keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
         contents = _listed(_binary(values))
         offsets = column.offsets.to_pylist()
@@ -254,6 +265,20 @@ _ROLE_TYPES: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
     ),
 }
 """Which types can have a role, and what helps where another one has it."""
+
+
+def _header_parts(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and the values of all headers."""
+    if pa.types.is_map(column.type):
+        return column.keys, column.items
+    return pc.struct_field(column.values, "key"), pc.struct_field(column.values, "value")
+
+
+def _keyless(column: pa.Array) -> pa.Array:
+    """Mark rows with a header that has no key, or is null as a whole."""
+    keyless = booleans(_header_parts(column)[0].is_null())
+    places = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+    return flags(np.array([valid and bool(keyless[low:high].any()) for valid, (low, high) in places], np.bool_))
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -229,6 +229,11 @@ def _plain(token: Token) -> Mapping[str, Any]:
     }
 
 
+_DELETE = (
+    "delete the group's offset (kafka-consumer-groups.sh --delete-offsets) and run `airflow ft in-doubt --redeliver`,"
+    " which sends them."
+)
+
 # --- what a token means ------------------------------------------------------------------------------------------
 
 
@@ -317,7 +322,10 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
             f"the token of group {expected.group!r} is gone; it should be at number {expected.predecessor}. Kafka"
             " deletes offsets of a group offsets.retention.minutes after their last commit, and with their topic.",
             remedy="Find out whether the topics hold the rows of this checkpoint. Then run `airflow ft resume` to try"
-            " again, or `airflow ft adopt` to accept what the sinks hold.",
+            " again, or `airflow ft adopt` to accept what the sinks hold."
+            if may_wait
+            else "Find out whether the topics hold the rows that this transactional id sends. If not, run"
+            " `airflow ft in-doubt --redeliver`, which sends them.",
             predecessor=expected.predecessor,
             **expected.where(),
         )
@@ -328,8 +336,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
                 f"the token of group {expected.group!r} is not the one that prepare found. That one vanished, and"
                 f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} wrote a new one.",
                 code="token_replaced",
-                remedy="Find out whether the topics hold the rows of this checkpoint. If not, delete the group's offset"
-                " (kafka-consumer-groups.sh --delete-offsets) and run `airflow ft in-doubt --redeliver`.",
+                remedy=f"Find out whether the topics hold the rows that this transactional id sends. If not, {_DELETE}",
                 **expected.where(),
             )
         return TokenStatus.READY
@@ -352,8 +359,8 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         raise TokenLostError(
             f"the token of group {expected.group!r} is at number {token.number}, lower than the predecessor"
             f" {expected.predecessor}: the cluster has lost a token that it had acknowledged.",
-            remedy="Find out which checkpoint the topics hold last. Then run `airflow ft resume` to try again, or"
-            " `airflow ft adopt` to accept what the sinks hold.",
+            remedy="Find out which checkpoint the topics hold last. If they lack the rows of this one that this"
+            f" transactional id sends, {_DELETE}",
             number=token.number,
             predecessor=expected.predecessor,
             **expected.where(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -92,7 +92,24 @@ class Tokens:
             return token
         if first.number == predecessor:  # its token proves that the predecessor was delivered without this slot
             return seeded(fence, predecessor, self.count, now())
-        raise StateConflictError(
+        raise self._slots_raised(plan)
+
+    def refuse_new_slots(self, plan: Plan, fence: Fence) -> None:
+        """Refuse a slot without a token, or with an older one than slot 0, while the predecessor is not delivered.
+
+        Only behind that delivery is it seeded. Otherwise its absence is found after the decision.
+
+        Raises:
+            StateConflictError: there is such a slot.
+        """
+        first, *others = (slot.last_committed(fence) for slot in self.slots(plan.pipeline))
+        for index, token in enumerate(others, 1):
+            if first is not None and first.slots <= index and (token is None or token.number < first.number):
+                raise self._slots_raised(plan)
+
+    def _slots_raised(self, plan: Plan) -> StateConflictError:
+        predecessor = plan.participant(self._participant.name).predecessor
+        return StateConflictError(
             f"the number of slots was raised to {self.count} while checkpoint {predecessor} is not delivered.",
             remedy="Do nothing: this checkpoint is prepared again when that one is delivered.",
             pipeline=plan.pipeline,
@@ -158,7 +175,27 @@ class Tokens:
                 )
             return token.taken_over(fence, now())
 
-        self._write_all(fence, choose)
+        self._write_all(fence, choose, self.slots(fence.pipeline))
+
+    def restore(self, fence: Fence, plan: Plan) -> None:
+        """Set vanished tokens to the predecessor of a decided plan, under `fence`. Their slots then deliver the plan.
+
+        For a person who has confirmed that the rows of these slots are not in the topics (`--redeliver`). The other
+        slots keep their tokens: those that have delivered the plan do not deliver it again.
+
+        Raises:
+            ForeignOwnerError, FencedError: as elsewhere.
+        """
+
+        def choose(slot: Slot) -> Token:
+            token = slot.read_token(fence)
+            if token is None:
+                return seeded(fence, plan.participant(self._participant.name).predecessor, self.count, now())
+            check_owner(token, fence, self._participant.name, slot.group, plan.number)
+            return token.taken_over(fence, now())  # what was open has committed it meanwhile
+
+        lost = [slot for slot in self.slots(plan.pipeline) if slot.last_committed(fence) is None]
+        self._write_all(fence, choose, lost)
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Set the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
@@ -178,16 +215,18 @@ class Tokens:
                 refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
             return seeded(fence, number, self.count, now())
 
-        self._write_all(fence, choose, foreign=True)
+        self._write_all(fence, choose, self.slots(fence.pipeline), foreign=True)
 
     # --- small things --------------------------------------------------------------------------------------------
 
-    def _write_all(self, fence: Fence, choose: Callable[[Slot], Token], *, foreign: bool = False) -> None:
+    def _write_all(
+        self, fence: Fence, choose: Callable[[Slot], Token], slots: Sequence[Slot], *, foreign: bool = False
+    ) -> None:
         """One transaction after the other; the topic that they need is made when it is lacking."""
         topic = self._clients.settings.token_topic
         if describe(self._clients, [topic])[topic] is None:
             create_token_topic(self._clients)
-        for slot in self.slots(fence.pipeline):
+        for slot in slots:
             self._write(slot, fence, partial(choose, slot), foreign=foreign)
 
     def _write(self, slot: Slot, fence: Fence, choose: Callable[[], Token], foreign: bool = False) -> Token:

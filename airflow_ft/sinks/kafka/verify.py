@@ -1,7 +1,7 @@
 """Compare the log's rows with committed records in the topics, between the offsets that the proofs name.
 
-The rows are encoded again as they were sent. Digests of key, value, headers (and of partition and timestamp, where the
-sink sets them) are compared as multisets on disk (`airflow_ft.sinks.multiset`), so memory is bounded by a batch.
+The rows are encoded again as they were sent. Digests of key, value, headers (and of partition and timestamp, where all
+rows set them) are compared as multisets on disk (`airflow_ft.sinks.multiset`), so memory is bounded by a batch.
 Records of others between the offsets are counted, and are no difference. If a token could not hold all offsets, a
 partition is read up to its current end. Records that retention or compaction removed count as missing, with a note.
 """
@@ -100,11 +100,10 @@ def _verify(
     report = SinkReport.begun(participant, (sink for _, sink, _ in sent), name, delivered)
     if topic is None:
         return replace(report, error="the topic does not exist")
-    sinks = [sink for _, _, sink in sent]
-    # What only some of them have set was chosen by Kafka for the others, and cannot be compared.
+    # What only some records have set was chosen by Kafka for the others, and cannot be compared.
     look = _Look(
-        with_time=all(sink.timestamp is not None for sink in sinks) and not topic.log_append_time,
-        with_partition=all(sink.partition is not None for sink in sinks),
+        with_time=not topic.log_append_time and _all_set("timestamp", sent, participant, log),
+        with_partition=_all_set("partition", sent, participant, log),
     )
     with closing(Multiset()) as rows:
         parts: list[tuple[int, SegmentRows, WalFile]] = []
@@ -132,6 +131,18 @@ def _verify(
             differences=differences,
             notes=tuple(notes),
         )
+
+
+def _all_set(role: str, sent: Sequence[_Sent], participant: str, log: WalReader) -> bool:
+    """Return whether every row says that part of its record: each sink has a column for it, which is never NULL."""
+    for each, name, sink in sent:
+        if (column := sink.roles.get(role)) is None:
+            return False
+        for part, _ in PlanContent(participant, {name: sink}, log).rows(each.plan):
+            found = part.reader.statistics(name).get(column)
+            if found is not None and found.nulls:
+                return False
+    return True
 
 
 def _records(part: SegmentRows, file: WalFile) -> Iterator[Records]:

@@ -248,7 +248,7 @@ def refused_rows(
     largest = min(limits.max_message_bytes, message_max_bytes)
     first = 0
     for batch in rows.reader.batches(rows.name, file):
-        found = encoder.without_text(batch)
+        found = encoder.unfit(batch)
         said = [index for index in range(batch.num_rows) if index not in found]
         within = 0
         for records in encoder.encode(batch.take(pa.array(said, pa.int64())) if found else batch):

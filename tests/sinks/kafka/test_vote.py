@@ -17,6 +17,7 @@ from tests.raising import raises
 
 LIMITS = TopicLimits("orders", partitions=1, replication=1, in_sync=1, leaderless=0, writable=True)
 MOST = 1_000_000
+NOW = 1_732_580_000_000
 
 
 def rows_of(folder: Path, table: pa.Table) -> SegmentRows:
@@ -82,3 +83,32 @@ def test_rows_refused_for_several_reasons_keep_their_order(tmp_path: Path) -> No
         (1, "column 'x': "),
         (2, "its record w"),
     ]
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("role", "values"),
+    [
+        ("headers", pa.array([[("a", b"x")], None, [("b", b"y"), (None, b"z")], []], HEADERS)),
+        ("headers", pa.array([[("a", b"x")], None, [None], []], HEADERS)),
+        ("partition", pa.array([0, None, -7, 0], pa.int32())),
+        ("partition", pa.array([0, None, -1, 0], pa.int64())),
+        ("timestamp", pa.array([NOW, None, -5, NOW], pa.int64())),
+        ("timestamp", pa.array([NOW, None, 0, NOW], pa.timestamp("ms", "UTC"))),
+        ("timestamp", pa.array([NOW, None, 2**58, NOW], pa.int64()).cast(pa.timestamp("us", "UTC"))),
+    ],
+    ids=["a header without a key", "a null header", "-7", "-1", "before 1970", "1970 itself", "after 9999"],
+)
+def test_a_value_that_is_no_part_of_a_record_is_refused(tmp_path: Path, role: str, values: Any) -> None:
+    """And found again among decided rows: NULL in the same column is no such value."""
+    rows = rows_of(tmp_path, pa.table({"id": [1, 2, 3, 4], "part": values}))
+    sink: dict[str, Any] = {role: "part"}
+    rows = replace(rows, sink=KafkaSink(topic="orders", **sink))
+    with pytest.raises(DeclinedError) as caught:
+        check_rows(rows, LIMITS, MOST)
+    assert caught.value.column == "part"
+    [file] = rows.reader.files("rows")
+    [(index, row, why)] = refused_rows(rows, file, LIMITS, MOST)
+    assert (index, row["id"].to_pylist()) == (2, [3]) and "'part'" in why
