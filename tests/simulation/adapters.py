@@ -277,6 +277,7 @@ def product_over_models() -> Iterator[Running]:
         "Upserter": ModelUpserter,
         "check_keys": lambda *_: None,
         "check_changes_allowed": lambda *_, **__: None,
+        "refuse_ahead": lambda *_: None,
     }
     kafka = {
         "time": clock,

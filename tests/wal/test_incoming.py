@@ -130,6 +130,6 @@ def test_a_folder_that_may_not_be_listed_says_so(
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(*forbidden, refuse)
-    with raises(ExternalRowsError, "files_forbidden"):
+    with raises(ExternalRowsError, "files_forbidden"), monkeypatch.context() as only_here:  # pytest asks Path itself
+        only_here.setattr(*forbidden, refuse)
         sink_folders(str(tmp_path), ["a", "b"])

@@ -58,10 +58,7 @@ class UpsertParticipant(LocalParticipant):
     def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
         if plan.participant(self._plan.name).predecessor == 0:
             for name, target in targets.items():
-                table, version = target.table.name, str(self._sinks[name].version_column)
-                ahead = f"SELECT EXISTS (SELECT 1 FROM {table.sql} WHERE {quote(version)} >= %s)"
-                if session.value(ahead, (plan.number,)):
-                    raise versions_ahead(str(table), version, plan.number, name)
+                refuse_ahead(session, target, self._sinks[name], plan.number)
         return super()._verdicts(session, plan, targets)
 
     def _targets(self, session: Session) -> dict[str, Target]:
@@ -69,6 +66,14 @@ class UpsertParticipant(LocalParticipant):
         for name, target in super()._targets(session).items():
             targets[name] = fit_target(session, target, self._sinks[name])
         return targets
+
+
+def refuse_ahead(session: Session, target: Target, sink: MySqlSink, number: int) -> None:
+    """Raise UnfitTargetError if a row has a version of `number` or later: see `versions_ahead`."""
+    version = str(sink.version_column)
+    ahead = f"SELECT EXISTS (SELECT 1 FROM {target.table.name.sql} WHERE {quote(version)} >= %s)"
+    if session.value(ahead, (number,)):
+        raise versions_ahead(str(target.table.name), version, number, target.sink)
 
 
 class Upserter(Loader):
