@@ -131,6 +131,7 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    from airflow_ft.spark.driver.staging import fixed_conf
     from airflow_ft.spark.driver.types import check_types
     from airflow_ft.wal.filesystem import filesystem
     from airflow_ft.wal.incoming import ParquetRows
@@ -141,7 +142,8 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     observation = Observation()
     try:
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        observed.write.parquet(filesystem(location).hadoop_path(location))
+        with fixed_conf(frame.sparkSession, "spark.sql.parquet."):  # else Spark may cut times, and shift old days
+            observed.write.parquet(filesystem(location).hadoop_path(location))
     except PySparkException as error:
         raise JobError(
             f"Spark could not compute the rows: {str(error).splitlines()[0].rstrip('.')}.",

@@ -151,6 +151,21 @@ def fix_conf(spark: SparkSession, prefix: str) -> None:
             spark.conf.set(name, value)
 
 
+@contextmanager
+def fixed_conf(spark: SparkSession, prefix: str) -> Iterator[None]:
+    """Set them as `fix_conf` for a while, in a session of the user, which has its own settings again afterwards."""
+    before = {name: spark.conf.get(name, None) for name in FIXED_CONF if name.startswith(prefix)}
+    try:
+        fix_conf(spark, prefix)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     """Writes the rows of a sink in one action; how many Spark counted, to be compared with what the files hold."""
     from pyspark.sql import Observation
