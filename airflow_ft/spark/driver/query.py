@@ -40,7 +40,7 @@ from airflow_ft.spark.driver.slices import has_known_bounds, is_at_most, is_boun
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import FEW_ROWS, is_small, materialised, write_batch
 from airflow_ft.spark.driver.state_reports import StateReports
-from airflow_ft.spark.driver.stopper import Stopper
+from airflow_ft.spark.driver.stopper import Stopper, await_query_end
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
@@ -223,6 +223,7 @@ class Query:
 
     @contextmanager
     def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:
+        await_query_end(self._frame.sparkSession, self._request.pipeline)
         self._queries += 1
         self._ending, self._refused, self._stopper.query = False, False, None
         query = (
