@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import random
 import re
 import time
 from abc import ABC, abstractmethod
@@ -30,7 +31,7 @@ PART = 5 << 20
 CHUNK = 1 << 20
 _CONFLICTS = 12
 """Tries of a put that meets other requests, and no object."""
-_PAUSE = 0.1
+_PAUSE = 0.1  # seconds by which the mean pause grows with each try, from none
 _REFUSED = re.compile(r"status code: 40[13]\b")
 
 
@@ -118,7 +119,7 @@ class Bucket(ABC):
                 try:
                     found = self.bytes_of(uri)
                 except FileNotFoundError:  # another put is under way (409), or it was deleted since
-                    time.sleep(_PAUSE * tried)
+                    time.sleep(random.uniform(0, 2 * _PAUSE * tried))
                     continue
                 if found != data:
                     raise

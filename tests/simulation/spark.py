@@ -476,9 +476,20 @@ class Session:
     def __init__(self, world: World) -> None:
         self.world = world
         self.conf = SimpleNamespace(set=lambda *_: None, get=lambda *_: None)
-        self.streams = SimpleNamespace(active=[])
+        self.streams = Streams()
         self.sparkContext = SimpleNamespace(applicationId="")
         self.idle: Any = None  # who hears of intervals without anything new
+
+
+class Streams:
+    """As much of a StreamingQueryManager."""
+
+    def __init__(self) -> None:
+        self.started: list[RunningQuery] = []
+
+    @property
+    def active(self) -> list[RunningQuery]:
+        return [each for each in self.started if each.isActive]
 
 
 class Writer:
@@ -532,8 +543,8 @@ class RunningQuery:
         self._location = Location(session.world.wal, uri, 0)
         self._stopped = self._in_python = False
         self._error: Exception | None = None
-        session.streams.active.append(self)
         self._thread = ModelThread(lambda: session.world.kernel, self._run, "spark")
+        session.streams.started.append(self)
         self._thread.start()
 
     def awaitTermination(self, seconds: float | None = None) -> bool:
@@ -568,7 +579,7 @@ class RunningQuery:
             self._world.kernel.wait(_LOOK_SECONDS)  # a micro-batch has failed a while before its query
             self._error = error
         finally:
-            self._session.streams.active.remove(self)
+            self._session.streams.started.remove(self)
 
     def _run_batches(self) -> None:
         kernel, wal, uri = self._world.kernel, self._location.wal, self._location.uri

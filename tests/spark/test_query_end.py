@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.errors import StoreUnavailableError
 from airflow_ft.spark.driver.query import Query, _Ended
 
 
@@ -70,6 +71,22 @@ def test_a_failure_of_the_query_itself_is_raised() -> None:
     made, sparks = ending(fails)
     with pytest.raises(ValueError):
         made._end(sparks)  # type: ignore[arg-type]
+
+
+def test_an_outage_between_micro_batches_is_why_a_query_ends() -> None:
+    """A micro-batch that waits meanwhile would fail because the query is stopped, and count as the job's failure."""
+
+    def fails() -> None:
+        raise StoreUnavailableError("the log is away.")
+
+    made, sparks = ending(lambda *_: None)
+    first: list[BaseException] = []
+    made.publisher.carry, made._failed = fails, first.append  # type: ignore[method-assign,assignment]
+    with pytest.raises(StoreUnavailableError) as caught:
+        made._look(None, sparks)  # type: ignore[arg-type]
+    with pytest.raises(_Ended):
+        made._on_batch(1, None, 7)  # type: ignore[arg-type]
+    assert first == [caught.value]
 
 
 @pytest.mark.parametrize(("was_slice", "says"), [(False, "now"), (True, None)])

@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import ConfigurationError, RestartsExhaustedErro
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import RESULT
@@ -118,6 +119,21 @@ def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
         one = world.start("dies", folder)
         assert _waited(one)[0] == 3
         assert world.group.error_of(one) is None
+
+
+def test_a_process_id_given_again_brings_no_old_errors(world: World, tmp_path: Path) -> None:
+    def died(pipelines: list[str]) -> SharedStream:
+        process = object.__new__(Driver)
+        process.pid = 7
+        streams = [SharedStream(world.group, process, tmp_path / each, each) for each in pipelines]
+        world.group._streams += streams
+        world.group._ended(process, tmp_path, 3)
+        return streams[0]
+
+    former = died(["one", "other"])
+    assert world.group.error_of(former) is not None
+    assert world.group.error_of(died(["one"])) is None
+    assert world.group.error_of(former) is not None
 
 
 def test_unread_lines_are_dropped_once_no_thread_reads_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

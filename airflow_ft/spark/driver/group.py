@@ -34,7 +34,7 @@ from airflow_ft.spark.attribution import MarkedOutput, current, inherited, worki
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
-from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS
+from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS, await_query_end
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.reports import describe_error
@@ -249,6 +249,8 @@ class _Member:
         from pyspark.errors import AnalysisException
 
         self._learn(request)
+        if former := _sessions.get(request.pipeline):
+            await_query_end(former, request.pipeline)
         root: Any = self._root
         spark: Any = root.newSession()
         root._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

@@ -21,6 +21,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sources import KafkaSource, Source
 from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
@@ -39,7 +40,7 @@ from airflow_ft.spark.driver.slices import has_known_bounds, is_at_most, is_boun
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import FEW_ROWS, is_small, materialised, write_batch
 from airflow_ft.spark.driver.state_reports import StateReports
-from airflow_ft.spark.driver.stopper import Stopper
+from airflow_ft.spark.driver.stopper import Stopper, await_query_end
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
@@ -166,14 +167,13 @@ class Query:
     def follow(self, is_over: Callable[[], bool]) -> None:
         """Cuts a micro-batch each interval, until `is_over` or there is more than a slice to read, which is drained."""
         spark = self._frame.sparkSession
-        interval = self._request.checkpointing.interval.total_seconds()
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
         self._has_more = self._was_slice = False
         self._cut = self._store.now()
         self._timers.begin()
         self._idle = idle = Idle(self._store)
         looked = 0.0
-        every = f"{int(1000 * interval)} milliseconds"
+        every = f"{int(1000 * self._request.checkpointing.interval.total_seconds())} milliseconds"
         with idle.listening(spark), self._running(self._on_batch, self._location, processingTime=every) as query:
             while not _has_ended(query):
                 if self._has_more or is_over():
@@ -223,6 +223,7 @@ class Query:
 
     @contextmanager
     def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:
+        await_query_end(self._frame.sparkSession, self._request.pipeline)
         self._queries += 1
         self._ending, self._refused, self._stopper.query = False, False, None
         query = (
@@ -367,14 +368,17 @@ class Query:
             self.publisher.carry()
             if self.publisher.last_batch is not None:
                 self._sockets.look(self._store.now())
-            as_of = idle.read_as_of()
-            if as_of is None:
+            if (as_of := idle.read_as_of()) is None:
                 return
             self._sockets.require_open(as_of)
             if self._cut is not None:
                 self._cut = max(self._cut, as_of)
             if idle.is_due():
                 self._record_read(as_of)
+        except AirflowFtError as error:
+            self._failed(error)
+            self._ending = True  # a micro-batch that waits would fail by the stop of the query
+            raise
         finally:
             self._busy.release()
 

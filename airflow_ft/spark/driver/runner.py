@@ -35,6 +35,7 @@ from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.session import leave_session, start_session
 from airflow_ft.spark.driver.staging import fix_conf
 from airflow_ft.spark.driver.static_run import run_static
+from airflow_ft.spark.driver.stopper import await_query_end
 from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
@@ -123,6 +124,7 @@ class Attempt:
                     if again is None:
                         return self._counts.result(None, complete=False)
                 self._request = self._ending.request = again
+                await_query_end(spark, again.pipeline)
                 tidy_up(store, spark, again)
 
     def leave(self, *, failed: bool = False) -> bool:

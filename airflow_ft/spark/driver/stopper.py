@@ -1,4 +1,4 @@
-"""`Stopper`: the end of a query whose publication has failed, and of its process if the job hangs."""
+"""The end of a query: `Stopper` when its publication has failed, `await_query_end` before the next one begins."""
 
 from __future__ import annotations
 
@@ -7,16 +7,44 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.attribution import current
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
 GROUP_STOP_SECONDS = 30.0
 """The same where other streams share the process: they would restart with it."""
+END_SECONDS = 30.0
+"""How long the next query waits for the one before, in seconds: Spark may still commit, or look for files. No longer
+than `GROUP_STOP_SECONDS`, in which a stream that is ended at once has to end.
+"""
+_LOOK_SECONDS = 0.1
 
 log = logging.getLogger("airflow_ft.spark")
+
+
+def await_query_end(spark: SparkSession, pipeline: str) -> None:
+    """Wait until no query of the pipeline runs in the session. `stop` of a query gives up after Spark's `stopTimeout`.
+
+    Raises:
+        StageError: one still runs after `END_SECONDS`.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while any(query.name == pipeline for query in spark.streams.active):
+        if time.monotonic() > deadline:
+            raise StageError(
+                f"its former Spark query did not end within {END_SECONDS:.0f} s, so no other one can start.",
+                code="query_not_ended",
+                remedy="Nothing to do: the next try waits again. If it repeats, look for slow storage or sources in"
+                " the task's log.",
+                pipeline=pipeline,
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 class Stopper:

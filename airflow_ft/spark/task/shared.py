@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.errors import StageError, TransientError
@@ -146,8 +147,9 @@ class SharedDriver:
         self._conf: Mapping[str, str] = {}
         self._orders = 0
         self._streams: list[SharedStream] = []
-        self._blamed: dict[int, list[str]] = {}
-        self._errors: dict[int, Any] = {}
+        # By driver, as long as it has streams: the system gives process ids again.
+        self._blamed: WeakKeyDictionary[Driver, list[str]] = WeakKeyDictionary()
+        self._errors: WeakKeyDictionary[Driver, Any] = WeakKeyDictionary()
         self._hide: dict[str, Callable[[str], str]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -183,9 +185,9 @@ class SharedDriver:
         """Return why a stream's driver ended without a report of this stream; None: unknown."""
         assert isinstance(stream, SharedStream)
         with self._lock:
-            if error := self._errors.get(stream.process.pid):
+            if error := self._errors.get(stream.process):
                 return {**error, "pipeline": stream.pipeline}
-            blamed = [name for name in self._blamed.get(stream.process.pid, ()) if name != stream.pipeline]
+            blamed = [name for name in self._blamed.get(stream.process, ()) if name != stream.pipeline]
         if not blamed or stream.killed:
             return None
         return {
@@ -200,7 +202,7 @@ class SharedDriver:
     def blame(self, stream: SharedStream) -> None:
         """The driver has to end because of this stream."""
         with self._lock:
-            self._blamed.setdefault(stream.process.pid, []).append(stream.pipeline)
+            self._blamed.setdefault(stream.process, []).append(stream.pipeline)
 
     def kill(self) -> None:
         """End the driver and start no other one. For a task's `on_kill`; any thread."""
@@ -289,12 +291,12 @@ class SharedDriver:
                 error = json.loads((folder / RESULT).read_text(encoding="utf-8")).get("error")
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
-            blamed = self._blamed.setdefault(process.pid, [])
+            blamed = self._blamed.setdefault(process, [])
             blamed.extend(failed)
             if not blamed and len(streams) > 1 and not self._closed:
                 error = self._counted(error or driver_died("the driver of the group", code, self.symptoms, _REMEDY))
             if error:
-                self._errors[process.pid] = error
+                self._errors[process] = error
             self._streams = [each for each in self._streams if each not in streams]
             if self._process is process:
                 self._process = None

@@ -6,6 +6,7 @@ import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import obstore
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from airflow_ft.clients import buckets
+from airflow_ft.clients import buckets, objects
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, s3
@@ -138,9 +139,14 @@ def test_a_conflict_is_no_proof_that_the_object_is_there(
     monkeypatch.setattr(obstore, "put", conflicting)
     files.write(file, b"one")
     assert files.read(file) == b"one" and not refused
+    pauses: list[float] = []
+    monkeypatch.setattr(objects, "time", SimpleNamespace(sleep=pauses.append))
     refused += range(100)
-    with raises(StorageUnavailableError, "server_unreachable", path=files.uri(root, "other")):
-        files.write(files.uri(root, "other"), b"one")
+    for _ in range(2):
+        with raises(StorageUnavailableError, "server_unreachable", path=files.uri(root, "other")):
+            files.write(files.uri(root, "other"), b"one")
+    first, second = pauses[:12], pauses[12:]
+    assert first != second, "two writers that have collided wait for different times"
 
 
 def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: str) -> None:
