@@ -6,9 +6,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
-from airflow_ft.pipeline.run import Abandoned
 from airflow_ft.protocol.coordinator import coordinating
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.failure import with_fix
