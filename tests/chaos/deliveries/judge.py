@@ -168,7 +168,7 @@ class Judge:
                 self._read(topic)
                 found[sink] = [row for name, row in self._records[topic] if name == pipeline]
                 continue
-            statement = f"SELECT id, draw FROM {target.table(sink)} WHERE pipeline = %s"
+            statement = f"SELECT id, draw FROM {target.table(sink, pipeline)} WHERE pipeline = %s"
             found[sink] = [(int(id), int(draw)) for id, draw in self.sql(server, statement, pipeline)]
         return found
 

@@ -315,7 +315,7 @@ class Deliveries:
         return {
             "pipeline": pipeline.name,
             "sinks": {sink: list(place) for sink, place in pipeline.target.sinks.items()},
-            "places": self.servers.places(pipeline.target),
+            "places": self.servers.places(pipeline.target, pipeline.name),
             "connections": self.servers.connections(),
             "store": self.servers.store_url(pipeline.store),
             "wal": str(self.servers.log_disk.folder / "wal"),

@@ -28,10 +28,8 @@ USER = "pipelines"  # a user with what docs/mysql.md asks for and no more: read_
 SILENCE = 20  # seconds for which a broker may be silent
 DISK = "48m"
 _COLUMNS = "pipeline VARCHAR(63), id BIGINT, draw BIGINT"
-_TABLES = (
-    *(f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa")),
-    f"CREATE TABLE rows_upsert ({_COLUMNS}, version BIGINT, PRIMARY KEY (pipeline, id)) ENGINE=InnoDB",
-)
+_TABLES = [f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa")]
+_BY_KEY = f"({_COLUMNS}, version BIGINT, PRIMARY KEY (pipeline, id)) ENGINE=InnoDB"
 
 
 class Servers:
@@ -45,7 +43,7 @@ class Servers:
         self._of = {*of, "postgres"}
         self._mount = mount
         self._password = secrets.token_hex(12)
-        self._topics: set[str] = set()
+        self._made: set[str] = set()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -158,17 +156,21 @@ class Servers:
             found[name] = {**system.connection, **place}
         return found
 
-    def places(self, target: Target) -> Mapping[str, str]:
-        """Table or topic of each sink; topics are created when they are needed first."""
+    def places(self, target: Target, pipeline: str) -> Mapping[str, str]:
+        """Table or topic of each sink; those of one target or pipeline are created when they are needed first."""
         found = {}
-        for sink, (server, _) in target.sinks.items():
+        for sink, (server, strategy) in target.sinks.items():
             if server in NEWEST:
                 found[sink] = self.systems[server].place
                 continue
-            found[sink] = target.table(sink) if server in MYSQL_FAMILY else target.topic(sink)
-            if server == "kafka" and found[sink] not in self._topics:
+            found[sink] = target.table(sink, pipeline) if server in MYSQL_FAMILY else target.topic(sink)
+            if found[sink] in self._made:
+                continue
+            if server == "kafka":
                 self.kafka.create_topic(found[sink], partitions=2)
-                self._topics.add(found[sink])
+            elif strategy == "upsert":
+                self.databases[server].sql(f"CREATE TABLE {found[sink]} {_BY_KEY}", DATABASE)
+            self._made.add(found[sink])
         return found
 
     # --- mischief ---

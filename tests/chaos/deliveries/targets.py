@@ -38,9 +38,10 @@ class Target:
         """Whether a reader sees a checkpoint's rows in this sink all at once."""
         return self.sinks[sink] == ("redis", "atomic") or self.sinks[sink][0] in APPENDING
 
-    def table(self, sink: str) -> str:
-        """The table of a sink on a MySQL server: one for all pipelines that write there by the same strategy."""
-        return f"rows_{self.sinks[sink][1]}"
+    def table(self, sink: str, pipeline: str) -> str:
+        """The table of a sink on a MySQL server: of this pipeline if it is written by key, else of its strategy."""
+        strategy = self.sinks[sink][1]
+        return f"rows_upsert_{pipeline.replace('-', '_')}" if strategy == "upsert" else f"rows_{strategy}"
 
     def topic(self, sink: str) -> str:
         """The topic of a sink: of this target alone, so that what holds up its readers holds up no others."""
