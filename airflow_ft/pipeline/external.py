@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
@@ -161,6 +162,7 @@ def _publish(
     from airflow_ft.wal.writer import SegmentFolder
 
     store, name = run.store, pipeline.pipeline
+    ready.require_log(name, pipeline.wal_root, store)  # `look_first` leaves it out while a plan waits
     if shared_with := owners.register(store, pipeline.wal_root, name):
         log.warning("%s %s", shared_with, owners.REMEDY)
     folder = SegmentFolder(pipeline.wal_root, name, epoch, attempt, 0)

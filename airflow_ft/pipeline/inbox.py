@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
 from airflow_ft.clients.s3 import SCHEME
+from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
@@ -67,6 +68,7 @@ def hand_out(
         run, pipeline_steps.staging(pipeline, run, connections, lambda _: None)["preflight"], resume_drained=True
     )
     with new_epoch(store, name, run.worker, f"folder for {run.run}", run.lease_seconds) as (epoch, keeper):
+        ready.require_log(name, pipeline.wal_root, store)  # `look_first` leaves it out while a plan waits
         files, inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
         found = files.names(inbox)
         newest = store.pipeline(name).epoch  # a higher one is left of a decision log that was lost

@@ -122,6 +122,12 @@ class HdfsFileSystem(markers.RootedFiles):
         reader = self._ask(uri, lambda client, path: client.read(path))
         return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), CHUNK))
 
+    def is_file(self, uri: str) -> bool:
+        try:
+            return not self._ask(uri, lambda client, path: client.get_file_info(path)).isdir
+        except FileNotFoundError:
+            return False
+
     def size(self, uri: str) -> int:
         return int(self._ask(uri, lambda client, path: client.get_file_info(path)).length)
 

@@ -21,7 +21,7 @@ from airflow_ft.protocol.errors import (
     StorageUnavailableError,
 )
 from airflow_ft.wal.arrow_types import log_schema, with_plain_dictionaries
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote, refuse_another_history
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, is_remote, refuse_another_history
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.reader import ROWS_A_BATCH, rows_a_batch
 from airflow_ft.wal.writer import (
@@ -289,7 +289,9 @@ def _folder_of(location: str) -> tuple[FileSystem, str, str]:
     except ConfigurationError as error:
         raise _unreadable(location) from error
     with _readable(location):
-        if is_bucket(location) and files.seen(location):
+        if (is_bucket(location) and files.seen(location)) or (
+            is_hdfs(location) and cast("HdfsFileSystem", files).is_file(location)
+        ):
             folder, _, name = files.uri(location).rpartition("/")
             return files, folder, name
         if not is_remote(location) and local_path(location).is_file():

@@ -185,6 +185,8 @@ def test_rows_outlive_a_move_of_their_root(shop: Shop, tmp_path: Path, monkeypat
         (tmp_path / "wal").rename(tmp_path / "moved")
         with raises(SinkUnavailableError, "sink_unavailable"):
             shop.deliver(ROWS.slice(1), 2, wal="moved")
+    with closing(open_store(shop.store)) as store:
+        assert store.root((tmp_path / "wal").as_uri()) == store.root((tmp_path / "moved").as_uri()) is not None
     with raises(StorageUnavailableError, "wrong_disk"):
         shop.deliver(ROWS.slice(1), 2, wal="moved")
     (tmp_path / "wal").symlink_to(tmp_path / "moved")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import time
 import uuid
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, StorageUnavailableError
 from airflow_ft.wal import hdfs as hdfs_module
 from airflow_ft.wal.filesystem import filesystem, link_tree
+from airflow_ft.wal.incoming import ParquetRows
 from tests.raising import raises
 from tests.wal.test_conformance import (
     ALL,
@@ -46,6 +50,19 @@ __all__ = [
 @pytest.fixture
 def root(hdfs: Hdfs) -> str:
     return f"{hdfs.url}/{uuid.uuid4().hex}"
+
+
+def test_a_folder_or_a_file_has_rows(root: str) -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"id": [1]}), file)
+    files = filesystem(root)
+    files.write(files.uri(root, "a.parquet"), file.getvalue())
+    for location in (root, f"{root}/a.parquet"):
+        rows = ParquetRows(location)
+        assert [batch.to_pydict() for batch in rows.batches()] == [{"id": [1]}]
+        rows.require_unchanged()
+    with raises(ExternalRowsError, "files_none"):
+        ParquetRows(f"{root}/nothing")
 
 
 def test_from_one_file_system_to_the_other(hdfs: Hdfs, tmp_path: Path) -> None:
