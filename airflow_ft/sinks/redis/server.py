@@ -148,8 +148,8 @@ def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
         wrong["maxmemory-policy"] = settings["maxmemory-policy"]
     if wrong and not unsafe:
         remedy = (
-            "Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
-            " Or give the sink allow_unsafe_durability=True."
+            "Set appendonly yes, appendfsync always and maxmemory-policy noeviction, run CONFIG REWRITE so that they"
+            " outlive a restart, and grant +config|get. Or give the sink allow_unsafe_durability=True."
         )
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}

@@ -19,6 +19,9 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield "CONFIG SET appendonly yes"
     yield "CONFIG SET appendfsync always"
     yield "CONFIG SET maxmemory-policy noeviction"
+    yield "# With an aclfile in redis.conf, the user is lost at the next start without: ACL SAVE"
+    yield "# Without redis.conf, give the server these settings as arguments instead: --appendonly yes ..."
+    yield "CONFIG REWRITE"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

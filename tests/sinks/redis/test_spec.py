@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import CassandraSink, RedisSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
 from tests.raising import raises
 
@@ -118,3 +121,10 @@ def test_columns_that_do_not_fit_are_named(sink: RedisSink, code: str) -> None:
     [problem] = schema_problems(sink, schema, "rows")
     assert problem.code == code and problem.sink == "rows" and problem.remedy
     assert isinstance(problem, UnfitTargetError) or code == "job_column_missing"
+
+
+def test_printed_settings_outlive_a_restart_of_the_server() -> None:
+    """Redis ignores the AOF at its start if only the running server knew of it."""
+    [planned] = plan_delivery({"rows": RedisSink(key="orders:{id}")}).participants
+    lines = list(setup.describe("orders", planned, ConnectionInfo("redis_default", "redis")))
+    assert lines[-1] == "CONFIG REWRITE" and any("ACL SAVE" in each for each in lines if each.startswith("#"))
