@@ -82,7 +82,9 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
             )
         ) as client:
             yield client
-    except (redis.RedisError, OSError, ValueError) as error:
+    except AirflowFtError:  # also of the write-ahead log, and then an OSError
+        raise
+    except (redis.RedisError, OSError, UnicodeError) as error:  # UnicodeError: of the host's name
         raise failure(error, address(connection)).located(**where) from None
 
 

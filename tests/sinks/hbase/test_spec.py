@@ -16,7 +16,7 @@ from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
@@ -24,7 +24,7 @@ from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import wire
 from airflow_ft.sinks.hbase.participant import HBaseParticipant, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.server import _API, Mutation
+from airflow_ft.sinks.hbase.server import _API, Mutation, translated
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 from tests.raising import raises
@@ -271,3 +271,11 @@ def test_only_a_framed_gateway_refuses_a_row_above_its_frame() -> None:
         connection = ConnectionInfo("hbase", "hbase", extra={"transport": transport})
         one = HBaseParticipant("hbase", {"rows": HBaseSink(**SINK)}, Promise.IDEMPOTENT, connection, wal)
         assert set(one._unfit("rows", rows, deletes)) == refused
+
+
+def test_a_log_that_is_away_is_not_reported_as_hbase() -> None:
+    with (
+        raises(StorageUnavailableError, "storage_unavailable", path="hdfs://nn/wal"),
+        translated(ConnectionInfo("hbase", "hbase")),
+    ):
+        raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")

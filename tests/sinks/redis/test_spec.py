@@ -10,11 +10,12 @@ import pytest
 
 from airflow_ft import CassandraSink, RedisSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, UnfitTargetError
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
+from airflow_ft.sinks.redis.server import opened
 from tests.raising import raises
 
 CUSTOMER = {"x": pa.array(["a", "a:b", "", None]), "y": pa.array(["b:c", "c", ":", "d"]), "n": [1, 2, 3, 4]}
@@ -128,3 +129,11 @@ def test_printed_settings_outlive_a_restart_of_the_server() -> None:
     [planned] = plan_delivery({"rows": RedisSink(key="orders:{id}")}).participants
     lines = list(setup.describe("orders", planned, ConnectionInfo("redis_default", "redis")))
     assert lines[-1] == "CONFIG REWRITE" and any("ACL SAVE" in each for each in lines if each.startswith("#"))
+
+
+def test_a_log_that_is_away_is_not_reported_as_redis() -> None:
+    with (
+        raises(StorageUnavailableError, "storage_unavailable", path="hdfs://nn/wal"),
+        opened(ConnectionInfo("cache", "redis")),
+    ):
+        raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")
