@@ -107,6 +107,14 @@ def test_keys_that_hbase_cannot_hold_or_tell_apart_are_refused() -> None:
     assert 3 in unfit(HBaseSink(**{**SINK, "row_key": "{x}", "salt": 2}), rows, np.zeros(4, np.bool_))
 
 
+def test_a_date_without_a_text_in_the_key_refuses_only_its_row() -> None:
+    days = pa.array([0, 2_932_897], pa.int32()).cast(pa.date32())  # 1970-01-01 and 10000-01-01
+    rows, sink = pa.record_batch({"day": days, "n": [1, 2]}), HBaseSink(table="t", row_key="{day}", family="d")
+    refused = unfit(sink, rows, np.zeros(2, np.bool_))
+    assert set(refused) == {1} and "day" in refused[1]
+    assert row_keys(sink, rows)[0] == b"1970-01-01"
+
+
 def test_a_salt_is_the_same_in_every_release() -> None:
     rows = pa.record_batch({"id": ["1", "2", "order-77"]})
     assert row_keys(HBaseSink(**{**SINK, "salt": 16}), rows) == [b"07:1", b"13:2", b"02:order-77"]

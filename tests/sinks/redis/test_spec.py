@@ -18,6 +18,8 @@ from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
 from airflow_ft.sinks.redis.server import opened
 from tests.raising import raises
 
+DAY_10000 = 2_932_897
+"""10000-01-01, in days since 1970."""
 CUSTOMER = {"x": pa.array(["a", "a:b", "", None]), "y": pa.array(["b:c", "c", ":", "d"]), "n": [1, 2, 3, 4]}
 
 
@@ -63,6 +65,16 @@ def test_keys_that_could_be_equal_are_refused() -> None:
 def test_a_text_that_overlaps_with_what_follows_is_refused() -> None:
     rows = pa.record_batch({"x": ["a", ""], "y": ["b", "ab"], "n": [1, 2]})
     assert set(unfit(RedisSink(key="{x}aa{y}"), rows, np.zeros(2, np.bool_))) == {0}
+
+
+def test_a_date_without_a_text_in_the_key_refuses_only_its_row() -> None:
+    days = pa.array([0, DAY_10000], pa.int32()).cast(pa.date32())
+    rows, sink = pa.record_batch({"day": days, "n": [1, 2]}), RedisSink(key="{day}:{n}", value="json")
+    for deletes in (np.zeros(2, np.bool_), np.ones(2, np.bool_)):
+        refused = unfit(sink, rows, deletes)
+        assert set(refused) == {1} and "day" in refused[1]
+        found = entries(sink, Chunk(0, "rows", rows, deletes, refused), 7)
+        assert found.keys[0] == "1970-01-01:1" and found.kinds[1] == 2
 
 
 def test_keys_of_the_sink_itself_are_refused() -> None:
