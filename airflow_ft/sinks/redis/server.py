@@ -106,7 +106,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in words:  # of a script before 7.0
         what = f"Redis at {server} is out of memory: {words}."
         remedy = "Raise maxmemory or delete keys."
         return SinkUnavailableError(what, code="limit_reached", remedy=remedy, server=server)
@@ -163,8 +163,10 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
 
 def _settings(client: redis.Redis) -> dict[str, str]:
     """Return the settings that matter; none if this user may not read them."""
+    found: dict[Any, Any] = {}
     try:
-        found = client.config_get(*_SETTINGS)
+        for name in _SETTINGS:  # before 7.0 Redis takes one name
+            found |= client.config_get(name)
     except redis.ResponseError:  # a managed server
         return {}
     return {str(name): str(value) for name, value in found.items()}

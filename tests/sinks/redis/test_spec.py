@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import redis
 
 from airflow_ft import CassandraSink, RedisSink
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -15,7 +16,7 @@ from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
-from airflow_ft.sinks.redis.server import opened
+from airflow_ft.sinks.redis.server import _settings, opened
 from tests.raising import raises
 
 DAY_10000 = 2_932_897
@@ -149,3 +150,16 @@ def test_a_log_that_is_away_is_not_reported_as_redis() -> None:
         opened(ConnectionInfo("cache", "redis")),
     ):
         raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")
+
+
+class OldRedis(redis.Redis):
+    """Takes one name at a time, as Redis does before 7.0."""
+
+    def config_get(self, pattern: Any = "*", *others: Any, **_: Any) -> Any:
+        if others:
+            raise redis.ResponseError("Unknown subcommand or wrong number of arguments for 'GET'. Try CONFIG HELP.")
+        return {pattern: "always"}
+
+
+def test_the_settings_of_a_redis_before_7_0_are_read() -> None:
+    assert _settings(OldRedis())["appendfsync"] == "always"
