@@ -5,9 +5,9 @@ $HADOOP_CONF_DIR (high availability, Kerberos) and the user from $HADOOP_USER_NA
 
 - Publication: a file is written under a unique name and then renamed. HDFS renames in one step. It either refuses or
   replaces an existing file, as requested.
-- Durability: files written here are synced (hsync) to the disks of all DataNodes that hold them. DataNodes acknowledge
-  Spark's files on close, and sync them to disk if `dfs.datanode.synconclose` is true. No client can sync them
-  afterwards. The NameNode syncs its journal before it answers.
+- Durability: files written here are synced (hsync), block by block, to the disks of all DataNodes that hold them.
+  DataNodes acknowledge Spark's files on close, and sync them to disk if `dfs.datanode.synconclose` is true. No client
+  can sync them afterwards. The NameNode syncs its journal before it answers.
 - There are no hard links and no copies within the cluster: the cut-back copy of a location reads and writes.
 """
 
@@ -17,6 +17,7 @@ import errno
 import io
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ TIMEOUT = 120.0
 # Attempts to connect, in about 5 s; by itself it tries for minutes.
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
 _MAKE_TRIES = 10
+_SMALLEST_BLOCK = 1 << 20  # dfs.namenode.fs-limits.min-block-size
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
 _RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
 _REMEDIES = {
@@ -132,7 +134,10 @@ class HdfsFileSystem(markers.RootedFiles):
         return int(self._ask(uri, lambda client, path: client.get_file_info(path)).length)
 
     def create(self, uri: str) -> BinaryIO:
-        return cast(BinaryIO, _Writer(uri, self._ask(uri, _create)))
+        def block() -> int:
+            return int(self._ask(uri, lambda client, path: client.get_file_info(path)).blocksize or 0)
+
+        return cast(BinaryIO, _Writer(uri, self._ask(uri, _create), block))
 
     def write(self, uri: str, data: bytes) -> None:
         self._put(uri, data, overwrite=False)
@@ -282,10 +287,15 @@ class _Reader(io.RawIOBase):
 
 
 class _Writer(io.RawIOBase):
-    """A new file of HDFS: synced and closed when it is left without an error; else it stays without an end."""
+    """A new file of HDFS: synced and closed when it is left without an error; else it stays without an end.
 
-    def __init__(self, uri: str, writer: Any) -> None:
+    `hsync` reaches only the block that is being written, so each block is synced as soon as it is full. `block` asks
+    for its size, once the file is as long as the smallest one.
+    """
+
+    def __init__(self, uri: str, writer: Any, block: Callable[[], int]) -> None:
         self._uri, self._writer, self._size = uri, writer, 0
+        self._ask_block, self._block = block, 0
 
     def writable(self) -> bool:
         return True
@@ -295,10 +305,17 @@ class _Writer(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for begin in range(0, len(view), CHUNK):
-            part = bytes(view[begin : begin + CHUNK])
+        if not self._block and self._size + len(view) >= _SMALLEST_BLOCK:
+            self._block = self._ask_block() or sys.maxsize
+        begin = 0
+        while begin < len(view):
+            left = self._block - self._size % self._block if self._block else CHUNK
+            part = bytes(view[begin : begin + min(CHUNK, left)])
             answered(self._uri, lambda part=part: self._writer.write(part))  # type: ignore[misc]
-        self._size += len(view)
+            begin += len(part)
+            self._size += len(part)
+            if len(part) == left and self._block:
+                answered(self._uri, self._writer.hsync)
         return len(view)
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
-from airflow_ft.sinks.arrow import booleans, decoded_type
+from airflow_ft.sinks.arrow import booleans, decoded_type, flags, masked
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.json_columns import has_floats, plain
+from airflow_ft.sinks.base.json_columns import has_floats, plain, without_text
 from airflow_ft.sinks.base.key_template import Parts
 
 
@@ -48,7 +48,7 @@ def unfit_type(field: pa.Field, what: str) -> UnfitTargetError:
 
 
 def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:
-    """Return the key of each row, as large_string. NULL counts as an empty text."""
+    """Return the key of each row, as large_string. NULL, and a value without a text, counts as an empty text."""
     pieces: list[Any] = [_large(parts[0][0])] if parts[0][0] else []
     for _, text, behind in _texts(parts, rows):
         pieces += [text, _large(behind)] if behind else [text]
@@ -56,9 +56,11 @@ def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:
 
 
 def ambiguous(parts: Parts, rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the rows whose key another row could have, too, by their place, with the reason."""
+    """Return the rows whose key has no text, or another row could have it too, by their place, with the reason."""
     found: dict[int, str] = {}
     for column, text, behind in _texts(parts, rows):
+        for wrong, why in without_text(rows.column(column)):
+            found |= where(wrong, f"column {column} of the key {why}")
         if behind and _varies(rows.column(column).type):
             whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
             early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
@@ -85,4 +87,7 @@ def _texts(parts: Parts, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, 
     for index, (_, column) in enumerate(parts):
         if column:
             behind = parts[index + 1][0] if index + 1 < len(parts) else ""
-            yield column, pc.fill_null(plain(rows.column(column), binary="hex"), _large("")), behind
+            values = rows.column(column)
+            for wrong, _ in without_text(values):
+                values = masked(values, flags(~wrong)) if wrong.any() else values
+            yield column, pc.fill_null(plain(values, binary="hex"), _large("")), behind

@@ -211,6 +211,11 @@ class KeyedParticipant(DocumentParticipant[C]):
         """Note in the document what the rows need, together with the raised head. Return what the marker keeps."""
         return {}
 
+    def _kept_by_former(self, db: C, plan: Plan) -> Mapping[str, Any]:
+        """Return what the system keeps in the document of the pipeline's old name, when the new one begins; else {}."""
+        former = plan.participant(self.name).former
+        return {} if former is None else db.documents.read(former.pipeline)[0].others
+
     def _key_columns(self, sink: str) -> Sequence[str]:
         """Return the columns that make the key of a sink."""
         return self.sinks[sink].key_columns

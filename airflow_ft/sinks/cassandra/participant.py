@@ -161,10 +161,11 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         kept = db.ledger.others
         if db.ledger.marker(plan.number) is None and kept["plan"] != plan.digest:
             rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
-            now = time_of(self._session)
-            if kept["stamp"] > now + _AHEAD:
-                raise _clock_behind(kept["stamp"] - now).located(**self._where(plan))
-            stamp = max(kept["free"], now)
+            former, now = self._kept_by_former(db, plan), time_of(self._session)
+            last = max(kept["stamp"], former.get("stamp", 0))
+            if last > now + _AHEAD:
+                raise _clock_behind(last - now).located(**self._where(plan))
+            stamp = max(kept["free"], former.get("free", 0), now)
             kept.update(plan=plan.digest, stamp=stamp, free=stamp + rows)
         return {"stamp": kept["stamp"]}
 

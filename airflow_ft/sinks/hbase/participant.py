@@ -145,7 +145,10 @@ class HBaseParticipant(KeyedParticipant[Changes]):
 
     def _before_rows(self, db: Changes, plan: Plan) -> Mapping[str, Any]:
         """Give out the plan's stamps, once."""
-        return {} if db.ledger.marker(plan.number) else give(db.ledger, plan, db.seen.at)
+        if db.ledger.marker(plan.number):
+            return {}
+        last = self._kept_by_former(db, plan).get("stamps", NONE_GIVEN)["last"]
+        return give(db.ledger, plan, max(db.seen.at, last + 1))
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

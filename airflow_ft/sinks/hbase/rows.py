@@ -108,9 +108,9 @@ def unfit(
     length = numbers(pc.binary_length(keys(sink.parts, rows)))
     longest = _LONGEST_KEY - len(_prefix(sink, b""))
     found |= where(length > longest, f"the row key is longer than {longest:,} bytes")
-    found |= where(length == 0, "the row key is empty")
     large = framed & ~deletes & (size + length > _LARGEST_ROW)
-    return where(large, f"the row is larger than {_LARGEST_ROW:,} bytes, and the gateway takes frames") | found
+    too_large = where(large, f"the row is larger than {_LARGEST_ROW:,} bytes, and the gateway takes frames")
+    return where(length == 0, "the row key is empty") | too_large | found
 
 
 def _lengths(column: pa.Array, has_text: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -63,6 +63,8 @@ def translated(connection: ConnectionInfo, **where: Any) -> Iterator[None]:
     """Raise errors of the gateway as ours, with their place."""
     try:
         yield
+    except AirflowFtError:  # also of the write-ahead log, and then an OSError
+        raise
     except (TException, ProtocolError, OSError, EOFError) as error:
         raise failure(error, address(connection)).located(**where) from None
 

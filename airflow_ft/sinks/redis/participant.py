@@ -143,9 +143,8 @@ class RedisParticipant(KeyedParticipant[Changes]):
         return f"Redis at {address(self.connection)}"
 
     def _preflight(self) -> dict[str, Any]:
-        unsafe = any(sink.allow_unsafe_durability for sink in self.sinks.values())
         with opened(self.connection, participant=self.name) as client:
-            return check_server(client, address(self.connection), unsafe=unsafe)
+            return check_server(client, address(self.connection), self.sinks.values())
 
     @contextmanager
     def _opened(self, plan: Plan | None) -> Iterator[Documents]:

@@ -22,9 +22,8 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 
 
 def _server(plan: ParticipantPlan, connection: ConnectionInfo, *, seconds: float) -> Finding:
-    unsafe = any(sink.allow_unsafe_durability for sink in RedisSink.all_of(plan).values())
     with opened(connection, seconds, participant=plan.name) as client:
-        found = check_server(client, address(connection), unsafe=unsafe)
+        found = check_server(client, address(connection), RedisSink.all_of(plan).values())
     risks = shown(found["unsafe"])
     return Finding(f"Redis {found['redis']} at {address(connection)}" + (f", although {risks}" if risks else ""))
 

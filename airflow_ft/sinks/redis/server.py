@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from airflow_ft.clients.foreign_connections import invalid, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
-from airflow_ft.sinks.redis.spec import OURS
+from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
 PORT = 6379
 _CONNECT_SECONDS = 5.0
@@ -32,6 +32,7 @@ _REMEDIES = {
     "max number of clients": "Raise maxclients of the server, or close other connections.",
 }
 """What a person has to do about errors that a retry meets again, by words of the server."""
+_SETTINGS = ("appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "maxmemory")
 _LOST = (
     "Check that the server runs, and that host and port of the connection are right. Set ssl in its extra if the server"
     " speaks TLS, and only then."
@@ -81,7 +82,9 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
             )
         ) as client:
             yield client
-    except (redis.RedisError, OSError, ValueError) as error:
+    except AirflowFtError:  # also of the write-ahead log, and then an OSError
+        raise
+    except (redis.RedisError, OSError, UnicodeError) as error:  # UnicodeError: of the host's name
         raise failure(error, address(connection)).located(**where) from None
 
 
@@ -103,7 +106,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in words:  # of a script before 7.0
         what = f"Redis at {server} is out of memory: {words}."
         remedy = "Raise maxmemory or delete keys."
         return SinkUnavailableError(what, code="limit_reached", remedy=remedy, server=server)
@@ -123,11 +126,11 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     return fault.error(f"Redis at {server}", words, remedy, server=server)
 
 
-def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str, Any]:
+def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink]) -> dict[str, Any]:
     """Return what the server says of itself, for people.
 
     Raises:
-        UnfitTargetError: it is a cluster; or, unless `unsafe`, it may forget what it has acknowledged.
+        UnfitTargetError: it is a cluster; or it may forget what it has acknowledged, and no sink allows that.
         SinkUnavailableError: it is a replica.
     """
     info = {**client.info("server"), **client.info("persistence"), **client.info("replication")}
@@ -144,12 +147,15 @@ def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
     settings = _settings(client)
     if (found := settings.get("appendfsync", "unknown")) != "always":
         wrong["appendfsync"] = found
-    if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
+    if settings.get("no-appendfsync-on-rewrite", "no") != "no":  # it also holds for `always`
+        wrong["no-appendfsync-on-rewrite"] = settings["no-appendfsync-on-rewrite"]
+    evicted = ("allkeys", "volatile") if any(sink.ttl_seconds for sink in sinks) else ("allkeys",)
+    if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith(evicted):
         wrong["maxmemory-policy"] = settings["maxmemory-policy"]
-    if wrong and not unsafe:
+    if wrong and not any(sink.allow_unsafe_durability for sink in sinks):
         remedy = (
-            "Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
-            " Or give the sink allow_unsafe_durability=True."
+            "Set appendonly yes, appendfsync always, no-appendfsync-on-rewrite no and maxmemory-policy noeviction, also"
+            " in redis.conf (CONFIG REWRITE), and grant +config|get. Or give the sink allow_unsafe_durability=True."
         )
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
@@ -157,8 +163,10 @@ def check_server(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
 
 def _settings(client: redis.Redis) -> dict[str, str]:
     """Return the settings that matter; none if this user may not read them."""
+    found: dict[Any, Any] = {}
     try:
-        found = client.config_get("appendfsync", "maxmemory-policy", "maxmemory")
+        for name in _SETTINGS:  # before 7.0 Redis takes one name
+            found |= client.config_get(name)
     except redis.ResponseError:  # a managed server
         return {}
     return {str(name): str(value) for name, value in found.items()}

@@ -18,7 +18,11 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield f"ACL SETUSER {user} {rules(beginnings)}"
     yield "CONFIG SET appendonly yes"
     yield "CONFIG SET appendfsync always"
+    yield "CONFIG SET no-appendfsync-on-rewrite no"
     yield "CONFIG SET maxmemory-policy noeviction"
+    yield "# With an aclfile in redis.conf, the user is lost at the next start without: ACL SAVE"
+    yield "# Without redis.conf, give the server these settings as arguments instead: --appendonly yes ..."
+    yield "CONFIG REWRITE"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

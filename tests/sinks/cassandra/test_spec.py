@@ -12,13 +12,14 @@ import pytest
 
 from airflow_ft import CassandraSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
-from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.protocol.model import Former, Plan, Segment
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage
 from airflow_ft.sinks.cassandra import table as tables
-from airflow_ft.sinks.cassandra.participant import given
+from airflow_ft.sinks.cassandra.participant import CassandraParticipant, given
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.table import Table, schema_problems
@@ -176,3 +177,25 @@ def test_the_columns_of_a_key_are_limited_together(partition: list[str], cluster
     )
     for deleted in (False, True):
         assert list(unfit(CassandraSink(table="t"), table, rows, np.full(2, deleted))) == [1]
+
+
+def test_a_renamed_pipeline_writes_later_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else rows of the old name would hide newer ones, when the next node's clock is behind."""
+    [planned] = plan_delivery({"rows": SINK}).participants
+    connection, wal, session = ConnectionInfo("cassandra_default", "cassandra", schema="shop"), Any, Any
+    one = CassandraParticipant.of(planned, connection, wal)
+    one._session = session
+    ledgers = {name: DocumentLedger(None, name, plan="", stamp=0, free=0) for name in ("orders", "shop-orders")}
+    documents = SimpleNamespace(read=lambda name: (ledgers[name], 1))
+
+    def stamp(pipeline: str, number: int, former: Former | None, now: int) -> Any:
+        monkeypatch.setattr("airflow_ft.sinks.cassandra.participant.time_of", lambda _: now)
+        segment = Segment(number, f"digest {number}", "location", {"rows": 10}, 0)
+        plan = Plan(pipeline, "here", number, (segment,), (replace(planned, former=former),), None)
+        changes: Any = SimpleNamespace(ledger=ledgers[pipeline], documents=documents)
+        return one._before_rows(changes, plan)["stamp"]
+
+    old = stamp("orders", 7, None, 40_000_000)
+    assert stamp("shop-orders", 8, Former("orders", 7, 8), 10_000_000) == old + 10
+    with raises(SinkUnavailableError, "clock_behind"):
+        stamp("shop-orders", 9, Former("orders", 7, 8), -30_000_000)

@@ -714,6 +714,25 @@ def test_the_readme_of_the_folder_s_memory_holds(world: World) -> None:
     assert isinstance(world.target, Folder)
 
 
+def test_the_newest_committed_marker_bounds_what_is_complete(tmp_path: Path) -> None:
+    """What docs/files.md tells readers of a bucket, where files of a checkpoint appear one after the other."""
+    world = world_of(tmp_path, partition_by=("text",))
+    for _ in range(3):
+        delivered = world.plan(world.table((world.number + 1) * 40, 2))
+        world.deliver(delivered)
+    unfinished = world.plan(world.table(160, 2))
+    world.participant(delivered).forget(world.fence(1, world.attempt()), delivered.number - 1)
+    path = folder_of(world).path
+    shown = path / f"checkpoint={unfinished.number:010}" / "text=row 160"
+    shown.mkdir(parents=True)
+    shutil.copy(next(path.rglob("*.parquet")), shown)
+    markers = [json.loads(each.read_text()) | {"name": each.stem} for each in (path / "_airflow_ft/markers").iterdir()]
+    newest = max(int(each["name"]) for each in markers if each["outcome"] == "committed")
+    complete = [each for each in path.glob("checkpoint=*") if int(each.name.partition("=")[2]) <= newest]
+    rows = ds.dataset([str(file) for each in complete for file in each.rglob("*.parquet")]).to_table()
+    assert sorted(rows["id"].to_pylist()) == [40, 41, 80, 81, 120, 121]
+
+
 @pytest.mark.parametrize("decides", [True, False])
 def test_overlong_partition_paths_are_refused_before_a_decision(tmp_path: Path, decides: bool) -> None:
     """Each folder has a name that is short enough; one in the other they have not."""

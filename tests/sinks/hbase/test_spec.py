@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,15 @@ from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
-from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, UnfitTargetError
+from airflow_ft.protocol.model import Former, ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import wire
-from airflow_ft.sinks.hbase.participant import HBaseParticipant, deleted_before, mutations, parts
+from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.server import _API, Mutation
+from airflow_ft.sinks.hbase.server import _API, Mutation, translated
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 from tests.raising import raises
@@ -105,6 +106,14 @@ def test_keys_that_hbase_cannot_hold_or_tell_apart_are_refused() -> None:
     assert set(unfit(HBaseSink(**{**SINK, "row_key": "{x}:{n}"}), rows, np.zeros(4, np.bool_))) == {1, 3}
     assert set(unfit(HBaseSink(**{**SINK, "row_key": "{x}"}), rows, np.zeros(4, np.bool_))) == {2}
     assert 3 in unfit(HBaseSink(**{**SINK, "row_key": "{x}", "salt": 2}), rows, np.zeros(4, np.bool_))
+
+
+def test_a_date_without_a_text_in_the_key_refuses_only_its_row() -> None:
+    days = pa.array([0, 2_932_897], pa.int32()).cast(pa.date32())  # 1970-01-01 and 10000-01-01
+    rows, sink = pa.record_batch({"day": days, "n": [1, 2]}), HBaseSink(table="t", row_key="{day}", family="d")
+    refused = unfit(sink, rows, np.zeros(2, np.bool_))
+    assert set(refused) == {1} and "day" in refused[1]
+    assert row_keys(sink, rows)[0] == b"1970-01-01"
 
 
 def test_a_salt_is_the_same_in_every_release() -> None:
@@ -271,3 +280,29 @@ def test_only_a_framed_gateway_refuses_a_row_above_its_frame() -> None:
         connection = ConnectionInfo("hbase", "hbase", extra={"transport": transport})
         one = HBaseParticipant("hbase", {"rows": HBaseSink(**SINK)}, Promise.IDEMPOTENT, connection, wal)
         assert set(one._unfit("rows", rows, deletes)) == refused
+
+
+def test_a_renamed_pipeline_writes_later_timestamps() -> None:
+    """Else cells of the old name would hide newer ones, when the next server's clock is behind."""
+    sink, wal = HBaseSink(**SINK), Any
+    ledgers = {name: DocumentLedger(None, name, stamps=dict(NONE_GIVEN)) for name in ("orders", "shop-orders")}
+    documents = SimpleNamespace(read=lambda name: (ledgers[name], None))
+
+    def stamps(pipeline: str, number: int, former: Former | None, now: int) -> Any:
+        segment = Segment(number, "digest", "location", {"rows": 10}, 0)
+        into = ParticipantPlan("hbase", "hbase", "upsert", sink.promise, 0, {"rows": sink.settings()}, former)
+        plan = Plan(pipeline, "here", number, (segment,), (into,), None)
+        one = HBaseParticipant.of(into, ConnectionInfo("hbase", "hbase"), wal)
+        changes: Any = SimpleNamespace(ledger=ledgers[pipeline], documents=documents, seen=Seen(None, now))
+        return one._before_rows(changes, plan)["stamps"]
+
+    _, last = stamps("orders", 7, None, 40_000)
+    assert stamps("shop-orders", 8, Former("orders", 7, 8), 10_000)[0] == last + 1
+
+
+def test_a_log_that_is_away_is_not_reported_as_hbase() -> None:
+    with (
+        raises(StorageUnavailableError, "storage_unavailable", path="hdfs://nn/wal"),
+        translated(ConnectionInfo("hbase", "hbase")),
+    ):
+        raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")

@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import redis
 
 from airflow_ft import CassandraSink, RedisSink
-from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, UnfitTargetError
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
+from airflow_ft.sinks.redis.server import _settings, opened
 from tests.raising import raises
 
+DAY_10000 = 2_932_897
+"""10000-01-01, in days since 1970."""
 CUSTOMER = {"x": pa.array(["a", "a:b", "", None]), "y": pa.array(["b:c", "c", ":", "d"]), "n": [1, 2, 3, 4]}
 
 
@@ -59,6 +66,16 @@ def test_keys_that_could_be_equal_are_refused() -> None:
 def test_a_text_that_overlaps_with_what_follows_is_refused() -> None:
     rows = pa.record_batch({"x": ["a", ""], "y": ["b", "ab"], "n": [1, 2]})
     assert set(unfit(RedisSink(key="{x}aa{y}"), rows, np.zeros(2, np.bool_))) == {0}
+
+
+def test_a_date_without_a_text_in_the_key_refuses_only_its_row() -> None:
+    days = pa.array([0, DAY_10000], pa.int32()).cast(pa.date32())
+    rows, sink = pa.record_batch({"day": days, "n": [1, 2]}), RedisSink(key="{day}:{n}", value="json")
+    for deletes in (np.zeros(2, np.bool_), np.ones(2, np.bool_)):
+        refused = unfit(sink, rows, deletes)
+        assert set(refused) == {1} and "day" in refused[1]
+        found = entries(sink, Chunk(0, "rows", rows, deletes, refused), 7)
+        assert found.keys[0] == "1970-01-01:1" and found.kinds[1] == 2
 
 
 def test_keys_of_the_sink_itself_are_refused() -> None:
@@ -118,3 +135,31 @@ def test_columns_that_do_not_fit_are_named(sink: RedisSink, code: str) -> None:
     [problem] = schema_problems(sink, schema, "rows")
     assert problem.code == code and problem.sink == "rows" and problem.remedy
     assert isinstance(problem, UnfitTargetError) or code == "job_column_missing"
+
+
+def test_printed_settings_outlive_a_restart_of_the_server() -> None:
+    """Redis ignores the AOF at its start if only the running server knew of it."""
+    [planned] = plan_delivery({"rows": RedisSink(key="orders:{id}")}).participants
+    lines = list(setup.describe("orders", planned, ConnectionInfo("redis_default", "redis")))
+    assert lines[-1] == "CONFIG REWRITE" and any("ACL SAVE" in each for each in lines if each.startswith("#"))
+
+
+def test_a_log_that_is_away_is_not_reported_as_redis() -> None:
+    with (
+        raises(StorageUnavailableError, "storage_unavailable", path="hdfs://nn/wal"),
+        opened(ConnectionInfo("cache", "redis")),
+    ):
+        raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")
+
+
+class OldRedis(redis.Redis):
+    """Takes one name at a time, as Redis does before 7.0."""
+
+    def config_get(self, pattern: Any = "*", *others: Any, **_: Any) -> Any:
+        if others:
+            raise redis.ResponseError("Unknown subcommand or wrong number of arguments for 'GET'. Try CONFIG HELP.")
+        return {pattern: "always"}
+
+
+def test_the_settings_of_a_redis_before_7_0_are_read() -> None:
+    assert _settings(OldRedis())["appendfsync"] == "always"

@@ -55,11 +55,14 @@ def lacking(world: World, connection: ConnectionInfo) -> list[AirflowFtError]:
     [
         ("appendfsync", "everysec", "always"),
         ("appendonly", "no", "yes"),
+        ("no-appendfsync-on-rewrite", "yes", "no"),
         ("maxmemory-policy", "allkeys-lru", "noeviction"),
+        ("maxmemory-policy", "volatile-ttl", "noeviction"),
     ],
 )
 def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str, back: str) -> None:
     db: redis.Redis = world.target.db  # type: ignore[attr-defined]
+    world.target.sink = replace(world.target.sink, ttl_seconds=3600)  # type: ignore[type-var]
     plan, connection = world.plan(), world.target.connection
     db.config_set("maxmemory", "1gb")
     db.config_set(name, value)
@@ -75,6 +78,17 @@ def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str
         assert not lacking(world, connection)
     finally:
         db.config_set(name, back)
+        db.config_set("maxmemory", "0")
+
+
+def test_rows_that_never_expire_are_safe_beside_evicted_ones(world: World) -> None:
+    db: redis.Redis = world.target.db  # type: ignore[attr-defined]
+    db.config_set("maxmemory", "1gb")
+    db.config_set("maxmemory-policy", "volatile-lru")
+    try:
+        assert not lacking(world, world.target.connection)
+    finally:
+        db.config_set("maxmemory-policy", "noeviction")
         db.config_set("maxmemory", "0")
 
 
