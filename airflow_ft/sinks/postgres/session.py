@@ -9,11 +9,11 @@ import io
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Timer
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -22,8 +22,10 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 
 # What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
@@ -142,6 +144,21 @@ class Session:
         with self._answered(), self._connection.cursor() as cursor:
             cursor.copy_expert(sql, io.BytesIO(data), size=1 << 20)
             return int(cursor.rowcount)
+
+    def awaiting(self, items: Iterator[T]) -> Generator[T]:
+        """Yield the items, which a thread makes ahead. To be closed.
+
+        Keeps the transaction awake meanwhile: the log checks a whole file before its first row.
+        """
+        with closing(Ahead(items)) as made:
+            while True:
+                while not made.ready(self._limits.idle / 4):
+                    self.value("SELECT 1")
+                try:
+                    item = next(made)
+                except StopIteration:
+                    return
+                yield item
 
     def begin(self) -> None:
         """Opens a transaction with the settings that exactness rests on.
