@@ -10,9 +10,15 @@ from airflow_ft.protocol.pipelines import Barrier
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text, to_pipeline, to_time
-from airflow_ft.store.writing import lock_pipeline
+from airflow_ft.store.writing import PipelineWrite, lock_pipeline
 
 _OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
+# What streams have read (stages: `changed_at`).
+_READ = (
+    "SELECT (SELECT max(as_of) FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL"
+    " AND (after_abort IS NULL OR after_abort <> 'rewound')) AS stream,"
+    " (SELECT max(read_as_of) FROM run WHERE pipeline = ? AND read_as_of IS NOT NULL) AS idle"
+)
 
 
 class BarrierOperations:
@@ -23,6 +29,8 @@ class BarrierOperations:
     def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
         """Puts a barrier into each of the pipelines, at one moment of the store's clock; those rows, by pipeline.
 
+        The moment is later than all that the pipelines have read, even if the clock went back since.
+
         All or none: KeyError when one of the pipelines does not exist. The first injection into a pipeline counts.
 
         UnknownPipelineError names the pipeline that is not there, PipelineHaltedError one that was renamed. Nothing was
@@ -32,7 +40,7 @@ class BarrierOperations:
         with self._database.write() as tx:
             # Always in the same order: so no two injections wait for each other.
             writes = [lock_pipeline(tx, name) for name in sorted(set(pipelines))]
-            now = tx.now()
+            moment = max([tx.now(), *(1 + latest for write in writes for latest in _latest(write))])
             for write in writes:
                 require_not_renamed(to_pipeline(write.row), "Inject the barrier into the pipeline of the new name.")
                 injected = tx.change(
@@ -40,7 +48,7 @@ class BarrierOperations:
                     " ON CONFLICT (id, pipeline) DO NOTHING",
                     barrier,
                     write.name,
-                    now,
+                    moment,
                     clean_text(by),
                 )
                 if injected:
@@ -59,6 +67,12 @@ class BarrierOperations:
             "SELECT * FROM barrier ORDER BY injected_at DESC, id DESC, pipeline DESC LIMIT ?", limit
         )
         return [_barrier(row) for row in rows]
+
+
+def _latest(write: PipelineWrite) -> list[int]:
+    """Times of what the pipeline has read."""
+    [read] = write.rows(_READ, write.name, write.name)
+    return [write.row["changed_at"], *(time for time in read.values() if time is not None)]
 
 
 def _barrier(row: Row) -> Barrier:

@@ -63,10 +63,13 @@ class RestoringOperations:
         keeps a pipeline without a base as it is (StateConflictError for any other).
 
         `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
-        savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers.
+        savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Later numbers
+        are above that one: rows that sinks hold by key are then older.
         """
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
+            if of is not None:
+                write.set_pipeline(next_number=max(write.row["next_number"], of[1] + 1))
             if run is not None:
                 _remember_restored(write, run, savepoint)
             _restored(write, number, position, message, of)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -36,6 +38,28 @@ class TestInjection:
         assert again[1].injected_at > first.injected_at and again[1].injected_by == "ben"
         assert len(store.events("orders")) == events
         assert list(store.inject("closing", ["orders"], "carl")) == [first]
+
+    @pytest.mark.parametrize("reader", ["stage", "stream", "idle"])
+    def test_it_is_later_than_what_was_read_before(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, reader: str
+    ) -> None:
+        """The clock went back meanwhile, or another server has taken over."""
+        store, ahead = scene.store, time.time_ns() + 20 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda: ahead)
+        as_of = store.now()
+        if reader == "stage":
+            scene.stage()
+        monkeypatch.undo()
+        if reader != "stage":
+            scene.take()
+            store.begin_stage(PIPELINE, scene.epoch, RUN)
+            scene.publish(scene.trigger(), as_of=as_of if reader == "stream" else None)
+            store.read_all(PIPELINE, scene.epoch, RUN, as_of if reader == "idle" else store.now())
+        store.register("payments")
+        found = store.inject("closing", ["payments", PIPELINE], "anna")
+        assert len({each.injected_at for each in found}) == 1
+        assert store.read_through(PIPELINE, as_of) == 1
+        assert store.read_through(PIPELINE, found[0].injected_at) is None
 
     def test_it_is_in_all_pipelines_or_in_none(self, store: DecisionLog) -> None:
         store.register("orders")

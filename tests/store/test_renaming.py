@@ -176,6 +176,16 @@ class TestRenames:
         assert scene.store.pipeline(NEW).status is PipelineStatus.ACTIVE and scene.store.pipeline(NEW).former is None
         new.stage()
 
+    def test_the_numbers_of_a_copy_are_above_those_of_its_savepoint(self, scene: Scene) -> None:
+        """A sink that compares numbers by key would leave rows of the other pipeline as they are."""
+        copy = Scene(scene.store, NEW)
+        copy.take()
+        scene.store.restore(NEW, copy.epoch, a_position(3), "a copy", of=(PIPELINE, 17))
+        assert copy.stage() == [18]
+        copy.complete(18)
+        scene.store.restore(NEW, copy.epoch, a_position(3), "an older one", of=(PIPELINE, 5))
+        assert copy.stage() == [19]
+
     def test_a_run_that_renames_does_so_once(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
         new = Scene(scene.store, NEW)

@@ -82,6 +82,12 @@ class SqlSink(ServerSink):
             what = f"{of}: strategy 'upsert' needs {' and '.join(missing)}."
             remedy = " ".join(_UPSERT_COLUMNS[name] for name in missing)
             raise ConfigurationError(what, code="argument_missing", remedy=remedy, argument=missing[0])
+        elif self.shared:
+            what = (
+                f"{of}: strategy 'upsert' compares checkpoint numbers, and those of two pipelines are not comparable."
+            )
+            remedy = "Leave out shared, and give the table to one pipeline only. Or choose another strategy."
+            raise ConfigurationError(what, code="arguments_conflict", remedy=remedy, arguments=["strategy", "shared"])
         else:
             for column in self.key_columns:
                 self.names.check("column (key_columns)", column)

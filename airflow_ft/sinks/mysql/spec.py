@@ -58,7 +58,7 @@ class MySqlSink(SqlSink):
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a power cut can
             then lose or double rows); a warning is logged instead of an error.
-        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well. Not with "upsert".
 
     Raises:
         ConfigurationError: at construction, for what cannot work.

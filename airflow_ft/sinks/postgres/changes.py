@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -83,12 +83,11 @@ class Changes:
         """Return whether the target certainly takes the changes of these segments: then no trial need send them."""
         if may_refuse(self.db, self.table, self.columns, self.sink):
             return False
-        return all(
-            self._is_certain(batch)
-            for reader in readers
-            for file in reader.files(self.name)
-            for batch in reader.batches(self.name, file)
+        batches = (
+            batch for reader in readers for file in reader.files(self.name) for batch in reader.batches(self.name, file)
         )
+        with closing(self.db.awaiting(batches)) as read:
+            return all(map(self._is_certain, read))
 
     def _is_certain(self, batch: pa.RecordBatch) -> bool:
         if change := self.sink.change_column:

@@ -75,6 +75,11 @@ _BY_SQLSTATE = {
     re.compile(r"53300"): _TOO_MANY,
     re.compile(r"53100"): ("disk_full", _MORE_RESOURCES),
     re.compile(r"53..."): ("limit_reached", _MORE_RESOURCES),
+    re.compile(r"57014"): (
+        "",
+        "If the statement took too long, speed it up: drop indexes and triggers that are not needed, or give the server"
+        " more resources. The rows wait.",
+    ),
     re.compile(r"57P04"): ("", "Restore the database, or correct the connection. The rows wait."),
     re.compile(r"XX00[12]|58P01|58030"): (  # data, an index or a file is damaged or missing: retries do not help
         "",

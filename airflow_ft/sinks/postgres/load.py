@@ -18,7 +18,6 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base.slices import SlicedSegment
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
@@ -79,7 +78,7 @@ class Load:
         """Return how many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
         taken = 0
         columns = self.table.columns_of(self.reader.schema(self.sink).names, self.sink)
-        with closing(Ahead(self._parts(columns))) as parts:
+        with closing(self.session.awaiting(self._parts(columns))) as parts:
             for part in parts:
                 if self.dead_letters is not None:
                     segment, refused = self.reader.segment, partial(self._refused, columns)

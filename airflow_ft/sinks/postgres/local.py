@@ -203,6 +203,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         # Constraints that wait for COMMIT would fail there, where it is too late to say which row it was.
         if dead_letters is not None:
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
+        db.allow(sum(each.segment.rows.get(name, 0) for each in readers for name in self.sinks))
         counts = dict.fromkeys(self.sinks, 0)
         own = {name: [each for each in readers if name in each.sinks()] for name in self.sinks}
         held = Held.of(db, self.sinks, own, self._voted)

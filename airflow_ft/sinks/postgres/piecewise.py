@@ -7,6 +7,7 @@ the change before it, if there is one, becomes its last one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -100,8 +101,9 @@ class Piecewise:
             ([*refused],),
         )
         wanted = {int(rank): refused[int(place)] for place, rank in ranks}
-        for rank, (reader, file, index, row) in self._taken({*wanted}):
-            self.dead_letters.add(self.changes.name, reader.segment, file, index, row, wanted[rank])
+        with closing(self.changes.db.awaiting(self._taken({*wanted}))) as taken:
+            for rank, (reader, file, index, row) in taken:
+                self.dead_letters.add(self.changes.name, reader.segment, file, index, row, wanted[rank])
 
     def _taken(self, ranks: set[int]) -> Iterator[tuple[int, tuple[SegmentReader, WalFile, int, pa.RecordBatch]]]:
         """Rows of the log by rank (from 1) among those that were loaded."""

@@ -9,11 +9,11 @@ import io
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Timer
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -22,8 +22,10 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 
 # What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
@@ -36,6 +38,7 @@ _LIBPQ = frozenset(
 )  # fmt: skip
 _OLDEST = 120000
 _IDLES = 140000  # knows idle_session_timeout, which would end a session that waits for another one
+_LONGEST = 2_000_000  # seconds: the server's settings are milliseconds of 31 bits
 _CONTROL = re.compile(r"BEGIN\b|COMMIT\b|ROLLBACK\b|PREPARE TRANSACTION\b")
 
 
@@ -45,11 +48,12 @@ class Limits:
 
     `idle` is the server's time-out for a session that is idle in a transaction, so that a stopped process holds its
     locks no longer than that. `head_wait` is larger, so that waiting for such a session ends (I7). `answer` limits
-    each statement. One that sends rows sends a batch of the log.
+    each statement, or `row` for each row of the transaction if that is longer: one statement may apply all of them.
     """
 
     connect: float = 10
     answer: float = 900
+    row: float = 0.01
     margin: float = 30
     lock_wait: float = 5
     idle: float = 60
@@ -65,6 +69,7 @@ class Session:
 
     def __init__(self, info: ConnectionInfo, limits: Limits, label: str = "airflow_ft") -> None:
         self._limits = limits
+        self._answer = limits.answer
         self._label = label
         answer, lock_wait, idle = (max(1, int(each * 1000)) for each in (limits.answer, limits.lock_wait, limits.idle))
         self._settings = Settings(answer, lock_wait, idle)
@@ -143,11 +148,27 @@ class Session:
             cursor.copy_expert(sql, io.BytesIO(data), size=1 << 20)
             return int(cursor.rowcount)
 
+    def awaiting(self, items: Iterator[T]) -> Generator[T]:
+        """Yield the items, which a thread makes ahead. To be closed.
+
+        Keeps the transaction awake meanwhile: the log checks a whole file before its first row.
+        """
+        with closing(Ahead(items)) as made:
+            while True:
+                while not made.ready(self._limits.idle / 4):
+                    self.value("SELECT 1")
+                try:
+                    item = next(made)
+                except StopIteration:
+                    return
+                yield item
+
     def begin(self) -> None:
         """Opens a transaction with the settings that exactness rests on.
 
         SinkAccessError: the server does not have one of them for this user. No transaction is open then.
         """
+        self._answer = self._limits.answer
         row = self.rows(self._settings.begin)[0]
         if refused := self._settings.refused(row):
             self.end("ROLLBACK")
@@ -159,6 +180,13 @@ class Session:
                 setting=refused.partition(" ")[0],
             )
         self._synchronous = self._settings.synchronous(row)
+
+    def allow(self, rows: int) -> None:
+        """Extend the time-out of the open transaction's statements to what this number of rows may take."""
+        longer = min(rows * self._limits.row, _LONGEST)
+        if longer > self._answer:
+            self.run(f"SET LOCAL statement_timeout = {int(longer * 1000)}")
+            self._answer = longer
 
     def _with_settings(self, sql: str) -> str:
         """A statement outside of a transaction, with the settings; what ends one cannot have any."""
@@ -188,7 +216,7 @@ class Session:
         """Cuts the connection when the server does not answer in time: psycopg2 itself would wait for ever."""
         descriptor = os.dup(self._connection.fileno())
         with socket.socket(fileno=descriptor) as own:
-            timer = Timer(self._limits.answer + self._limits.margin, own.shutdown, (socket.SHUT_RDWR,))
+            timer = Timer(self._answer + self._limits.margin, own.shutdown, (socket.SHUT_RDWR,))
             timer.daemon = True
             timer.start()
             try:

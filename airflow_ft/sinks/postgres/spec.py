@@ -59,7 +59,7 @@ class PostgresSink(SqlSink):
             path.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a crash can then
             lose or double rows); a warning is logged instead of an error.
-        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well. Not with "upsert".
 
     Raises:
         ConfigurationError: at construction, for what cannot work.

@@ -53,6 +53,11 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({**UPSERT, "key_columns": "id", "version_column": "v"}, "argument_invalid", {"argument": "key_columns"}),
         ({**UPSERT, "key_columns": ["v"], "version_column": "V"}, "column_reserved", {"column": "V"}),
         (
+            {**UPSERT, "key_columns": ["k"], "version_column": "v", "shared": True},
+            "arguments_conflict",
+            {"arguments": ["strategy", "shared"]},
+        ),
+        (
             {**UPSERT, "key_columns": ["k"], "version_column": "v", "columns": {"x": "v", "k": "k"}},
             "column_reserved",
             {},

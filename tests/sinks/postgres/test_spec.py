@@ -68,6 +68,7 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
         ({"table": "orders", "strategy": "prepared", "branches": True}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "upsert"}, "argument_missing", {"argument": "key_columns"}),
         ({**UPSERT, "change_column": ""}, "argument_invalid", {"argument": "change_column"}),
+        ({**UPSERT, "shared": True}, "arguments_conflict", {"arguments": ["strategy", "shared"]}),
         (
             {"table": "orders", "strategy": "upsert", "key_columns": "id"},
             "argument_invalid",

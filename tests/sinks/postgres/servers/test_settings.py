@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -14,14 +15,16 @@ import pytest
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.postgres import verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.reader import ParquetSegment
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.servers.test_local import drop_user, limited
-from tests.sinks.postgres.world import QUICK, table_of
+from tests.sinks.postgres.world import QUICK, quick, table_of
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
@@ -194,3 +197,27 @@ def test_a_session_may_wait_for_others_of_its_kind(make: Make) -> None:
     connection = replace(table_of(make()).connection, extra={"options": "-c idle_session_timeout=60000"})
     with closing(Session(connection, QUICK)) as session:
         assert session.value("SHOW idle_session_timeout") == "0"
+
+
+@pytest.mark.parametrize("sets_aside", [False, True], ids=["all", "set aside"])
+@pytest.mark.parametrize("settings", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_slow_log_does_not_end_the_session(
+    make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], sets_aside: bool
+) -> None:
+    """The log checks a whole file before its first row. Until then the transaction is idle."""
+    check = "CHECK (id > 0)" if sets_aside else ""  # without it, a vote of upsert only reads the rows
+    world = make(f"CREATE TABLE orders (id bigint PRIMARY KEY {check}, text text, version bigint)", **settings)
+    world.deliver(world.plan(world.table(9, 1)))
+    plan, batches = world.plan(world.table(0, 9)), ParquetSegment.batches
+
+    def slow(segment: ParquetSegment, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        time.sleep(1)
+        yield from batches(segment, sink, file)
+
+    monkeypatch.setattr(ParquetSegment, "batches", slow)
+    participant, vote = quick(world, idle=0.4), world.vote_without_prepare(plan)
+    fence = world.fence(1, vote.attempt)
+    if not sets_aside:
+        vote = replace(vote, notes=participant.prepare(plan, fence))
+    participant.commit(plan, fence, vote, set_aside=sets_aside)
+    assert table_of(world).ids() == [*range(1 if sets_aside else 0, 10)]

@@ -349,3 +349,20 @@ def test_verify_compares_by_key(make: Make) -> None:
     metadata = report()
     assert (metadata.missing, [(each.number, each.rows) for each in metadata.differences]) == (3, [(1, 1), (2, 2)])
     assert metadata.differences[0].samples == ("4, a",)
+
+
+def test_changes_have_time_for_each_of_their_rows(make: Make) -> None:
+    """A decided checkpoint cannot be aborted, so a limit of its one statement would hold it forever."""
+    world = make(
+        f"{ORDERS}; CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(0.1); RETURN new; END $$;"
+        " CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION slow()",
+        **UPSERT,
+    )
+    plan = world.plan(world.table(0, 15))
+    vote = world.prepare(plan)
+    with raises(SinkUnavailableError, "sink_unavailable", sqlstate="57014") as caught:
+        quick(world, answer=0.5).commit(plan, world.fence(1, world.attempt()), vote)
+    assert "statement timeout" in caught.error.what and "speed it up" in caught.error.remedy
+    quick(world, answer=0.5, row=1).commit(plan, world.fence(1, world.attempt()), vote)
+    assert table_of(world).ids() == [*range(15)]
