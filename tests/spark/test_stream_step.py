@@ -25,7 +25,7 @@ from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
-from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
@@ -36,6 +36,8 @@ class Ending:
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch, error: AirflowFtError | None = None) -> None:
         self.world, self.error = world, error
+        self.asks: dict[str, Any] | None = {} if error is None else None
+        self.seen: Any = None
         self.run = context(world)
         config = replace(world.config, externalized_retention=ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS)
         self.overlap: Any = (world.delivery, config, lambda _: None, NoArchive())
@@ -47,12 +49,14 @@ class Ending:
     def _launch(self, request: StageRequest, *_: Any, on_start: Any, **__: Any) -> StageResult:
         on_start(FakeDriver())
         publish(self.world, request.epoch)
+        if self.asks is not None:
+            self.world.store.ask(PIPELINE, RequestKind.STOP, self.asks, "a test")
         if self.error is not None:
             raise self.error
-        self.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
         return StageResult((1,), {}, None, complete=False)
 
     def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, seen_requests: Any = None) -> str:
+        self.seen = seen_requests
         is_mine = epoch == self.world.store.pipeline(PIPELINE).epoch
         self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))
         return "its checkpoints are deleted"
@@ -89,6 +93,18 @@ def test_what_nobody_tries_again_has_failed_for_good(
     with pytest.raises(AirflowFtError, check=lambda found: error.what in found.what):
         ending.step(last_try=last_try)
     assert ending.cleaned == ([(True, 0, True)] if is_over else [])
+
+
+@pytest.mark.parametrize(("asks", "deletes"), [({}, True), ({SAVEPOINT: "/there"}, False), ({DRAIN: True}, False)])
+def test_a_failed_stream_keeps_what_a_stop_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], deletes: bool
+) -> None:
+    ending = Ending(World(tmp_path), monkeypatch, JobError("the value 15 is bad"))
+    ending.asks = asks
+    with pytest.raises(AirflowFtError):
+        ending.step()
+    assert bool(ending.cleaned) is deletes
+    assert ending.seen == ([1] if deletes else None), "a later request keeps the state, too"
 
 
 def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(

@@ -231,7 +231,10 @@ def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) ->
 
 
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
-    """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted."""
+    """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted.
+
+    Deletes nothing while a request for a savepoint or a drain is open: the next try or run still needs the state.
+    """
     _, config, progress, archive = overlap
     if not deletes(config, failed=True):
         return
@@ -239,7 +242,17 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
         _deliver(context, overlap)
     except AirflowFtError as error:
         log.warning("the next run delivers the staged checkpoints: %s", error)
-    clean_up(context, epoch, config, archive, progress, failed=True)
+    try:
+        asked = stops(context.store, context.pipeline)
+        needed = any(request.arguments.get(SAVEPOINT) for request in asked) or _lacks_drain(context, asked)
+    except AirflowFtError as error:
+        log.warning("its checkpoints are kept, since requests to stop cannot be read: %s", error)
+        return
+    if needed:
+        log.warning("its checkpoints are kept for an open request to stop with a savepoint or a drain")
+        return
+    seen_requests = [request.id for request in asked]
+    clean_up(context, epoch, config, archive, progress, failed=True, seen_requests=seen_requests)
 
 
 def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
