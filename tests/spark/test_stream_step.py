@@ -22,6 +22,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import ExternalizedRetention
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
@@ -105,6 +106,28 @@ def test_a_failed_stream_keeps_what_a_stop_asked_for(
         ending.step()
     assert bool(ending.cleaned) is deletes
     assert ending.seen == ([1] if deletes else None), "a later request keeps the state, too"
+
+
+def test_a_stop_delivers_rows_of_an_expired_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7: the stop comes before a driver has given these rows another number."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    config = replace(ending.overlap[1], timeout=timedelta(seconds=1))
+    ending.overlap = (ending.overlap[0], config, *ending.overlap[2:])
+
+    def launch(request: StageRequest, *_: Any, on_start: Any, **__: Any) -> StageResult:
+        on_start(driver := FakeDriver())
+        publish(ending.world, request.epoch)
+        assert driver.ended.wait(30)
+        ending.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
+        raise StageError("the driver was killed")
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
+    epoch = stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap)
+    assert ending.world.store.checkpoint(PIPELINE, 1).reason is AbortReason.EXPIRED
+    ending.world.systems["log"].away = False
+    confirmation, _ = finish_step(ending.run, ending.overlap, epoch)
+    assert confirmation.latest == 2 and ending.world.systems["log"].rows == [1]
 
 
 def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(

@@ -30,7 +30,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind
-from airflow_ft.protocol.planning import Delivery
+from airflow_ft.protocol.planning import Delivery, stranded
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import (
@@ -38,6 +38,7 @@ from airflow_ft.protocol.steps import (
     Context,
     commit_step,
     confirm_step,
+    delivering,
     prepare_step,
     require_active,
     require_own_stage,
@@ -257,6 +258,12 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
 
 def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
     delivery, config, _, _ = overlap
+    store, pipeline = context.store, context.pipeline
+    if stranded(store.open_checkpoints(pipeline)):  # the driver that would have carried them has ended
+        require_active(store, pipeline)
+        if take_turn(context):
+            with delivering(context) as coordinator:
+                coordinator.carry_stranded()
     for name in delivery.names:
         prepare_step(context, delivery, config, name)
     for name in delivery.names:
