@@ -24,6 +24,7 @@ from airflow_ft.protocol.model import ExternalizedRetention
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
+from airflow_ft.protocol.steps import recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
 from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step, stream_step
@@ -142,6 +143,22 @@ def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(
     answer_stops(ending.run, outcome)
     answer = ending.world.store.request(PIPELINE, 1).outcome
     assert answer == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool) -> None:
+    """The operator recovers first, which may wait long for a dead lease."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    store = ending.world.store
+    store.register(PIPELINE)
+    for asks in (is_early, not is_early):
+        if asks:
+            store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there"}, "a test")
+        recover_step(ending.run, again=True)
+    ending.step()
+    assert bool(store.checkpoints(PIPELINE)) is is_early, "else no driver was started"
+    said = "nothing was running; no savepoint was taken"
+    assert store.request(PIPELINE, 1).outcome == (said if is_early else "")
 
 
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
