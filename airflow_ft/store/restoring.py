@@ -35,8 +35,8 @@ class RestoringOperations:
         """Set the base, and Spark's position of the newest published number, to `position`, clean.
 
         Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to
-        an earlier position would bring the state back. With `heard`, the open requests that the caller has read:
-        StateConflictError if there are others, since they may need the state.
+        an earlier position would bring the state back. With `seen_requests` (ids of open requests that the caller has
+        read): StateConflictError if there are others, since they may need the state.
         """
         with pipeline_write(self._database, pipeline) as write:
             if seen_requests is not None:

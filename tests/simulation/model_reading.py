@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 from airflow_ft.protocol.confirmed import Confirmed
@@ -24,6 +25,7 @@ class ModelReading:
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]
     _touched: dict[int, datetime]
+    _turn: tuple[tuple[RunKey, datetime], ...]  # who has taken it last, and when
     _pruned: frozenset[int]
     _delivered: dict[str, int]
     _counted: tuple[tuple[int, int, RunKey], ...]
@@ -162,8 +164,13 @@ class ModelReading:
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
     def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
-        """When something was last written of the number, and no more: nothing in the product rests on the words."""
+        """When something was last written of the number, and no more: nothing in the product rests on the words.
+
+        Of 0, which is no number: when the run that has the turn has taken it.
+        """
         self._known(pipeline)
+        if number == 0:
+            return [Event(pipeline, 0, at, 0, "TURN", "", {**asdict(run), "has_turn": True}) for run, at in self._turn]
         return [Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:

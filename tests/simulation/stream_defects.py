@@ -285,7 +285,7 @@ def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
     change(streams, "answer_stops", lambda context, _: answer_all(context.store))
 
 
-@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:94:SLEEP", "A2o:102:STALL"))
+@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:95:SLEEP", "A2o:102:STALL"))
 def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     """Found by the simulator: it slept between looking whether it may answer, and answering."""
     answer = stream.answer_stops
@@ -295,7 +295,7 @@ def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
 @defect(
     NAMED["a drain by a run that reads nothing new"],
     "I9",
-    schedule=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:74:YIELD:A1dq2~6"),
+    schedule=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:75:YIELD:A1dq2~6"),
 )
 def a_number_triggered_when_the_stage_has_ended(change: Change) -> None:
     """Found by the simulator: the request of a driver that had ended was still under way."""

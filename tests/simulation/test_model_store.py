@@ -37,6 +37,8 @@ def plain(value: object) -> object:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "owner"}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list) and value and all(isinstance(part, Event) for part in value):
+        return {part.number for part in value}
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
     return value

@@ -6,13 +6,15 @@ And what a micro-batch says of how far its sources are read.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import StoreUnavailableError
+from airflow_ft.protocol.errors import StageError, StoreUnavailableError
+from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.query import Query, _Ended
 
 
@@ -46,6 +48,7 @@ def ending(during: Any) -> tuple[Query, SparksQuery]:
     made.publisher = SimpleNamespace(settled=settled, settle=lambda: None, last_batch=6, last_number=1, carry=None)  # type: ignore[assignment]
     made._state = SimpleNamespace(report_if_due=lambda *_: None)  # type: ignore[assignment]
     made._capacity = SimpleNamespace(take=lambda *_: None)  # type: ignore[assignment]
+    made._why = Ending(None, Path())  # type: ignore[arg-type]
     made._busy, made._queries, made._refused, made._ending = threading.Lock(), 1, False, False
     return made, sparks
 
@@ -80,13 +83,38 @@ def test_an_outage_between_micro_batches_is_why_a_query_ends() -> None:
         raise StoreUnavailableError("the log is away.")
 
     made, sparks = ending(lambda *_: None)
-    first: list[BaseException] = []
-    made.publisher.carry, made._failed = fails, first.append  # type: ignore[method-assign,assignment]
+    made.publisher.carry = fails  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailableError) as caught:
         made._look(None, sparks)  # type: ignore[arg-type]
     with pytest.raises(_Ended):
         made._on_batch(1, None, 7)  # type: ignore[arg-type]
-    assert first == [caught.value]
+    assert made._why.first is caught.value
+
+
+class StoppedQuery:
+    """Ends without an error when another thread stops it, as Spark's does."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def awaitTermination(self, seconds: float | None = None) -> bool:
+        return self.over.wait(seconds)
+
+
+@pytest.mark.parametrize("waits", ["for Spark", "for a publication"])
+def test_a_query_that_is_stopped_at_once_has_not_read_all(waits: str) -> None:
+    """I9: a stream of a group that was ended in its backlog."""
+    made, _ = ending(lambda *_: None)
+    sparks: Any = StoppedQuery()
+    made._one_query, made._store = False, SimpleNamespace(now=lambda: "now")  # type: ignore[assignment]
+    made._request = SimpleNamespace(streaming=True)  # type: ignore[assignment]
+    made._timers, made._location = SimpleNamespace(ending=nullcontext), None  # type: ignore[assignment]
+    made._running = lambda *_, **__: nullcontext(sparks)  # type: ignore[assignment,method-assign]
+    made.publisher.settled = lambda _: False  # type: ignore[method-assign]
+    made._why.failed(StageError("the stream was ended at once."))
+    sparks.over.set()
+    with pytest.raises(StageError):
+        made.drain(lambda: False) if waits == "for Spark" else made._end(sparks)
 
 
 @pytest.mark.parametrize(("was_slice", "says"), [(False, "now"), (True, None)])

@@ -475,6 +475,20 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert scene.store.pipeline(PIPELINE).base == before
 
 
+def test_a_savepoint_undoes_a_full_refresh(scene: Scene, tmp_path: Path) -> None:
+    """One of a restored state may lack delivered rows, and the refresh has dropped the positions to compare."""
+    uri = _taken(scene, tmp_path)
+    _restore(scene, uri)
+    restored = _taken(scene, tmp_path)
+    assert read_metadata(restored).restored
+    _restore(scene, "beginning", pipeline=PIPELINE, later=Later.WRITE_AGAIN)
+    with raises(StateConflictError, "rows_would_repeat", number=1):
+        _restore(scene, restored)
+    assert _restore(scene, uri).later == ()
+    base = scene.store.pipeline(PIPELINE).base
+    assert base is not None and base.batch == 1
+
+
 def test_what_was_drained_comes_again_only_by_choice(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,12 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import ExternalizedRetention
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
+from airflow_ft.protocol.steps import recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
-from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
@@ -36,6 +38,8 @@ class Ending:
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch, error: AirflowFtError | None = None) -> None:
         self.world, self.error = world, error
+        self.asks: dict[str, Any] | None = {} if error is None else None
+        self.seen: Any = None
         self.run = context(world)
         config = replace(world.config, externalized_retention=ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS)
         self.overlap: Any = (world.delivery, config, lambda _: None, NoArchive())
@@ -47,12 +51,14 @@ class Ending:
     def _launch(self, request: StageRequest, *_: Any, on_start: Any, **__: Any) -> StageResult:
         on_start(FakeDriver())
         publish(self.world, request.epoch)
+        if self.asks is not None:
+            self.world.store.ask(PIPELINE, RequestKind.STOP, self.asks, "a test")
         if self.error is not None:
             raise self.error
-        self.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
         return StageResult((1,), {}, None, complete=False)
 
     def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, seen_requests: Any = None) -> str:
+        self.seen = seen_requests
         is_mine = epoch == self.world.store.pipeline(PIPELINE).epoch
         self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))
         return "its checkpoints are deleted"
@@ -91,6 +97,40 @@ def test_what_nobody_tries_again_has_failed_for_good(
     assert ending.cleaned == ([(True, 0, True)] if is_over else [])
 
 
+@pytest.mark.parametrize(("asks", "deletes"), [({}, True), ({SAVEPOINT: "/there"}, False), ({DRAIN: True}, False)])
+def test_a_failed_stream_keeps_what_a_stop_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], deletes: bool
+) -> None:
+    ending = Ending(World(tmp_path), monkeypatch, JobError("the value 15 is bad"))
+    ending.asks = asks
+    with pytest.raises(AirflowFtError):
+        ending.step()
+    assert bool(ending.cleaned) is deletes
+    assert ending.seen == ([1] if deletes else None), "a later request keeps the state, too"
+
+
+def test_a_stop_delivers_rows_of_an_expired_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7: the stop comes before a driver has given these rows another number."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    config = replace(ending.overlap[1], timeout=timedelta(seconds=1))
+    ending.overlap = (ending.overlap[0], config, *ending.overlap[2:])
+
+    def launch(request: StageRequest, *_: Any, on_start: Any, **__: Any) -> StageResult:
+        on_start(driver := FakeDriver())
+        publish(ending.world, request.epoch)
+        assert driver.ended.wait(30)
+        ending.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
+        raise StageError("the driver was killed")
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
+    epoch = stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap)
+    assert ending.world.store.checkpoint(PIPELINE, 1).reason is AbortReason.EXPIRED
+    ending.world.systems["log"].away = False
+    confirmation, _ = finish_step(ending.run, ending.overlap, epoch)
+    assert confirmation.latest == 2 and ending.world.systems["log"].rows == [1]
+
+
 def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +143,22 @@ def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(
     answer_stops(ending.run, outcome)
     answer = ending.world.store.request(PIPELINE, 1).outcome
     assert answer == "stopped; 1 is the newest confirmed checkpoint; its checkpoints are deleted"
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool) -> None:
+    """The operator recovers first, which may wait long for a dead lease."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    store = ending.world.store
+    store.register(PIPELINE)
+    for asks in (is_early, not is_early):
+        if asks:
+            store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there"}, "a test")
+        recover_step(ending.run, again=True)
+    ending.step()
+    assert bool(store.checkpoints(PIPELINE)) is is_early, "else no driver was started"
+    said = "nothing was running; no savepoint was taken"
+    assert store.request(PIPELINE, 1).outcome == (said if is_early else "")
 
 
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.durable import Durable
+from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.idle import Idle
 from airflow_ft.spark.driver.inputs import Sources, named_positions
@@ -84,12 +85,12 @@ class Query:
         topics: Topics,
         *,
         counts: PublishedCounts,
-        failed: Callable[[BaseException], None],
+        ending: Ending,
         stop: Stopper,
         expects_few: bool = False,
         freeze: Callable[[], None] | None = None,
     ) -> None:
-        """`sources`: by unique names (`distinct_names`) in Spark's order; None: the job opened it itself. `failed`
+        """`sources`: by unique names (`distinct_names`) in Spark's order; None: the job opened it itself. `ending`
         receives the error that ends a micro-batch, before Spark wraps it. `expects_few`: small micro-batches follow
         each other. `freeze` stores where sources begin, before the first publication; None: no source begins here.
         """
@@ -98,7 +99,7 @@ class Query:
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._ids: object = None  # of topics: the newest recorded ones
         self._made_of = SinkColumns(frame, inputs.source_of)
-        self._failed, self._stopper, self._expects_few = failed, stop, expects_few
+        self._why, self._stopper, self._expects_few = ending, stop, expects_few
         unsealed = lacking(frame.sparkSession, location.uri)
         self._durable = Durable(store, location, request, sources, topics, freeze, unsealed)
         self._capacity = Capacity(store, request)
@@ -141,7 +142,7 @@ class Query:
         began = self._store.now() if self._request.streaming else None
         self._cut = None
         with self._timers.ending(), self._running(self._on_batch, self._location, availableNow=True) as query:
-            while not _has_ended(query):
+            while not self._has_ended(query):
                 if is_over():
                     return self._end(query)
         self.publisher.settle()
@@ -156,10 +157,7 @@ class Query:
         for _ in range(2):  # bounded, since timers that are set again each time, and move the watermark, never end
             if not self._timers.begin():
                 return
-            with self._running(self._on_batch, self._location, once=True) as query:
-                while not _has_ended(query):
-                    pass
-            self.publisher.settle()
+            self._run_once(self._on_batch, self._location)
             self._durable()
             if not self._timers.has_more():
                 return
@@ -175,7 +173,7 @@ class Query:
         looked = 0.0
         every = f"{int(1000 * self._request.checkpointing.interval.total_seconds())} milliseconds"
         with idle.listening(spark), self._running(self._on_batch, self._location, processingTime=every) as query:
-            while not _has_ended(query):
+            while not self._has_ended(query):
                 if self._has_more or is_over():
                     return self._end(query)
                 if time.monotonic() - looked > _IDLE_SECONDS:
@@ -208,10 +206,13 @@ class Query:
         else:
             self._terminal = terminal_copy(replace(self._location, batch=last), self._request)
             log.info("draining: a last checkpoint delivers the state that is open after batch %d", last)
-            with self._running(self._on_last_batch, self._terminal, once=True) as query:
-                while not _has_ended(query):
-                    pass
-            self.publisher.settle()
+            self._run_once(self._on_last_batch, self._terminal)
+
+    def _run_once(self, on_batch: _OnBatch, location: SparkLocation) -> None:
+        with self._running(on_batch, location, once=True) as query:
+            while not self._has_ended(query):
+                pass
+        self.publisher.settle()
 
     def result(self, *, complete: bool) -> StageResult:
         """Return what came of it, when the query has ended."""
@@ -251,15 +252,26 @@ class Query:
         with suppress(Exception):  # a micro-batch that began meanwhile has ended by `_Ended`
             query.stop()
 
+    def _has_ended(self, query: StreamingQuery) -> bool:
+        """Waits for a moment; raises what the query has failed by, or why another thread has stopped it.
+
+        Spark takes a query that was stopped for one that has read all of its input.
+        """
+        if not query.awaitTermination(_GROUP_LOOK_SECONDS if current() else _LOOK_SECONDS):  # type: ignore[arg-type]
+            return False
+        query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name
+        if self._why.first is not None:
+            raise self._why.first
+        return True
+
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until everything that the query has begun is published; raises its error if it failed.
 
-        For a moment after the end of a micro-batch a failed query shows no error yet. `_Ended` is no error: Spark has
-        committed the micro-batches before it.
+        A failed query shows its error a moment later. `_Ended` is none: Spark has committed what was before it.
         """
         while not self.publisher.settled(_LOOK_SECONDS):
             try:
-                _has_ended(query)
+                self._has_ended(query)
             except Exception:
                 if not self._refused:
                     raise
@@ -279,7 +291,7 @@ class Query:
         except _Ended:
             raise
         except BaseException as error:
-            self._failed(error)
+            self._why.failed(error)
             raise
 
     def _on_last_batch(self, _: int, batch: DataFrame, batch_id: int) -> None:
@@ -296,7 +308,7 @@ class Query:
             check_listings(self._inputs.listings, self._request.pipeline)
             self.publisher.written(written.seal, positions)
         except BaseException as error:
-            self._failed(error)
+            self._why.failed(error)
             raise
 
     def _compute(self, batch: DataFrame, batch_id: int) -> None:
@@ -376,7 +388,7 @@ class Query:
             if idle.is_due():
                 self._record_read(as_of)
         except AirflowFtError as error:
-            self._failed(error)
+            self._why.failed(error)
             self._ending = True  # a micro-batch that waits would fail by the stop of the query
             raise
         finally:
@@ -389,11 +401,3 @@ class Query:
     def _publishable(self) -> None:
         self._durable()
         self._topics.check()
-
-
-def _has_ended(query: StreamingQuery) -> bool:
-    """Waits for a moment; raises what the query has failed by."""
-    if not query.awaitTermination(_GROUP_LOOK_SECONDS if current() else _LOOK_SECONDS):  # type: ignore[arg-type]
-        return False
-    query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name
-    return True

@@ -91,7 +91,7 @@ class QueryRun:
                 run.sources,
                 topics,
                 counts=run.counts,
-                failed=ending.failed,
+                ending=ending,
                 stop=stop,
                 expects_few=run.expects_few,
                 freeze=partial(frozen.freeze, location, begins, topics.check_start) if begins else None,

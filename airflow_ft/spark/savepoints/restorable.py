@@ -22,7 +22,7 @@ from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.savepoints.settling import require_settleable
 from airflow_ft.spark.state.catching_up import has_read_all_of
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import require
@@ -214,11 +214,14 @@ def examine(
             number=savepoint.number,
         )
     if not passed and later is not Later.WRITE_AGAIN and _is_behind(uri, savepoint, base):
+        reads = "has read further than the savepoint", "someone restored a later savepoint. Rows would"
+        if behind_the_beginning(base) is None:
+            reads = "may have read further than the savepoint", "a full refresh has dropped its positions. Rows could"
         raise StateConflictError(
-            f"the pipeline has read further than the savepoint, although both are at checkpoint {savepoint.number}:"
-            " since then someone restored a later savepoint. Rows would be delivered again.",
+            f"the pipeline {reads[0]}, although both are at checkpoint {savepoint.number}: since then {reads[1]} be"
+            " delivered again.",
             code="rows_would_repeat",
-            remedy=instead or "Restore the later savepoint, or deliver the rows again (`--later write-again`).",
+            remedy=instead or "Restore a later savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
             path=uri,
             later=(),
@@ -230,6 +233,7 @@ def examine(
 def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:
     """Return whether a savepoint of the newest number lacks delivered input: a restore changes the state at a number.
 
+    One taken before a full refresh lacks nothing, unless an earlier restore had moved the state at its number back.
     Micro-batches are no measure: a rescaling adds one, and one may have to be computed again. They are used only where
     the pipeline's own folder is lost, and savepoints are what is left.
     """
@@ -238,5 +242,7 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
     if not filesystem(delivered.location).exists(delivered.location):
         require(delivered.location)
         return savepoint.batch < delivered.batch
+    if behind_the_beginning(delivered) is None:
+        return savepoint.restored
     location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
     return not has_read_all_of(savepoint.location(uri), location)

@@ -67,7 +67,7 @@ def reset_state(
 
     Raises:
         StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
-            an open request besides those `heard`.
+            an open request besides `seen_requests`.
         ConfigurationError: Spark cannot start at the position of a source.
     """
     for checkpoint in store.open_checkpoints(pipeline):

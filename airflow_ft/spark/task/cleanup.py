@@ -54,9 +54,9 @@ def clean_up(
 ) -> str:
     """Delete the checkpoints of a stream that ended under `epoch`, unless they must be kept.
 
-    Keeps them too if a staged checkpoint is undelivered. Only logs errors of deletion. With `heard` (ids) deletes
-    nothing if there is another request for the stream by then. Returns the outcome for people; "": they had to be
-    kept.
+    Keeps them too if a staged checkpoint is undelivered. Only logs errors of deletion. With `seen_requests` (ids)
+    deletes nothing if there is another request for the stream by then. Returns the outcome for people; "": they had to
+    be kept.
     """
     if not deletes(config, failed=failed):
         return ""

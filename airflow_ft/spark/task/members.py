@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, LeaseHeldError, TransientError, TurnHeldError
 from airflow_ft.protocol.failure import Failure
@@ -20,7 +20,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Event
 from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.attribution import inherited, named_records, working_for
-from airflow_ft.spark.task.stream import stops
+from airflow_ft.spark.task.stream import EVENTS, run_in, stops
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
@@ -31,8 +31,6 @@ _JOIN_SECONDS = 0.5
 _END_SECONDS = 10.0
 _POLL_SECONDS = 5.0
 _STEP_SECONDS = 0.5
-_EVENTS = 1000
-"""How many events of a pipeline are looked at, newest first."""
 
 log = logging.getLogger(__name__)
 
@@ -135,19 +133,15 @@ def has_successor(store: DecisionLog, pipeline: str, run: RunKey, worker: Worker
     if store.pipeline(pipeline).turn not in (None, run):
         return True
     has_own = False
-    for event in store.events(pipeline, 0, _EVENTS):
+    for event in store.events(pipeline, 0, EVENTS):
         detail = event.detail
         if event.kind == "EPOCH" and worker.task and detail.get("task") == worker.task:
             if detail["try"] > worker.try_number:
                 return True
             has_own = has_own or detail["try"] == worker.try_number
-        elif event.kind == "TURN" and detail.get("has_turn") and not has_own and _run_in(detail) != run:
+        elif event.kind == "TURN" and detail.get("has_turn") and not has_own and run_in(detail) != run:
             return True
     return False
-
-
-def _run_in(detail: Mapping[str, Any]) -> RunKey:
-    return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
 
 
 def was_stopped(run: Context[DecisionLog], first_try: int | None) -> Confirmation | None:
@@ -163,7 +157,7 @@ def was_stopped(run: Context[DecisionLog], first_try: int | None) -> Confirmatio
         return None
     if first_try is None or row is None or not row.staged or turn == run.run:
         return None
-    if not any(_is_of(event, row.epoch, run.worker.task, first_try) for event in store.events(pipeline, 0, _EVENTS)):
+    if not any(_is_of(event, row.epoch, run.worker.task, first_try) for event in store.events(pipeline, 0, EVENTS)):
         return None
     if store.unsettled(pipeline) or stops(store, pipeline):  # one may be unanswered
         return None

@@ -29,8 +29,9 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind
-from airflow_ft.protocol.planning import Delivery
+from airflow_ft.protocol.planning import Delivery, stranded
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import (
@@ -38,6 +39,7 @@ from airflow_ft.protocol.steps import (
     Context,
     commit_step,
     confirm_step,
+    delivering,
     prepare_step,
     require_active,
     require_own_stage,
@@ -65,6 +67,8 @@ Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
 AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
 _LOOK_SECONDS = 1.0
 _LOOKED_AT = 20
+EVENTS = 1000
+"""How many events of a pipeline are looked at, newest first."""
 
 
 def stream_step(
@@ -102,9 +106,8 @@ def stream_step(
     take_turn(context, again=True)
     early = stops(store, pipeline)
     before = store.run(pipeline, run)  # read after them: no try of this run had begun when they were made
-    if before is None or before.epoch == 0:
-        for request in early:
-            store.answer(pipeline, request.id, "nothing was running")
+    if early and (before is None or before.epoch == 0):
+        _answer_early(context, early)
     stopping = _Stopping(store, pipeline, why_stop)
     restarts, tolerable = strategy.begin(time.monotonic()), overlap[1].tolerable_failures
     epoch = 0
@@ -231,7 +234,10 @@ def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) ->
 
 
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
-    """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted."""
+    """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted.
+
+    Deletes nothing while a request for a savepoint or a drain is open: the next try or run still needs the state.
+    """
     _, config, progress, archive = overlap
     if not deletes(config, failed=True):
         return
@@ -239,11 +245,27 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
         _deliver(context, overlap)
     except AirflowFtError as error:
         log.warning("the next run delivers the staged checkpoints: %s", error)
-    clean_up(context, epoch, config, archive, progress, failed=True)
+    try:
+        asked = stops(context.store, context.pipeline)
+        needed = any(request.arguments.get(SAVEPOINT) for request in asked) or _lacks_drain(context, asked)
+    except AirflowFtError as error:
+        log.warning("its checkpoints are kept, since requests to stop cannot be read: %s", error)
+        return
+    if needed:
+        log.warning("its checkpoints are kept for an open request to stop with a savepoint or a drain")
+        return
+    seen_requests = [request.id for request in asked]
+    clean_up(context, epoch, config, archive, progress, failed=True, seen_requests=seen_requests)
 
 
 def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
     delivery, config, _, _ = overlap
+    store, pipeline = context.store, context.pipeline
+    if stranded(store.open_checkpoints(pipeline)):  # the driver that would have carried them has ended
+        require_active(store, pipeline)
+        if take_turn(context):
+            with delivering(context) as coordinator:
+                coordinator.carry_stranded()
     for name in delivery.names:
         prepare_step(context, delivery, config, name)
     for name in delivery.names:
@@ -279,6 +301,23 @@ def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
             store.answer(pipeline, request.id, answer, epoch=row.epoch)
         except FencedError as error:
             log.info("a newer run answers request %d: %s", request.id, error)
+
+
+def run_in(detail: Mapping[str, Any]) -> RunKey:
+    """Return the run that the detail of an event names."""
+    return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
+
+
+def _answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> None:
+    """Answer the requests from before this run took the turn: they were not meant for it. It obeys later ones."""
+    store, pipeline = context.store, context.pipeline
+    turns = (each for each in store.events(pipeline, 0, EVENTS) if each.kind == "TURN" and each.detail.get("has_turn"))
+    taken_at = next((turn.at for turn in turns if run_in(turn.detail) == context.run), None)
+    for request in asked:
+        if taken_at is not None and request.asked_at < taken_at:
+            drained = "nothing was drained" if request.arguments.get(DRAIN) else ""
+            taken = "no savepoint was taken" if request.arguments.get(SAVEPOINT) else ""
+            store.answer(pipeline, request.id, "; ".join(filter(None, ["nothing was running", drained, taken])))
 
 
 class _Stopping:
