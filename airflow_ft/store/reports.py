@@ -70,7 +70,13 @@ class ReportOperations:
             write.event(
                 EventKind.FAILED,
                 f"run {run} failed{task}: {what}: {shortened(stored.message)}",
-                detail={**run_detail(run), "class": stored.kind, "code": stored.code, "task": stored.task_id},
+                detail={
+                    **run_detail(run),
+                    "class": stored.kind,
+                    "code": stored.code,
+                    "task": stored.task_id,
+                    "failure": stored.to_json(),
+                },
             )
 
     def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:

@@ -207,7 +207,12 @@ def test_a_retry_does_not_restart_a_failed_stream(store: DecisionLog) -> None:
     assert found is not None and found.code == JobError.code
     assert given_up(store, "orders", RUN, "streams", None) is None
     assert given_up(store, "orders", RUN, "streams", 4) is None
-    assert given_up(store, "orders", RunKey("small", "run-2"), "streams", 1) is None
+    other = RunKey("small", "run-2")
+    assert given_up(store, "orders", other, "streams", 1) is None
+    store.leave_turn("orders", RUN)
+    store.enter_turn("orders", other, None)
+    store.leave_turn("orders", other)
+    assert given_up(store, "orders", RUN, "streams", 3) == found, "the other run was stopped"
 
 
 def _epoch(store: DecisionLog, run: RunKey = RUN, try_number: int = 1, task: str | None = None) -> None:

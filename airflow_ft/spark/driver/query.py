@@ -253,10 +253,7 @@ class Query:
             query.stop()
 
     def _has_ended(self, query: StreamingQuery) -> bool:
-        """Waits for a moment; raises what the query has failed by, or why another thread has stopped it.
-
-        Spark takes a query that was stopped for one that has read all of its input.
-        """
+        """Wait for a moment. Raise why the query failed, or was stopped, which Spark takes for a good end."""
         if not query.awaitTermination(_GROUP_LOOK_SECONDS if current() else _LOOK_SECONDS):  # type: ignore[arg-type]
             return False
         query.awaitTermination()  # with a time-out Spark says so a moment before it lets go of the query's name

@@ -173,11 +173,16 @@ def _is_of(event: Event, epoch: int, task: str, first_try: int) -> bool:
 
 
 def given_up(store: DecisionLog, pipeline: str, run: RunKey, task_id: str, first_try: int | None) -> Failure | None:
-    """Return why the stream failed for good in this run; None: it did not. `first_try`: see `was_stopped`."""
+    """Return why the stream failed for good in this run; None: it did not. `first_try`: see `was_stopped`.
+
+    Reads the events: another run that takes the turn clears the pipeline's failure.
+    """
+    if first_try is None:
+        return None
     with suppress(KeyError):
-        found = store.overview(pipeline).failure
-        if found is None or first_try is None or found.try_number < first_try:
-            return None
-        mine = (found.dag_id, found.run_id, found.map_index, found.task_id)
-        return found if mine == (run.dag_id, run.run_id, run.map_index, task_id) else None
+        for event in store.events(pipeline, 0, EVENTS):
+            if event.kind == "FAILED" and "failure" in event.detail and run_in(event.detail) == run:
+                found = Failure.from_json(event.detail["failure"])
+                if found.task_id == task_id and found.try_number >= first_try:
+                    return found
     return None
