@@ -142,7 +142,6 @@ def adopt(
 
     A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks are removed. A sink
     that has forgotten earlier deliveries (an older backup, a lost ledger) remembers them again, without their rows.
-    If this log is the older one, such a number counts as delivered where a sink shows it, or has passed it.
 
     Raises:
         ConfigurationError: a choice is missing; nothing was changed.
