@@ -283,8 +283,6 @@ def _proofs(
         if not participant.keeps_markers or head is None or checkpoint.proof_of(name) is not None:
             continue
         with closing(participants(participant)) as sink:
-            if head.number < plan.number and isinstance(sink, Expiring):  # no abort marker, but perhaps held rows
-                continue
             proof = sink.proof(plan)
         if proof is None and head.number >= plan.number:
             counts = {each: sum(part.rows.get(each, 0) for part in plan.segments) for each in participant.sinks}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol import steps
 from airflow_ft.protocol.adoption import adopt, look
 from airflow_ft.protocol.errors import (
     ConfigurationError,
@@ -29,7 +28,6 @@ from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.store import open_store
 from tests.integration.real_world import RealWorld, expected
 from tests.integration.test_mysql_xa import prepared
-from tests.integration.test_restored_log import SqliteLog
 from tests.raising import raises
 from tools.servers import Database
 
@@ -186,38 +184,6 @@ def test_a_lost_head_is_adopted_like_one_that_is_there(world: LosingWorld, strat
     world.deliver()
     assert world.ids() == sorted([*expected([1, 2]), *expected([1])])
     assert prepared(world) == []  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("pruned", [False, True])
-def test_an_older_log_ends_branches_of_its_lost_history(world: LosingWorld, tmp_path: Path, pruned: bool) -> None:
-    log = SqliteLog(tmp_path)
-    world.strategy = "xa"
-    world.stage(1)
-    world.deliver()
-    world.stage(1)
-    world.prepare()
-    world.store.close()
-    log.back_up("early")
-    world.store = open_store(log.url)
-    world.deliver()
-    world.stage(1)
-    world.deliver()
-    if pruned:
-        world.sql("DELETE FROM airflow_ft_ledger WHERE number < 3")
-    world.stage(1)
-    world.prepare()
-    assert len(prepared(world)) == 3  # type: ignore[arg-type]
-    world.store.close()
-    log.restore("early")
-    world.store, world.root = open_store(log.url), tmp_path / "other"
-    with raises(StoreBehindSinkError, "store_behind_sink"):
-        steps.recover_step(world.context())
-    world.adopt()
-    assert prepared(world) == []  # type: ignore[arg-type]
-    world.stage(1)
-    world.deliver()
-    assert world.ids() == expected([1, 2, 3, 4])
-    assert {each.state for each in world.store.checkpoints(world.pipeline)} == {S.COMPLETED}
 
 
 @pytest.mark.parametrize("strategy", ["local", "xa"])

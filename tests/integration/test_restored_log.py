@@ -23,7 +23,6 @@ from typing import Any, Protocol
 import pytest
 
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.errors import (
     HaltError,
     NotDeliveredError,
@@ -31,7 +30,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TransientError,
 )
-from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -278,31 +277,6 @@ def test_a_restored_log_that_repeats_an_epoch_halts_at_once(
             steps.prepare_step(world.context(), world.delivery, world.config, sink)
         assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.STORE_BEHIND_SINK
         judge(world, even=False)
-
-
-@pytest.mark.parametrize("early", [6, 7], ids=["prepared", "decided"])
-def test_what_both_sinks_have_passed_is_settled_by_adopt(
-    early: int, sqlite_log: SqliteLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str
-) -> None:
-    """A token remembers its newest number alone, a ledger the older ones too."""
-    world = make_world(open_store(sqlite_log.url), tmp_path / "wal", mariadb_database, kafka, topic)
-    with closing(world.store):
-        for moment in range(1, early + 1):
-            lead(world, moment)
-    sqlite_log.back_up("early")
-    world.store = open_store(sqlite_log.url)
-    with closing(world.store):
-        for moment in range(early + 1, 17):
-            lead(world, moment)
-    sqlite_log.restore("early")
-    world.store, world.root = open_store(sqlite_log.url), tmp_path / "other"
-    with closing(world.store):
-        assert run_again(world, "after") is HaltReason.STORE_BEHIND_SINK
-        adopt(world.store, world.pipeline, world.participants, "ada")
-        assert world.store.checkpoint(world.pipeline, 2).state is CheckpointState.COMPLETED
-        assert run_again(world, "adopted") is None
-        judge(world, even=True)
-        assert {i // 1000 for i in contents(world)[0]} == {1, 2, 3, 4, 5}
 
 
 def test_a_person_who_has_compared_resumes_once(tmp_path: Path, mariadb_database: Database) -> None:
