@@ -15,15 +15,13 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.delivery_log import ResumeLog
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
-from airflow_ft.protocol.estate import Estate, require_choices
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
-from airflow_ft.protocol.orphans import PreparedEnding
+from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import Event, HaltReason, Pipeline, PipelineStatus
-from airflow_ft.protocol.settling import check_counts
-from airflow_ft.protocol.transitions import IN_DOUBT, MAY_BE_VISIBLE
-from airflow_ft.protocol.votes import Outcome, Proof, SinkHead
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.votes import SinkHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,19 @@ def participants_of(store: SinksLog, pipeline: str) -> Mapping[str, ParticipantP
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """A sink's memory of the pipeline: its head (None: no memory), and the orphans of former owners."""
+
+    head: SinkHead | None
+    orphans: Sequence[Orphan]
+
+    @property
+    def number(self) -> int:
+        """The highest number that this log must not give out again: delivered, in parts, or given up in the sink."""
+        return max([self.head.number if self.head else 0, *(orphan.number for orphan in self.orphans)])
+
+
 def require_adoptable(row: Pipeline) -> None:
     """StateConflictError unless the pipeline is HALTED for a reason that an adoption ends."""
     if row.status is not PipelineStatus.HALTED:
@@ -104,22 +115,12 @@ def look(store: SinksLog, pipeline: str, participants: ParticipantFactory) -> Ma
 class AdoptionLog(SinksLog, ResumeLog, Protocol):
     """The takeover of the sinks of a lost decision log."""
 
-    def adopt(
-        self,
-        pipeline: str,
-        epoch: int,
-        delivered: Mapping[str, int],
-        who: str,
-        *,
-        expected: int,
-        settled: Mapping[int, Sequence[Proof]] | None = None,
-    ) -> int:
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
         """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
         new epoch.
 
-        HALTED pipelines only, and only while `expected` is the pipeline's epoch: it was read before the sinks were
-        looked at. PREPARED and COMMITTING numbers must be in `settled` (else StateConflictError). They keep their
-        numbers, and these proofs are recorded. The new epoch is above `epoch`, and the
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
         next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
         carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
         """
@@ -153,15 +154,14 @@ def adopt(
     require_understood(row)
     found = look(store, pipeline, participants)
     require_adoptable(row)
-    require_choices(pipeline, found, ending, accept_partial)
+    _require_choices(pipeline, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
     kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
-    if _is_older(row, kept, heads, store.installation):
-        return _catch_up(store, row, participants, who, plans, kept, found, ending)
     forgotten = _forgotten(row, kept, heads, store.installation)
     if forgotten:
         epoch = _remind(store, pipeline, participants, who, plans, forgotten)
-        return Adoption(heads, epoch, _forgetful(forgotten, heads))
+        behind = [name for name, number in forgotten.items() if (h := heads[name]) is None or h.number < number]
+        return Adoption(heads, epoch, tuple(behind))
     in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
         epoch = row.epoch
@@ -183,6 +183,75 @@ def adopt(
     return Adoption(heads, epoch)
 
 
+def _require_choices(
+    pipeline: str, found: Mapping[str, Estate], ending: PreparedEnding | None, accept_partial: bool
+) -> None:
+    for name, estate in found.items():
+        prepared = sorted({r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED})
+        dropped = any(r.kind is OrphanKind.PREPARED and not r.commit for r in estate.orphans)
+        if prepared and ending is None:
+            raise ConfigurationError(
+                f"the former owner left prepared rows there{_of(prepared)}. They hold locks.",
+                code="prepared_rows_left",
+                remedy="If a sink shows that checkpoint or a part of it, it was decided: give --prepared commit to make"
+                " the rows visible. If no sink shows any of it, give --prepared rollback to drop them.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=prepared,
+            )
+        if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"the prepared rows there can only be dropped{_of(prepared)}. Only the lost decision log knew the names"
+                " that a commit needs.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back. Or add --accept-partial: other sinks then show that checkpoint, and"
+                " this one never will.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=prepared,
+            )
+        partial = partly_there(estate.orphans, ending)
+        if partial and not accept_partial:
+            raise ConfigurationError(
+                f"a part of it is visible there{_of(partial)}, and this decision log cannot deliver the rest.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back: it completes them. Or delete those rows by hand, or add the missing"
+                " ones from the old write-ahead log (copy it before a run sweeps it). Then add --accept-partial: the"
+                " checkpoint stays as it is.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=partial,
+            )
+    for name, estate in found.items():
+        numbers = {r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED and r.number}
+        unknown = sorted(number for number in numbers if not _was_decided(found, number))
+        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"no sink shows that it was decided{_of(unknown)}. The former owner may have died before all of it was"
+                " prepared.",
+                code="decision_unknown",
+                remedy="Give --prepared rollback to drop the prepared rows. If you know that it was decided, or have"
+                " counted its rows, add --accept-partial: the prepared rows then become visible.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=unknown,
+            )
+
+
+def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
+    """Return whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
+    return any(
+        (estate.head is not None and estate.head.number >= number)
+        or any(r.number == number and r.kind is OrphanKind.COMMITTED for r in estate.orphans)
+        for estate in found.values()
+    )
+
+
+def _of(numbers: Sequence[int]) -> str:
+    known = [str(number) for number in numbers if number]
+    return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
+
+
 def _forgotten(
     row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None], installation: str
 ) -> Mapping[str, int]:
@@ -190,121 +259,22 @@ def _forgotten(
 
     Empty if nothing must be delivered under its number, or a sink belongs to another log, or is ahead of this one.
     """
-    if row.halt_reason is not HaltReason.STORE_BEHIND_SINK or not kept or kept[0].plan is None:
+    if row.halt_reason is not HaltReason.STORE_BEHIND_SINK or not kept or (plan := kept[0].plan) is None:
         return {}
-    for participant in kept[0].participants:
-        if (head := heads.get(participant.name)) is None:
-            continue
-        is_old = head.lost and head.number <= participant.predecessor
-        if (head.installation != installation and not is_old) or head.number > kept[-1].number:
-            return {}
-    return _behind(kept[0], heads)
-
-
-def _behind(checkpoint: Checkpoint, heads: Mapping[str, SinkHead | None]) -> dict[str, int]:
-    """Return the sinks whose heads are lost, or before the number that precedes this one, and their last number."""
     found = {}
-    for participant in checkpoint.participants:
+    for participant in plan.participants:
         if participant.name not in heads:  # the newest plan has other sinks, and this one was not asked
             continue
-        if not participant.keeps_markers or checkpoint.proof_of(participant.name) is not None:
-            continue
-        head = heads[participant.name]
+        head, predecessor = heads[participant.name], participant.predecessor
         number = head.number if head is not None else 0
-        if head is None or head.lost or number < participant.predecessor:
-            found[participant.name] = max(number, participant.predecessor)
-    return found
-
-
-def _forgetful(behind: Mapping[str, int], heads: Mapping[str, SinkHead | None]) -> tuple[str, ...]:
-    """Return those of them that lack deliveries, and not only their head."""
-    return tuple(name for name, number in behind.items() if (head := heads[name]) is None or head.number < number)
-
-
-def _is_older(
-    row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None], installation: str
-) -> bool:
-    """Return whether the log was restored, with a number in doubt, and its own later history has reached a sink."""
-    known = [head for head in heads.values() if head is not None]
-    return (
-        row.halt_reason is HaltReason.STORE_BEHIND_SINK
-        and bool(kept)
-        and all(checkpoint.state in IN_DOUBT for checkpoint in kept)
-        and all(head.installation == installation for head in known)
-        and any(head.number > kept[-1].number or head.epoch > row.epoch for head in known)
-    )
-
-
-def _catch_up(
-    store: AdoptionLog,
-    row: Pipeline,
-    participants: ParticipantFactory,
-    who: str,
-    plans: Mapping[str, ParticipantPlan],
-    kept: Sequence[Checkpoint],
-    found: Mapping[str, Estate],
-    ending: PreparedEnding | None,
-) -> Adoption:
-    """Raise the log's epoch and numbers above its lost history, and record which sinks show what is in doubt.
-
-    The next recovery delivers the rest. The pipeline stays HALTED until the end, so a repeated call completes an
-    adoption that died.
-    """
-    heads = {name: estate.head for name, estate in found.items()}
-    settled = {each.number: _proofs(each, heads, participants) for each in kept}
-    ahead = {name: found[name].number for name, head in heads.items() if head and head.number > kept[-1].number}
-    behind = {name: number for name, number in _behind(kept[0], heads).items() if name not in ahead}
-    newest = max(head.epoch for head in heads.values() if head)
-    epoch = store.adopt(row.name, newest, ahead, who, expected=row.epoch, settled=settled)
-    fence = Fence(row.name, store.installation, epoch, 0)
-    for name in (*ahead, *behind):
-        with closing(participants(plans[name])) as sink:
-            if name in ahead:
-                sink.end_orphans(fence, ending)
-                sink.adopt(fence, ahead[name])
-            elif not isinstance(sink, Expiring):
-                sink.adopt(fence, behind[name])
-    store.resume(row.name, who, HaltReason.STORE_BEHIND_SINK)
-    return Adoption(heads, epoch, _forgetful(behind, heads))
-
-
-def _proofs(
-    checkpoint: Checkpoint, heads: Mapping[str, SinkHead | None], participants: ParticipantFactory
-) -> Sequence[Proof]:
-    """Return the proofs that sinks have of a number in doubt. A sink that has delivered a later one has its rows (I4),
-    although it may have pruned the marker.
-
-    Empty if the sink that decides has an abort marker: recovery then aborts the number.
-    """
-    plan, found = checkpoint.plan, []
-    assert plan is not None  # it is in doubt
-    for participant in plan.participants:
-        head, name = heads.get(participant.name), participant.name
-        if not participant.keeps_markers or head is None or checkpoint.proof_of(name) is not None:
+        if head is not None and head.installation != installation and not (head.lost and number <= predecessor):
+            return {}
+        if not participant.keeps_markers or kept[0].proof_of(participant.name) is not None:
             continue
-        with closing(participants(participant)) as sink:
-            proof = sink.proof(plan)
-        if proof is None and head.number >= plan.number:
-            counts = {each: sum(part.rows.get(each, 0) for part in plan.segments) for each in participant.sinks}
-            says = {"adopted": f"has delivered up to {head.number}"}
-            proof = Proof(name, plan.number, Outcome.COMMITTED, plan.digest, head.epoch, counts, says)
-        if proof is not None:
-            found.append(proof)
-    aborted = [proof.participant for proof in found if proof.outcome is Outcome.ABORTED]
-    if plan.commit_point in aborted and checkpoint.state is CheckpointState.PREPARED:
-        return ()
-    if aborted:
-        raise StateConflictError(
-            f"it is {checkpoint.state}, but {', '.join(aborted)} has its abort marker.",
-            code="action_refused",
-            remedy="Restore the newer decision log, then run `airflow ft resume`.",
-            state=checkpoint.state.value,
-            pipeline=plan.pipeline,
-            checkpoint=plan.number,
-            participants=aborted,
-        )
-    for proof in found:
-        check_counts(plan, proof)
+        if number > kept[-1].number:
+            return {}
+        if head is None or head.lost or number < predecessor:
+            found[participant.name] = max(number, predecessor)
     return found
 
 

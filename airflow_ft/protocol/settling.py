@@ -27,28 +27,6 @@ log = logging.getLogger(__name__)
 S = CheckpointState
 
 
-def check_counts(plan: Plan, proof: Proof) -> None:
-    """TerminalError unless delivered rows and those set aside add up to the plan's."""
-    found = of_proof(proof)
-    for sink in plan.participant(proof.participant).sinks:
-        expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
-        aside = found[sink].rows if sink in found else 0
-        if proof.counts.get(sink, 0) + aside != expected:
-            raise TerminalError(
-                f"the sink's marker counts {count_text(proof.counts.get(sink, 0), 'row')} and"
-                f" {count_text(aside, 'row')} set aside, but the plan has {expected}.",
-                code="counts_differ",
-                remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
-                counted=proof.counts.get(sink, 0),
-                set_aside=aside,
-                expected=expected,
-                pipeline=plan.pipeline,
-                checkpoint=plan.number,
-                participant=proof.participant,
-                sink=sink,
-            )
-
-
 class Settling(Acting):
     """The half of a coordinator that ends checkpoints."""
 
@@ -71,7 +49,7 @@ class Settling(Acting):
             reason, message, after = read_tombstone(proof.detail)
             log.info("checkpoint %d: %s has its tombstone: %s", number, proof.participant, message)
             return self.abort(number, reason, message, after)
-        check_counts(plan, proof)
+        self._check_counts(plan, proof)
         if checkpoint.state is S.PREPARED:
             self._decide(checkpoint)
         checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
@@ -90,6 +68,26 @@ class Settling(Acting):
     def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
         prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
         return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared)
+
+    def _check_counts(self, plan: Plan, proof: Proof) -> None:
+        found = of_proof(proof)
+        for sink in plan.participant(proof.participant).sinks:
+            expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
+            aside = found[sink].rows if sink in found else 0
+            if proof.counts.get(sink, 0) + aside != expected:
+                raise TerminalError(
+                    f"the sink's marker counts {count_text(proof.counts.get(sink, 0), 'row')} and"
+                    f" {count_text(aside, 'row')} set aside, but the plan has {expected}.",
+                    code="counts_differ",
+                    remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
+                    counted=proof.counts.get(sink, 0),
+                    set_aside=aside,
+                    expected=expected,
+                    pipeline=self._pipeline,
+                    checkpoint=plan.number,
+                    participant=proof.participant,
+                    sink=sink,
+                )
 
     def expire(self) -> None:
         """Aborts all that is undecided after its time-out; CheckpointExpiredError names the first.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
-from airflow_ft.protocol.votes import Proof
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
-from airflow_ft.store.delivery import adopt_proofs
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text
 from airflow_ft.store.writing import pipeline_write
@@ -24,18 +22,8 @@ class AdoptionOperations:
 
     _database: Database
 
-    def adopt(
-        self,
-        pipeline: str,
-        epoch: int,
-        delivered: Mapping[str, int],
-        who: str,
-        *,
-        expected: int,
-        settled: Mapping[int, Sequence[Proof]] | None = None,
-    ) -> int:
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
         """See `AdoptionLog.adopt`."""
-        settled = settled or {}
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
             if write.row["status"] != PipelineStatus.HALTED.value:
@@ -58,7 +46,7 @@ class AdoptionOperations:
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
                 # The sinks may hold its markers. Recovery, or a person, settles it first.
-                if checkpoint.state in MAY_BE_VISIBLE and checkpoint.number not in settled:
+                if checkpoint.state in MAY_BE_VISIBLE:
                     raise unresolved(write, checkpoint, "it must be delivered or aborted before the sinks are adopted")
             mine: int = max(write.row["epoch"], epoch) + 1
             newest = max(delivered.values(), default=0)
@@ -70,8 +58,6 @@ class AdoptionOperations:
                     reason = AbortReason.SUPERSEDED if published else AbortReason.ATTEMPT_ENDED
                     message = "the sinks were adopted; its rows are delivered under a number above theirs."
                     write.abort(checkpoint, reason, message, AfterAbort.CARRIED, rolls_back=False)
-            for number, proofs in sorted(settled.items()):
-                adopt_proofs(write, number, proofs, clean_text(who))
             for participant, number in delivered.items():
                 write.change(
                     "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -211,26 +211,6 @@ def _require_committed(write: PipelineWrite, number: int, plan: Plan, proof: Pro
             checkpoint=number,
             participant=proof.participant,
         )
-
-
-def adopt_proofs(write: PipelineWrite, number: int, proofs: Sequence[Proof], who: str) -> None:
-    """Record what sinks show of a number that is in doubt in a restored log: its lost history had decided it."""
-    checkpoint = write.checkpoint(number)
-    plan = checkpoint.plan
-    assert plan is not None  # PREPARED or COMMITTING
-    if proofs and checkpoint.state is S.PREPARED:
-        text = f"was decided in the lost history of this log, by {who}"
-        write.move(checkpoint, S.COMMITTING, text, detail={"digest": plan.digest}, decided_at=write.now)
-        remember_delivery(write, plan)
-    for proof in proofs:
-        _require_committed(write, number, plan, proof)
-        write.update_vote(number, proof.participant, proof=proof_text(proof))
-        text = f"{proof.participant} {proof.detail.get('adopted', 'has its marker')}, by {who}"
-        detail = {"participant": proof.participant, "counts": dict(proof.counts)}
-        write.event(EventKind.PROVEN, text, number=number, detail=detail)
-    checkpoint = write.checkpoint(number)
-    if proofs and all(checkpoint.votes[name].proof is not None for name in plan.names):
-        _complete(write, checkpoint, plan)
 
 
 def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:

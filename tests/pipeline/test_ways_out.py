@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import sqlite3
@@ -38,17 +37,14 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, canonical_json
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
-from airflow_ft.protocol.planning import tombstone_detail
-from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
-from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.doctor import examine_wal
 from tests.raising import raises
@@ -108,12 +104,12 @@ class Shop:
                 shutil.copy(source, target)
 
     @contextmanager
-    def after_commit(self, act: Callable[[], object], of: str = "first") -> Iterator[None]:
+    def after_commit_of_the_first(self, act: Callable[[], object]) -> Iterator[None]:
         commit = SqliteParticipant.commit
 
         def then(self: SqliteParticipant, *given: Any, **more: Any) -> Any:
             proof = commit(self, *given, **more)
-            if self.name == of:
+            if self.name == "first":
                 act()
             return proof
 
@@ -150,7 +146,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     for file in ("first", "second"):
         connection = {"conn_type": "sqlite", "host": str(tmp_path / f"{file}.db")}
         monkeypatch.setenv(f"AIRFLOW_CONN_{file.upper()}", json.dumps(connection))
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")  # a restored log has the lease of a run that ended
     return Shop(tmp_path)
 
 
@@ -172,7 +167,7 @@ def test_the_first_checkpoint_reaches_a_sink_that_was_emptied(shop: Shop) -> Non
         with closing(sqlite3.connect(shop.folder / "second.db")) as db:
             db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
 
-    with shop.after_commit(empty), raises(StoreBehindSinkError, "ledger_lost"):
+    with shop.after_commit_of_the_first(empty), raises(StoreBehindSinkError, "ledger_lost"):
         shop.deliver(1, "first", "second")
     assert shop.adopt().forgetful == ("second",)
     shop.deliver(2, "first", "second")
@@ -248,7 +243,7 @@ def test_a_lost_head_is_written_behind_an_unproven_number(shop: Shop) -> None:
         raise Died  # before the log has the proof
 
     shop.deliver(1)
-    with shop.after_commit(die), pytest.raises(Died):
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
         shop.deliver(2)
     shop.deliver_until_halted(3)
     shop.adopt()
@@ -269,122 +264,6 @@ def test_a_tombstone_alone_does_not_stop_an_adoption(shop: Shop) -> None:
     assert shop.ids() == [3]
 
 
-@pytest.mark.parametrize("pruned", [False, True])
-@pytest.mark.parametrize("decided", [False, True])
-def test_an_older_log_settles_what_was_delivered_since(shop: Shop, pruned: bool, decided: bool) -> None:
-    shop.deliver(1, "first", "second")
-    with shop.after_commit(lambda: shop.copy(shop.log), "second" if decided else "first"):
-        shop.deliver(2, "first", "second")
-    for position in range(3, 9):
-        shop.deliver(position, "first", "second")
-    for file in ("first", "second") if pruned else ():
-        shop.sql("DELETE FROM airflow_ft_ledger WHERE number < 5", file=file)
-        shop.sql("UPDATE airflow_ft_head SET floor = 4", file=file)
-    shop.copy(shop.log, back=True)
-    assert shop.state()[2][-1] is (CheckpointState.COMMITTING if decided else CheckpointState.PREPARED)
-    shop.deliver_until_halted(9)
-    assert not shop.adopt().forgetful
-    for position in (9, 10):
-        shop.deliver(position, "first", "second")
-    assert shop.ids() == shop.ids("second") == list(range(1, 11))
-    assert set(shop.state()[2]) == {CheckpointState.COMPLETED}
-    assert shop.problems() == shop.problems("second") == []
-
-
-def test_an_older_log_delivers_what_one_sink_lacks(shop: Shop) -> None:
-    shop.deliver(1, "first", "second")
-
-    def back_up() -> None:
-        for each in (shop.log, shop.folder / "second.db"):
-            shop.copy(each)
-
-    with shop.after_commit(back_up):
-        shop.deliver(2, "first", "second")
-    shop.deliver(3, "first", "second")
-    shop.copy(shop.log, back=True)
-    shop.copy(shop.folder / "second.db", back=True)
-    shop.sql("DELETE FROM airflow_ft_ledger")
-    shop.deliver_until_halted(4)
-    shop.adopt()
-    shop.deliver(4, "first", "second")
-    assert (shop.ids(), shop.ids("second")) == ([1, 2, 3, 4], [1, 2, 4])
-    assert set(shop.state()[2]) == {CheckpointState.COMPLETED}
-
-
-@pytest.mark.parametrize("dies_at", range(1, 11))
-def test_a_died_adoption_of_an_older_log_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch, dies_at: int) -> None:
-    """Before and after each call that changes the log or a sink; `second` still lacks what is in doubt."""
-    second = shop.folder / "second.db"
-    shop.deliver(1, "first", "second")
-    with shop.after_commit(lambda: [shop.copy(each) for each in (shop.log, second)]):
-        shop.deliver(2, "first", "second")
-    shop.deliver(3, "first", "second")
-    [(lost,)] = shop.sql("SELECT epoch FROM airflow_ft_head")
-    for each in (shop.log, second):
-        shop.copy(each, back=True)
-    shop.sql("DELETE FROM airflow_ft_ledger WHERE number < 3")
-    shop.lose_head(file="second")
-    shop.deliver_until_halted(4)
-    calls = itertools.count(1)
-
-    def mortal(original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if next(calls) == dies_at:
-                raise Died
-            result = original(*args, **kwargs)
-            if next(calls) == dies_at:
-                raise Died
-            return result
-
-        return call
-
-    with monkeypatch.context() as patched:
-        for owner, name in (
-            (DecisionLog, "adopt"),
-            (SqliteParticipant, "end_orphans"),
-            (SqliteParticipant, "adopt"),
-            (DecisionLog, "resume"),
-        ):
-            patched.setattr(owner, name, mortal(getattr(owner, name)))
-        with pytest.raises(Died):
-            shop.adopt()
-    if shop.state()[0] is PipelineStatus.HALTED:
-        shop.adopt()
-    heads = [shop.sql("SELECT epoch FROM airflow_ft_head", file=file) for file in ("first", "second")]
-    assert all(epoch > lost for [(epoch,)] in heads), "a process of the lost history is shut out"
-    shop.deliver(4, "first", "second")
-    assert (shop.ids(), shop.ids("second")) == ([1, 2, 3, 4], [1, 2, 4])
-    assert set(shop.state()[2]) == {CheckpointState.COMPLETED}
-
-
-def test_an_older_log_carries_what_was_aborted_since(shop: Shop) -> None:
-    shop.deliver(1)
-    with shop.after_commit(lambda: shop.copy(shop.log)):
-        shop.deliver(2)
-    detail = canonical_json(tombstone_detail(AbortReason.USER, "a test", AfterAbort.CARRIED))
-    shop.sql("UPDATE airflow_ft_ledger SET kind = 'aborted', counts = '{}', detail = ? WHERE number = 2", detail)
-    shop.sql("UPDATE airflow_ft_head SET epoch = 9, last_delivered = 1")
-    shop.sql("DELETE FROM orders WHERE id = 2")
-    shop.copy(shop.log, back=True)
-    shop.deliver_until_halted(3)
-    shop.adopt()
-    shop.deliver(4)
-    assert shop.ids() == [1, 2, 4]
-
-
-def test_an_older_log_with_a_decision_is_not_aborted(shop: Shop) -> None:
-    shop.deliver(1, "first", "second")
-    with shop.after_commit(lambda: shop.copy(shop.log), "second"):
-        shop.deliver(2, "first", "second")
-    shop.sql("UPDATE airflow_ft_ledger SET kind = 'aborted', counts = '{}' WHERE number = 2", file="second")
-    shop.sql("UPDATE airflow_ft_head SET epoch = 9", file="second")
-    shop.copy(shop.log, back=True)
-    shop.deliver_until_halted(3)
-    with raises(StateConflictError, "action_refused", checkpoint=2, participants=["second"]):
-        shop.adopt()
-    assert shop.state()[0] is PipelineStatus.HALTED
-
-
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_decided_checkpoint_reaches_a_sink_that_lost_rows(shop: Shop, gone: bool) -> None:
     shop.deliver(1, "first", "second")
@@ -397,7 +276,7 @@ def test_a_decided_checkpoint_reaches_a_sink_that_lost_rows(shop: Shop, gone: bo
             with closing(sqlite3.connect(file)) as db:
                 db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
 
-    with shop.after_commit(lose), pytest.raises(StoreBehindSinkError):
+    with shop.after_commit_of_the_first(lose), pytest.raises(StoreBehindSinkError):
         shop.deliver(3, "first", "second")
     assert shop.state()[2][-1] is CheckpointState.COMMITTING
     assert shop.adopt().forgetful == ("second",)
@@ -435,7 +314,7 @@ def test_a_lost_file_of_decided_rows_is_restored_not_rewound(shop: Shop, change:
             kept[file] = file.read_bytes()
             file.unlink() if change == "lost" else file.write_bytes(kept[file][:-1])
 
-    with shop.after_commit(lose), pytest.raises(WalCorruptError) as caught:
+    with shop.after_commit_of_the_first(lose), pytest.raises(WalCorruptError) as caught:
         shop.deliver(2, "first", "second")
     assert caught.value.code == ("file_missing" if change == "lost" else "checksum_mismatch")
     assert "rewind" not in caught.value.remedy and caught.value.fields["path"] in caught.value.remedy
@@ -457,7 +336,7 @@ def test_a_decided_checkpoint_is_helped_by_its_target_alone(shop: Shop) -> None:
 
     rename = "ALTER TABLE orders RENAME COLUMN id TO {}"
     with (
-        shop.after_commit(lambda: alter(rename.format("number"))),
+        shop.after_commit_of_the_first(lambda: alter(rename.format("number"))),
         raises(UnfitTargetError, "column_missing", column="id", decided=True),
     ):
         shop.deliver(2, "first", "second")
@@ -545,7 +424,7 @@ def test_no_remedy_for_quarantine_names_a_refused_command(shop: Shop) -> None:
         with closing(sqlite3.connect(shop.folder / "second.db")) as db:
             db.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
-    with shop.after_commit(lambda: alter("orders", "others")), pytest.raises(UnfitTargetError):
+    with shop.after_commit_of_the_first(lambda: alter("orders", "others")), pytest.raises(UnfitTargetError):
         shop.deliver(2, "first", "second")
     with closing(open_store(shop.store)) as store:
         resolver = Resolver(store, "orders", participant_factory(server_connections), "ada", Worker("", 1))

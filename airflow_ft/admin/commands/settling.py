@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.orphans import PreparedEnding
-from airflow_ft.protocol.transitions import IN_DOUBT, MAY_BE_VISIBLE
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 
 @command
@@ -80,8 +80,7 @@ def adopt(args: Namespace) -> None:
     with open_store(args) as store:
         factory = participants()
         require_adoptable(store.pipeline(args.pipeline))  # before what is printed about a lost log
-        found = look(store, args.pipeline, factory)
-        for name, estate in found.items():
+        for name, estate in look(store, args.pipeline, factory).items():
             head = estate.head
             say(
                 f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
@@ -95,13 +94,6 @@ def adopt(args: Namespace) -> None:
                 say(f"  {number}{orphan.text}, from installation {orphan.installation}")
                 if orphan.commit:
                     say(f"    commit it by hand: {orphan.commit}; or roll it back: {orphan.roll_back};")
-        for doubtful in (each for each in store.open_checkpoints(args.pipeline) if each.state in IN_DOUBT):
-            passed = [name for name, each in found.items() if each.head and each.head.number >= doubtful.number]
-            if passed:
-                say(
-                    f"checkpoint {doubtful.number} is {doubtful.state} here, and {', '.join(passed)} has delivered it"
-                    " or a later one. It counts as delivered there, unless the sink has its abort marker."
-                )
         say(f"this decision log is installation {store.installation} ({store.url})")
         known = store.latest_confirmed(args.pipeline)
         if known is None:
