@@ -124,8 +124,15 @@ class BarrierGate:
         return [gate_status(store, name, moments.get(name), newest=newest) for name in self.pipelines]
 
     def opened(self, store: QueryLog, statuses: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
-        """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None."""
-        if not all(each.covered for each in statuses) and (self.opens_at is None or store.now() < self.opens_at):
+        """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None.
+
+        PipelineHaltedError if one that does not cover it was renamed, so that it never will.
+        """
+        late = [each for each in statuses if not each.covered]
+        if late and (self.opens_at is None or store.now() < self.opens_at):
+            for each in late:
+                if each.known:
+                    require_not_renamed(store.pipeline(each.pipeline), "Wait for the pipeline of the new name.")
             return None
         return {each.pipeline: each.to_json() for each in statuses}
 
@@ -184,8 +191,6 @@ def gate_status(store: DecisionLog, pipeline: str, barrier: datetime | None, *, 
     """
     try:
         through = None if barrier is None else confirmed_as_of(store, pipeline, barrier)
-        if through is None:  # it can never be covered
-            require_not_renamed(store.pipeline(pipeline), "Wait for the pipeline of the new name.")
         number = through
         if through is None or newest:
             number = max(_confirmed_through(store, pipeline), through or 0)

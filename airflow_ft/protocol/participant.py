@@ -121,7 +121,7 @@ class Expiring(Protocol):
         """
 
     def restore(self, fence: Fence, plan: Plan) -> None:
-        """Make lost parts of its memory name the predecessor of a decided plan. Parts that are there stay as they are.
+        """Set lost parts of its memory to the number before a decided plan. Parts that are there stay as they are.
 
         For a person who has confirmed that no rows of the plan are there that the lost parts would prove.
         """

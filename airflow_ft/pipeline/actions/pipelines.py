@@ -90,7 +90,7 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
             f"run {row.turn} is active.",
             code="run_active",
             pipeline=pipeline,
-            remedy="Stop the run, or pause its DAG and let it end. A program must end, too.",
+            remedy="Stop the run, or pause its DAG and let it end. If a program runs it, end the program.",
             run=str(row.turn),
         )
     if waiting := store.undelivered(pipeline):

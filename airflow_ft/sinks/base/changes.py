@@ -58,11 +58,11 @@ def missing_in_rows(column: str, argument: str, known: Sequence[str]) -> Decline
 def versions_ahead(table: str, column: str, number: int, sink: str) -> UnfitTargetError:
     """The error for a table whose rows have versions of `number` or later before the sink has delivered anything.
 
-    The versions are another pipeline's, and changes of those rows would have no effect.
+    The versions are of another pipeline, or from before its log was lost. Changes of those rows would have no effect.
     """
     return UnfitTargetError(
-        f"{table} has rows with a {column} of {number} or more, from another pipeline. Changes of these rows would have"
-        " no effect, since checkpoints of this pipeline have lower numbers.",
+        f"{table} has rows with a {column} of {number} or more, which this pipeline has not written. Changes of these"
+        " rows would have no effect, since its checkpoints have lower numbers.",
         code="versions_ahead",
         remedy=f"If no other pipeline writes to it any more: UPDATE {table} SET {column} = 0. Else use another table.",
         sink=sink,

@@ -21,7 +21,7 @@ DEFERRED = "deferred"
 MAY_WAIT = (
     " If the retry fails too, it may wait for a branch: rows of two branches have the same unique key, or a foreign key"
     " leads from one to the other. With branches=1 the server names the row, or takes it. If it waits for an earlier"
-    " checkpoint of the run, run `airflow ft recover PIPELINE`, which commits that, and clear the task."
+    " checkpoint of the run, run `airflow ft recover`, which commits that, and clear the task."
 )
 """The end of a remedy for a lock that was not had, if there are several branches."""
 

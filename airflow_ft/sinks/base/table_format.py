@@ -9,7 +9,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 - the head is raised (prepare): a new table may be left, without rows. The next process finds it. The sleeper commits
   onto an outdated version, is refused, reads the head, and finds that it is newer.
 - files are complete (commit): files are left that no version names. The next process writes its own. The same process
-  keeps its files while others overtake it: they write less at a time, and would always be faster.
+  keeps its files while others overtake it: otherwise a writer of small commits could overtake it every time.
 - the commit: the same. Any later change of the head makes the sleeper's commit fail.
 - the answer: the next process reads the marker. Nothing is removed after a commit whose outcome is not known.
 """

@@ -51,6 +51,9 @@ class TableRows(ABC):
             for name in (*self.results, "_kept", "may_be_named", "before"):
                 setattr(self, name, getattr(before, name))
             return before._kept[1]
+        if before is not None:  # or each try that is overtaken would leave its files until the last one
+            before.discard()
+            self.before = None
         try:
             rows = self._write(plan, mine, dead_letters)
         except AirflowFtError as error:

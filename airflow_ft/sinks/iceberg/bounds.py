@@ -20,7 +20,7 @@ def keep_certain(file: DataFile, footer: pq.FileMetaData, schema: Schema, withou
     pyiceberg ignores row groups whose statistics lack them, as PyArrow's do for a text above 4 KB. It counts no NaN
     either, and bounds leave NaN out. `without_nan` names the columns that have none.
     """
-    ids = parquet_path_to_id_mapping(schema) | parquet_path_to_id_mapping(sanitize_column_names(schema))
+    ids = parquet_path_to_id_mapping(sanitize_column_names(schema)) | parquet_path_to_id_mapping(schema)
     certain = {field.field_id for field in schema.fields if field.name in without_nan}
     for field_id in set(ids.values()) - certain:
         if isinstance(schema.find_type(field_id), FloatType | DoubleType):

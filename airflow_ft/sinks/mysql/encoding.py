@@ -26,10 +26,8 @@ class Form(Enum):
     """Form in which the server must read a column's text."""
 
     PLAIN = "plain"  # digits, dates: no character that needs care
-    DECIMAL = (
-        "decimal"  # as digits without an exponent, which would make a literal a double. MariaDB compares a quoted one
-    )
-    # with a column as doubles.
+    # An exponent would make a literal a double, and MariaDB compares a quoted one with a column as doubles.
+    DECIMAL = "decimal"  # all digits
     QUOTED = "quoted"  # like PLAIN, but a literal is quoted: dates, times
     TEXT = "text"  # any character
     HEX = "hex"  # bytes as hex digits

@@ -386,7 +386,7 @@ class Query:
                 self._record_read(as_of)
         except AirflowFtError as error:
             self._why.failed(error)
-            self._ending = True  # a micro-batch that waits would fail by the stop of the query
+            self._ending = True  # a micro-batch that waits would fail because the query is stopped
             raise
         finally:
             self._busy.release()

@@ -21,7 +21,7 @@ GROUP_STOP_SECONDS = 30.0
 """The same where other streams share the process: they would restart with it."""
 END_SECONDS = 30.0
 """How long the next query waits for the one before, in seconds: Spark may still commit, or look for files. No longer
-than `GROUP_STOP_SECONDS`, in which a stream that is ended at once has to end.
+than `GROUP_STOP_SECONDS`, after which the process is ended.
 """
 _LOOK_SECONDS = 0.1
 

@@ -152,7 +152,7 @@ def open_location(
 ) -> SparkLocation:
     """The folder in which this attempt works: the base's own when clean, else a new one (see the module).
 
-    A new one too when the log has moved to another root: after that run nothing works in the old one.
+    A new one too when the log has moved to another root, so that no later run needs the old one.
 
     Raises WalCorruptError if the base's folder is missing or does not contain the base's batch, StageError if the new
     folder exists.
