@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_ft.clients.mounts import network_file_system
 from airflow_ft.protocol.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
 from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
@@ -18,9 +19,6 @@ from airflow_ft.store.url import sqlite_url
 
 BUSY_TIMEOUT = 30.0
 """Seconds to wait for another writer."""
-
-_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|9p|ceph|glusterfs|lustre|beegfs|gpfs|ocfs2|gfs2|fuse\..+")
-_LOCAL_FUSE = {"fuse.fuse-overlayfs"}  # the layers of a rootless container: a local disk
 
 _LOCKED = (
     "lock_timeout",
@@ -62,21 +60,6 @@ class SqliteStore(DecisionLog):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(SqliteDatabase(Path(path)))
-
-
-def network_file_system(folder: Path, mounts: str) -> str | None:
-    """The type of the network file system that `folder` (resolved) lies on, by the text of /proc/mounts, or None."""
-    best, kind = -1, ""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        # /proc/mounts writes blanks as octal (proc(5), getmntent(3)).
-        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1]))
-        depth = len(point.parts)
-        if (folder == point or point in folder.parents) and depth >= best:  # of equal ones the last mounted is seen
-            best, kind = depth, fields[2]
-    return kind if _NETWORK.fullmatch(kind) and kind not in _LOCAL_FUSE else None
 
 
 class _SqliteTransaction:
@@ -174,13 +157,7 @@ class SqliteDatabase:
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mounts = Path("/proc/mounts")
-            kind = (
-                network_file_system(folder.resolve(), mounts.read_text(encoding="utf-8", errors="replace"))
-                if mounts.exists()
-                else None
-            )
-            if kind is not None:
+            if (kind := network_file_system(folder)) is not None:
                 raise ConfigurationError(
                     f"the decision log {self._path} is on a network file system ({kind}), where SQLite's locks do not"
                     " work.",

@@ -242,7 +242,7 @@ def test_a_copy_leaves_the_old_name_what_it_has(saved: tuple[Pipelines, str]) ->
     prepared = pipelines.run(OLD, 2, "prepared")
     woken = late(pipelines, prepared, "shop")
     pipelines.rename(uri, rename=False)
-    assert pipelines.store.pipeline(NEW).former is None and pipelines.store.pipeline(NEW).next_number == 1
+    assert pipelines.store.pipeline(NEW).former is None and pipelines.store.pipeline(NEW).next_number == 2
     woken()
     assert pipelines.rows()["table"] == [1, 2]
     with pytest.raises(AirflowFtError) as caught:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.clients.mounts import network_mount
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.migrations import Migration, migrate
-from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore, network_file_system
+from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
 from airflow_ft.store.writing import pipeline_write
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
@@ -48,11 +49,11 @@ def path(tmp_path: Path) -> Path:
     ],
 )
 def test_a_network_file_system_is_known_by_the_mount_of_a_folder(folder: str, kind: str | None) -> None:
-    assert network_file_system(Path(folder), MOUNTS) == kind
+    assert network_mount(Path(folder), MOUNTS) == kind
 
 
 def test_a_store_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "network_file_system", lambda folder, mounts: "nfs4")
+    monkeypatch.setattr(sqlite, "network_file_system", lambda folder: "nfs4")
     with raises(ConfigurationError, "path_invalid", path=str(path), file_system="nfs4"):
         SqliteStore(path)
     assert not path.exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.mounts import network_file_system
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
 
@@ -108,6 +109,8 @@ class SqliteFile:
                     remedy="Run the tasks with a Python that has SQLite 3.37 or later.",
                     version=sqlite3.sqlite_version,
                 )
+            if create:
+                self.require_place()
             mode = "rwc" if create else "rw"  # also to read: what a process has left that died is rolled back first
             uri = f"{self.path.as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)) as db:
@@ -128,8 +131,17 @@ class SqliteFile:
         return None
 
     def require_place(self) -> None:
-        """SinkAccessError for a file that cannot be written, or made."""
+        """SinkAccessError for a file that cannot be written, or made, or whose locks do not work."""
         try:
+            if (kind := network_file_system(self.path.resolve().parent)) is not None:
+                raise SinkAccessError(
+                    f"the file {self.path} is on a network file system ({kind}), where SQLite's locks do not work.",
+                    code="path_invalid",
+                    remedy="Move it to a local disk. If several machines run tasks, deliver into a server such as"
+                    " PostgreSQL.",
+                    path=str(self.path),
+                    file_system=kind,
+                )
             if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
                 raise SinkAccessError(
                     f"the folder {self.path.parent} does not exist or is not writable.",

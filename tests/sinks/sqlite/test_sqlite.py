@@ -371,7 +371,7 @@ def test_what_is_no_database_is_told(world: World) -> None:
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     target = File(tmp_path / "nowhere")
     world = World(target, tmp_path)
-    with raises(SinkAccessError, "file_unusable", path=str(target.path)):
+    with raises(SinkAccessError, "folder_unusable", path=str(target.path.parent)):
         world.prepare(world.plan())
     [check] = doctor.examine("orders", world.participant_plan(), target.connection, [])
     assert check.verdict is Verdict.PROBLEM and str(tmp_path / "nowhere") in check.text
@@ -388,6 +388,16 @@ def test_a_file_that_cannot_be_reached_is_told(tmp_path: Path, place: str, monke
         file.describe()
     with raises(SinkAccessError, "file_unusable", path=str(file.path)), file.opened():
         raise AssertionError
+
+
+def test_a_file_on_a_network_file_system_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_ft.sinks.sqlite.file.network_file_system", lambda folder: "nfs4")
+    path = file_of(world).path
+    with raises(SinkAccessError, "path_invalid", path=str(path), file_system="nfs4", participant="shop"):
+        world.prepare(world.plan())
+    [check] = doctor.examine("orders", world.participant_plan(), file_of(world).connection, [])
+    assert check.verdict is Verdict.PROBLEM and "network file system (nfs4)" in check.text
+    assert not path.exists()
 
 
 def test_a_file_that_is_lost_halts(world: World) -> None:
