@@ -289,8 +289,7 @@ class _Reader(io.RawIOBase):
 class _Writer(io.RawIOBase):
     """A new file of HDFS: synced and closed when it is left without an error; else it stays without an end.
 
-    `hsync` reaches only the block that is being written, so each block is synced as soon as it is full. `block` asks
-    for its size, once the file is as long as the smallest one.
+    `hsync` reaches only the block that is being written, so each is synced when it is full. `block` asks for its size.
     """
 
     def __init__(self, uri: str, writer: Any, block: Callable[[], int]) -> None:
