@@ -208,7 +208,7 @@ class Version:
         return found is None and self._accepted(chain, awaited)
 
     def _accepted(self, chain: Chain, awaited: Awaited) -> bool:
-        """Return True: a person says that the rows of a lost snapshot are there. StoreBehindSinkError: no person does."""
+        """Return True if a person says that the rows of a lost snapshot are there. StoreBehindSinkError otherwise."""
         if not self.place.files.exists(accepted := chain.accepted(awaited.uuid)):
             raise lost(self.place, awaited.snapshot, accepted)
         return True
