@@ -37,7 +37,7 @@ ANSWER_MARGIN = 5.0
 """Seconds that an answer may take beyond the server's own time-out before it counts as lost."""
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds to connect to each server, unless the URL says `connect_timeout`."""
+"""Seconds to connect, unless the URL says `connect_timeout`."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
@@ -226,33 +226,27 @@ class PostgresDatabase:
         return connection
 
     def _connect(self) -> extensions.connection:
-        *others, last = _servers(self._dsn)
+        connection: extensions.connection | None = None
         try:
-            for server in others:
-                try:
-                    return self._connect_to(server)
-                except psycopg2.OperationalError as error:
-                    logger.warning("A server of %s: %s. Trying the next one.", self.url, self._scrubbed(error))
-            return self._connect_to(last)
-        except psycopg2.ProgrammingError as error:
-            raise ConfigurationError(
-                f"PostgreSQL's client refuses the URL of the decision log {self.url}: {self._scrubbed(error)}.",
-                code="store_url_invalid",
-                remedy="Correct the parameters in the URL.",
-                store=self.url,
-            ) from None
-        except psycopg2.Error as error:
-            self._raise(error)
-
-    def _connect_to(self, server: Mapping[str, Any]) -> extensions.connection:
-        connection: extensions.connection = psycopg2.connect(async_=True, **server)
-        try:
+            connection = psycopg2.connect(async_=True, **self._dsn)
             _wait(connection, self._connect_timeout)
             self._set_up(connection)
+            return connection
+        except psycopg2.Error as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, psycopg2.ProgrammingError):
+                raise ConfigurationError(
+                    f"PostgreSQL's client refuses the URL of the decision log {self.url}: {self._scrubbed(error)}.",
+                    code="store_url_invalid",
+                    remedy="Correct the parameters in the URL.",
+                    store=self.url,
+                ) from None
+            self._raise(error)
         except BaseException:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise
-        return connection
 
     def _set_up(self, connection: extensions.connection) -> None:
         """Looks whether the session can have its settings, and whether the server keeps what it acknowledges."""
@@ -321,17 +315,6 @@ class PostgresDatabase:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
-
-
-def _servers(dsn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the parameters of each server, so that each has its own deadline.
-
-    libpq moves on to the next host of a list only if it does not wait for the one before.
-    """
-    lists = {name: dsn[name].split(",") for name in ("host", "hostaddr", "port") if "," in dsn.get(name, "")}
-    if len({len(each) for each in lists.values()}) != 1 or not lists.keys() & {"host", "hostaddr"}:
-        return [dsn]  # no list, or one that libpq refuses
-    return [{**dsn, **dict(zip(lists, server, strict=True))} for server in zip(*lists.values(), strict=True)]
 
 
 def _what(code: str | None, unanswered: bool) -> str:

@@ -178,14 +178,6 @@ class TestConnections:
             with raises(StoreUnavailableError, "server_unreachable"):
                 PostgresStore(dsn_of(postgres, schema, port=proxy.port, connect_timeout=1))
 
-    def test_a_silent_server_does_not_hide_the_next_one(self, postgres: Postgres, schema: str) -> None:
-        dsn = dsn_of(postgres, schema, connect_timeout=1)
-        with Proxy(postgres.port) as proxy:
-            proxy.swallow_answers(after=b"")
-            hosts = {"host": f"{dsn['host']},{dsn['host']}", "port": f"{proxy.port},{dsn['port']}"}
-            with PostgresStore({**dsn, **hosts}) as store:
-                store.register("orders")
-
     @pytest.mark.parametrize(
         "changes", [{"schema": "a b"}, {"schema": 'x"'}, {"connect_timeout": "soon"}, {"no_such_option": "1"}]
     )
