@@ -126,7 +126,7 @@ class BarrierGate:
     def opened(self, store: QueryLog, statuses: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
         """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None.
 
-        PipelineHaltedError if one that does not cover it was renamed, so that it never will.
+        PipelineHaltedError if a pipeline was renamed before it covered the barrier: it never will.
         """
         late = [each for each in statuses if not each.covered]
         if late and (self.opens_at is None or store.now() < self.opens_at):

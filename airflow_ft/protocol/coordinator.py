@@ -229,8 +229,12 @@ class Coordinator(Preparing):
             return False
         if participant not in self._forgotten:
             with self._open(plan, participant) as sink:
-                lasting = sink.remembers if isinstance(sink, Expiring) else sink.head
-                self._forgotten[participant] = not lasting(self._pipeline)
+                if isinstance(sink, Expiring):
+                    remembers = sink.remembers(self._pipeline)
+                else:
+                    head = sink.head(self._pipeline)
+                    remembers = head is not None and not head.lost
+                self._forgotten[participant] = not remembers
         return self._forgotten[participant]
 
     def _require_order(self, checkpoint: Checkpoint) -> list[Checkpoint]:

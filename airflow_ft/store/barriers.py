@@ -13,9 +13,10 @@ from airflow_ft.store.rows import clean_text, to_pipeline, to_time
 from airflow_ft.store.writing import PipelineWrite, lock_pipeline
 
 _OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
-# What streams have read (stages: `changed_at`).
+# When stages began, and up to when streams have read. Given rows may have a position of any time.
 _READ = (
-    "SELECT (SELECT max(as_of) FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL"
+    "SELECT (SELECT max(stage_began) FROM run WHERE pipeline = ?) AS stage,"
+    " (SELECT max(as_of) FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL AND spark_location IS NOT NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound')) AS stream,"
     " (SELECT max(read_as_of) FROM run WHERE pipeline = ? AND read_as_of IS NOT NULL) AS idle"
 )
@@ -71,8 +72,8 @@ class BarrierOperations:
 
 def _latest(write: PipelineWrite) -> list[int]:
     """Times of what the pipeline has read."""
-    [read] = write.rows(_READ, write.name, write.name)
-    return [write.row["changed_at"], *(time for time in read.values() if time is not None)]
+    [read] = write.rows(_READ, write.name, write.name, write.name)
+    return [time for time in read.values() if time is not None]
 
 
 def _barrier(row: Row) -> Barrier:

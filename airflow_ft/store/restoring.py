@@ -63,8 +63,8 @@ class RestoringOperations:
         keeps a pipeline without a base as it is (StateConflictError for any other).
 
         `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
-        savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Later numbers
-        are above that one: rows that sinks hold by key are then older.
+        savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Numbers
+        continue above it, so rows that sinks hold by key have lower numbers.
         """
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)

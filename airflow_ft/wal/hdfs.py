@@ -287,7 +287,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Writer(io.RawIOBase):
-    """A new file of HDFS: synced and closed when it is left without an error; else it stays without an end.
+    """A new file of HDFS: synced and closed when it is left without an error; otherwise it is left unclosed.
 
     `hsync` reaches only the block that is being written, so each is synced when it is full. `block` asks for its size.
     """

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.sink_doctor import examine_sink
+from airflow_ft.protocol import coordinator
 from airflow_ft.protocol.adoption import Adoption, adopt
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.doubt import doubts
@@ -415,6 +417,24 @@ def test_the_doctor_skips_spark_if_another_program_computes(shop: Shop) -> None:
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
         assert not doctor._computes(store, "orders")
+
+
+def test_a_follower_that_lost_its_head_is_noticed_in_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: before the decision, while nothing is visible."""
+    shop.deliver(1, "first", "second")
+    monkeypatch.setattr(coordinator, "VOTES_LAST", timedelta(0))
+    prepare = SqliteParticipant.prepare
+
+    def and_lose(self: SqliteParticipant, *given: Any) -> Any:
+        notes = prepare(self, *given)
+        if self.name == "second":
+            shop.lose_head(file="second")
+        return notes
+
+    monkeypatch.setattr(SqliteParticipant, "prepare", and_lose)
+    with pytest.raises(AirflowFtError):
+        shop.deliver(2, "first", "second")
+    assert shop.ids() == shop.ids("second") == [1]
 
 
 def test_no_remedy_for_quarantine_names_a_refused_command(shop: Shop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -10,7 +11,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
-from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_segment
 
 
 class TestInjection:
@@ -60,6 +61,16 @@ class TestInjection:
         assert len({each.injected_at for each in found}) == 1
         assert store.read_through(PIPELINE, as_of) == 1
         assert store.read_through(PIPELINE, found[0].injected_at) is None
+
+    def test_positions_of_given_rows_do_not_put_it_into_the_future(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+        later = scene.store.now() + timedelta(days=30)
+        number = scene.trigger()
+        scene.store.publish(PIPELINE, scene.epoch, number, 0, a_segment(number), None, {"position": 1}, later)
+        scene.store.end_stage(PIPELINE, scene.epoch, RUN, None)
+        [found] = scene.store.inject("closing", [PIPELINE], "anna")
+        assert found.injected_at < later
 
     def test_it_is_in_all_pipelines_or_in_none(self, store: DecisionLog) -> None:
         store.register("orders")

@@ -51,7 +51,7 @@ class TableRows(ABC):
             for name in (*self.results, "_kept", "may_be_named", "before"):
                 setattr(self, name, getattr(before, name))
             return before._kept[1]
-        if before is not None:  # or each try that is overtaken would leave its files until the last one
+        if before is not None:  # otherwise each overtaken try would keep its files until the last one ends
             before.discard()
             self.before = None
         try:

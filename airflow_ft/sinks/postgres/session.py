@@ -149,14 +149,17 @@ class Session:
             return int(cursor.rowcount)
 
     def awaiting(self, items: Iterator[T]) -> Generator[T]:
-        """Yield the items, which a thread makes ahead. To be closed.
+        """Yield the items; a thread makes the next one meanwhile. Close the generator after use.
 
-        Keeps the transaction awake meanwhile: the log checks a whole file before its first row.
+        Keeps the transaction awake meanwhile: the log checks a whole file before its first row. If that hangs, the
+        server ends the transaction, and its locks.
         """
         with closing(Ahead(items)) as made:
             while True:
-                while not made.ready(self._limits.idle / 4):
+                pings = int(4 * self._limits.answer / self._limits.idle)
+                while pings and not made.ready(self._limits.idle / 4):
                     self.value("SELECT 1")
+                    pings -= 1
                 try:
                     item = next(made)
                 except StopIteration:

@@ -20,8 +20,8 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield "CONFIG SET appendfsync always"
     yield "CONFIG SET no-appendfsync-on-rewrite no"
     yield "CONFIG SET maxmemory-policy noeviction"
-    yield "# With an aclfile in redis.conf, the user is lost at the next start without: ACL SAVE"
-    yield "# Without redis.conf, give the server these settings as arguments instead: --appendonly yes ..."
+    yield "# If redis.conf names an aclfile, also run ACL SAVE, or the user is lost at the next start."
+    yield "# Without a redis.conf, CONFIG REWRITE fails: pass these settings as arguments (--appendonly yes ...)."
     yield "CONFIG REWRITE"
 
 

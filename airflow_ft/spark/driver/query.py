@@ -264,7 +264,7 @@ class Query:
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until everything that the query has begun is published; raises its error if it failed.
 
-        A failed query shows its error a moment later. `_Ended` is none: Spark has committed what was before it.
+        A failed query shows its error a moment later. `_Ended` is no error: Spark has committed what was before.
         """
         while not self.publisher.settled(_LOOK_SECONDS):
             try:
