@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _INBOX = "inbox"
 _OF_SPARK = re.compile(r"part-(\d+)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
-"""Matches number, job, and the mark of a write without partitions and buckets: then the first part is never missing."""
+"""Groups: number, job, and the mark of writes without partitions and buckets, which always have a first part."""
 _REMEDY = "Clear the task that hands out the folder, so that all tasks after it run again."
 
 

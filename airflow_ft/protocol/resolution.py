@@ -89,7 +89,7 @@ class Resolver:
                 + ("" if found.state is S.QUARANTINED else " Or use --quarantine meanwhile."),
                 "already_decided",
             )
-        with self._coordinating() as coordinator:  # it stays QUARANTINED until it is ABORTED: nobody delivers it before
+        with self._coordinating() as coordinator:  # QUARANTINED until ABORTED: nothing delivers it in between
             return coordinator.abort(number, AbortReason.USER, self.who, after)
 
     def quarantine(self, number: int) -> Checkpoint:

@@ -71,7 +71,7 @@ class BarrierOperations:
 
 
 def _latest(write: PipelineWrite) -> list[int]:
-    """Times of what the pipeline has read."""
+    """Return when stages began, and up to when streams have read."""
     [read] = write.rows(_READ, write.name, write.name, write.name)
     return [time for time in read.values() if time is not None]
 

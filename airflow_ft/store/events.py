@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -87,6 +88,11 @@ def run_detail(run: RunKey) -> dict[str, Any]:
     """A run, as the details of an event hold it."""
     detail: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id}
     return {**detail, "map_index": run.map_index} if run.map_index >= 0 else detail
+
+
+def run_in(detail: Mapping[str, Any]) -> RunKey:
+    """The inverse of `run_detail`."""
+    return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
 
 
 def lease_text(lease: Lease) -> str:

@@ -153,7 +153,7 @@ class PipelineWrite:
 
     def note_dag(self, run: RunKey) -> None:
         """Remember the DAG of a run that has worked on the pipeline, for `first_dag` and `last_dag`."""
-        # Of all three: version 13 of the schema has found them by the database's order, which may be another.
+        # Of all three: what is stored may be in another order, that of a database.
         dags = {run.dag_id, self.row["first_dag"] or run.dag_id, self.row["last_dag"] or run.dag_id}
         self.set_pipeline(first_dag=min(dags), last_dag=max(dags))
 

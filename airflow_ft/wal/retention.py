@@ -81,8 +81,8 @@ def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: in
 def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
     require(root)
     files = filesystem(root)
-    # Only names below the pipeline's folder count: links, mounts and nameservices give a root several spellings, and
-    # `keep` may have another one than `root`. At worst a file stays because one under another root is needed.
+    # Compared by names below the pipeline's folder: links, mounts and nameservices give a root several spellings. At
+    # worst a file stays because one of that name under another root is needed.
     kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
     deleted: list[str] = []
     home = files.uri(root, pipeline)

@@ -580,7 +580,7 @@ def test_a_token_lost_after_a_decision_halts_the_pipeline(world: World) -> None:
 
 
 def test_no_token_is_seeded_past_what_is_decided_and_quarantined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or nobody could deliver that checkpoint any more. It was quarantined after the step had looked."""
+    """Otherwise that checkpoint could not be delivered any more. It is quarantined after the step has looked."""
     first, second = world.prepared(2)
     late, prepare = coordinator(world), ModelParticipant.prepare
 

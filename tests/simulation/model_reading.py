@@ -164,9 +164,9 @@ class ModelReading:
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
     def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
-        """When something was last written of the number, and no more: nothing in the product rests on the words.
+        """Return one event, with the time of the last write about the number: the product does not read its text.
 
-        Of 0, which is no number: when the run that has the turn has taken it.
+        For 0, the pipeline itself: the time at which the run with the turn took it.
         """
         self._known(pipeline)
         if number == 0:

@@ -104,10 +104,10 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
-    """Return whether a run can no longer continue: of a program's run, whether no lease moves for `lease_seconds`."""
+    """Return whether a run can no longer continue. That of a program cannot if no lease moves for `lease_seconds`."""
     if not run.is_plain:
         return by.is_over(run)
-    by.say(f"looking for {by.lease_seconds:g} s whether the program of run {run} is alive")
+    by.say(f"waiting up to {by.lease_seconds:g} s to see whether the program of run {run} is alive")
     abandoned, first = Abandoned(store, pipeline, by.lease_seconds), store.leases(pipeline)
     while not abandoned(run):
         if store.leases(pipeline) != first:

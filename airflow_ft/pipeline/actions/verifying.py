@@ -36,7 +36,7 @@ def _place(plan: ParticipantPlan, sink: str) -> str:
 
 
 def lines(reports: Sequence[SinkReport], *, samples: bool = True) -> Iterator[str]:
-    """All of them in lines; `samples`: with values of rows that differ."""
+    """Yield all reports as lines. With `samples` they show values of rows that differ."""
     if not reports:
         yield "the write-ahead log has no rows of confirmed checkpoints: there is nothing to compare"
     for report in reports:
@@ -90,7 +90,7 @@ def verify_participant(
 
 
 def describe(report: SinkReport, *, samples: bool = True) -> Iterator[str]:
-    """One sink in lines: counts, and each difference by its file; `samples`: with values of rows."""
+    """Yield one report as lines: counts, and each difference with its file; see `lines` for `samples`."""
     numbers = f"{report.numbers[0]} to {report.numbers[-1]}" if len(report.numbers) > 1 else f"{report.numbers[0]}"
     into = f" into {report.target}" if report.target else ""
     yield f"{report.participant}: sink {report.sink}{into}, checkpoint {numbers}"

@@ -56,7 +56,7 @@ def keys(parts: Parts, rows: pa.RecordBatch) -> pa.Array:
 
 
 def ambiguous(parts: Parts, rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the rows whose key has no text, or another row could have it too, by their place, with the reason."""
+    """Return by place, with the reason, the rows that have no key text, or one that another row could have."""
     found: dict[int, str] = {}
     for column, text, behind in _texts(parts, rows):
         for wrong, why in without_text(rows.column(column)):

@@ -23,8 +23,8 @@ AS_IT_IS = (
 )
 """The end of a remedy for a sink or a decision log that is older than the other. `resume` alone halts again."""
 
-NOBODY = ""
-"""The name of no installation: to it, all markers are those of others."""
+NO_INSTALLATION = ""
+"""No installation has this name, so the markers of others are all markers."""
 
 
 def damaged(where: str) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
-    NOBODY,
+    NO_INSTALLATION,
     Head,
     Marker,
     check_adopter,
@@ -264,7 +264,8 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
         return remembered(
-            ledger.head, lambda above: [(number, "", each) for number, each in ledger.markers_of_others(above, NOBODY)]
+            ledger.head,
+            lambda above: [(number, "", each) for number, each in ledger.markers_of_others(above, NO_INSTALLATION)],
         )
 
     def _raised(self, ledger: TransactionLedger, fence: Fence) -> Head:

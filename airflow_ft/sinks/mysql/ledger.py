@@ -206,7 +206,7 @@ class Ledger:
 
     def remembered(self, session: Session) -> SinkHead | None:
         """The head, or what the markers say where it is gone or older than they are."""
-        marked = partial(self.markers_of_others, session, installation=memory.NOBODY)
+        marked = partial(self.markers_of_others, session, installation=memory.NO_INSTALLATION)
         return memory.remembered(partial(self.head, session), marked)
 
     def drop_markers_of_others(self, session: Session, above: int, installation: str) -> None:

@@ -13,7 +13,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
 from airflow_ft.protocol.votes import Outcome, SinkHead
 from airflow_ft.sinks.base.columns import Misfits
-from airflow_ft.sinks.base.memory import NOBODY, Marker, remembered
+from airflow_ft.sinks.base.memory import NO_INSTALLATION, Marker, remembered
 from airflow_ft.sinks.base.sql_ledger import (
     HEAD,
     LEDGER,
@@ -137,7 +137,7 @@ class Ledger(SqlLedger):
 
     def remembered(self) -> SinkHead | None:
         """The head, or what the markers say where it is gone or older than they are."""
-        return remembered(self.head, partial(self.branches_of_others, installation=NOBODY))
+        return remembered(self.head, partial(self.branches_of_others, installation=NO_INSTALLATION))
 
     def installations(self) -> list[str]:
         """The owners of head and markers."""

@@ -153,7 +153,7 @@ def fix_conf(spark: SparkSession, prefix: str) -> None:
 
 @contextmanager
 def fixed_conf(spark: SparkSession, prefix: str) -> Iterator[None]:
-    """Set them as `fix_conf` for a while, in a session of the user, which has its own settings again afterwards."""
+    """Apply `fix_conf` inside the block to a session of the user, and then restore its own settings."""
     before = {name: spark.conf.get(name, None) for name in FIXED_CONF if name.startswith(prefix)}
     try:
         fix_conf(spark, prefix)

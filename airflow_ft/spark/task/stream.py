@@ -29,7 +29,6 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind
 from airflow_ft.protocol.planning import Delivery, stranded
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
@@ -54,6 +53,7 @@ from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver
 from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 from airflow_ft.spark.task.standby import Standby
+from airflow_ft.store.events import run_in
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -301,11 +301,6 @@ def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
             store.answer(pipeline, request.id, answer, epoch=row.epoch)
         except FencedError as error:
             log.info("a newer run answers request %d: %s", request.id, error)
-
-
-def run_in(detail: Mapping[str, Any]) -> RunKey:
-    """Return the run that the detail of an event names."""
-    return RunKey(detail["dag_id"], detail["run_id"], detail.get("map_index", -1))
 
 
 def _answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> None:
