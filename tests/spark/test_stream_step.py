@@ -155,6 +155,8 @@ def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.Mo
         if asks:
             store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there"}, "a test")
         recover_step(ending.run, again=True)
+    with store._database.write() as tx:  # the clock was changed in between
+        tx.change("UPDATE request SET asked_at = asked_at + ?", 10**9 if is_early else -(10**9))
     ending.step()
     assert bool(store.checkpoints(PIPELINE)) is is_early, "else no driver was started"
     said = "nothing was running; no savepoint was taken"

@@ -276,21 +276,21 @@ class FilesParticipant(OwnedFolder):
         """
         marker = self.ledger.marker(plan.number)
         if marker is None:
-            marker = self._visible(plan)
+            marker = self._visible(plan.number)
         if head.last_delivered == head.inherited:  # by the former pipelines, and nothing yet by this one
             head = replace(head, last_delivered=0)
         check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=lambda: self._mine(fence))
         return marker
 
-    def _visible(self, plan: Plan) -> Marker | None:
-        manifest = self.ledger.manifest(self.ledger.published(plan.number))
+    def _visible(self, number: int) -> Marker | None:
+        manifest = self.ledger.manifest(self.ledger.published(number))
         if manifest is None:
             return None
         try:
-            self.staged.finish(plan.number, manifest)  # its process may have died before the sync
+            self.staged.finish(number, manifest)  # its process may have died before the sync
         except FileExistsError as error:
-            raise self._in_the_way(plan.number) from error
-        return self._marker(plan.number, manifest)
+            raise self._in_the_way(number) from error
+        return self._marker(number, manifest)
 
     def _marker(self, number: int, manifest: Mapping[str, Any]) -> Marker:
         detail = {"prepared": manifest["rank"], "files": len(manifest["files"]), **manifest["detail"]}
@@ -336,21 +336,28 @@ class FilesParticipant(OwnedFolder):
 
     def _published(self, plan: Plan, fence: Fence, rank: Rank, manifest: Mapping[str, Any]) -> Marker:
         """Renames; or finds who was faster. Returns what the marker is to say."""
-        number = plan.number
         self._mine(fence)  # I5: after the folder is whole, just before the rename
-        if manifest["files"]:
-            try:
-                self.staged.publish(number, rank)
-            except (FileExistsError, FileNotFoundError) as error:
-                existing = self.ledger.marker(number) or self._visible(plan)
-                if existing is not None:
-                    check_marker(existing, plan, fence.installation)
-                    return existing
-                if isinstance(error, FileExistsError):
-                    raise self._in_the_way(number) from error
-                what = "another process has just removed the prepared files."
-                raise SinkUnavailableError(what, code="changed_meanwhile", remedy="Retry.") from error
-        return self._marker(number, manifest)
+        existing = self._publish(plan.number, rank, manifest)
+        if existing is None:
+            return self._marker(plan.number, manifest)
+        check_marker(existing, plan, fence.installation)
+        return existing
+
+    def _publish(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Marker | None:
+        """Renames; or returns the marker of who was faster."""
+        if not manifest["files"]:
+            return None
+        try:
+            self.staged.publish(number, rank)
+        except (FileExistsError, FileNotFoundError) as error:
+            existing = self.ledger.marker(number) or self._visible(number)
+            if existing is not None:
+                return existing
+            if isinstance(error, FileExistsError):
+                raise self._in_the_way(number) from error
+            what = "another process has just removed the prepared files."
+            raise SinkUnavailableError(what, code="changed_meanwhile", remedy="Retry.") from error
+        return None
 
     def _in_the_way(self, number: int) -> AirflowFtError:
         path = self.ledger.path(self.ledger.published(number))
@@ -385,10 +392,8 @@ class FilesParticipant(OwnedFolder):
                 remedy="Decide about it with `--prepared commit` or `--prepared rollback`.",
             )
         for number, rank, manifest in left if ending is PreparedEnding.COMMIT else ():
-            if manifest["files"]:
-                with suppress(FileExistsError, FileNotFoundError):  # an earlier try has done it
-                    self.staged.publish(number, rank)
-            self.ledger.write_marker(number, self._marker(number, manifest))
+            existing = self._publish(number, rank, manifest)
+            self.ledger.write_marker(number, existing or self._marker(number, manifest))
 
 
 def _epoch(vote: Vote) -> int:

@@ -236,7 +236,7 @@ def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) ->
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
     """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted.
 
-    Deletes nothing while a request for a savepoint or a drain is open: the next try or run still needs the state.
+    Deletes nothing while a request for a savepoint or a drain is open: the next try still needs the state.
     """
     _, config, progress, archive = overlap
     if not deletes(config, failed=True):
@@ -252,7 +252,7 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
         log.warning("its checkpoints are kept, since requests to stop cannot be read: %s", error)
         return
     if needed:
-        log.warning("its checkpoints are kept for an open request to stop with a savepoint or a drain")
+        log.warning("its checkpoints are kept for an open request to stop with a savepoint or a drain; clear the task")
         return
     seen_requests = [request.id for request in asked]
     clean_up(context, epoch, config, archive, progress, failed=True, seen_requests=seen_requests)
@@ -306,10 +306,16 @@ def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
 def _answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> None:
     """Answer the requests from before this run took the turn: they were not meant for it. It obeys later ones."""
     store, pipeline = context.store, context.pipeline
-    turns = (each for each in store.events(pipeline, 0, EVENTS) if each.kind == "TURN" and each.detail.get("has_turn"))
-    taken_at = next((turn.at for turn in turns if run_in(turn.detail) == context.run), None)
+    since: set[int] = set()  # requests; ids of events are compared, since a clock may go back
+    for event in store.events(pipeline, 0, EVENTS):
+        if event.kind == "TURN" and event.detail.get("has_turn") and run_in(event.detail) == context.run:
+            break
+        if event.kind == "REQUESTED":
+            since.add(event.detail["id"])
+    else:
+        return
     for request in asked:
-        if taken_at is not None and request.asked_at < taken_at:
+        if request.id not in since:
             drained = "nothing was drained" if request.arguments.get(DRAIN) else ""
             taken = "no savepoint was taken" if request.arguments.get(SAVEPOINT) else ""
             store.answer(pipeline, request.id, "; ".join(filter(None, ["nothing was running", drained, taken])))

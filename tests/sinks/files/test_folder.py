@@ -502,6 +502,20 @@ def test_a_person_ends_what_a_former_owner_left_prepared(world: World, ending: P
     assert folder_of(world).ids() == sorted([*rows, *world.ids_of(3)])
 
 
+def test_nothing_is_marked_as_committed_over_a_foreign_folder(world: World) -> None:
+    plan = world.plan()
+    world.prepare(plan)
+    place = folder_of(world).path / "checkpoint=0000000001"
+    place.mkdir()
+    (place / "foreign.csv").write_text("1\n")
+    participant = participant_of(world, plan)
+    with raises(UnfitTargetError, "path_occupied"):
+        participant.end_orphans(world.fence(5, 0, THEIRS), PreparedEnding.COMMIT)
+    shutil.rmtree(place)
+    participant.end_orphans(world.fence(5, 0, THEIRS), PreparedEnding.COMMIT)
+    assert folder_of(world).ids() == world.ids_of(1)
+
+
 def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
     plan = world.plan()
     world.prepare(plan)
