@@ -192,7 +192,7 @@ class Demo:
 
     def _moved_and_rescaled(self, folder: Path) -> str:
         """The savepoint in another folder, with twice the partitions; nothing is left of the one that was taken."""
-        [taken] = folder.iterdir()
+        [taken] = folder.glob("savepoint-*")
         moved = self.options.folder / "elsewhere" / taken.name
         shutil.copytree(taken, moved)
         shutil.rmtree(folder)
@@ -202,7 +202,7 @@ class Demo:
             "ft", "savepoint", "rescale", str(moved), "--partitions", str(2 * PARTITIONS), "--dir", str(rescaled)
         )
         shutil.rmtree(moved)
-        [path] = rescaled.iterdir()
+        [path] = rescaled.glob("savepoint-*")
         return str(path)
 
     @property
