@@ -135,9 +135,12 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
         visible_checkpoint = replace(found, run=shown(found.run, visible))
+        events = list(reversed(store.events(name, number)))
+        if visible_checkpoint.run != found.run:  # they name it
+            events = [replace(each, message="it is an event of another DAG.") for each in events]
         return views.whole(
             visible_checkpoint,
-            reversed(store.events(name, number)),
+            events,
             _task(store, visible_checkpoint),
             settings.spark_history_url(),
         )

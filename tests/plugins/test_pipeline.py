@@ -290,7 +290,9 @@ def test_a_dag_of_long_ago_is_named_nowhere(scene: Pipeline, ask: Asking) -> Non
     for route in ("", "/checkpoints?limit=100", "/timings", "/job"):
         answer = ask(f"another{route}")
         assert answer.status_code == 200 and "secret" not in answer.text, route
-    assert ask("another/checkpoints/1").json()["dag_id"] == ""
+    answer = ask("another/checkpoints/1")
+    assert answer.json()["dag_id"] == "" and "secret" not in answer.text
+    assert [each["kind"] for each in answer.json()["events"]] == ["TRIGGERED", "STAGED"]
     assert ask("another/checkpoints/1/spec").status_code == 404
 
 
