@@ -29,6 +29,7 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.sinks import registry
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.store import open_store
+from airflow_ft.wal.local import local_path
 from tests.integration.real_world import RealWorld, expected
 from tests.protocol.systems import SYSTEM, Systems
 from tests.protocol.world import PIPELINE, World
@@ -516,6 +517,9 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
     with raises(AirflowFailException) as caught:
         trigger("dispose", savepoint=uri, pipeline="payments")
     assert caught.error is not None and f"of pipeline {PIPELINE}" in caught.error.headline
+    (local_path(uri) / "_metadata").unlink()  # as a delete that was killed leaves it
+    with raises(AirflowFailException, "arguments_conflict", other=PIPELINE):
+        trigger("dispose", savepoint=uri, pipeline="payments")
     assert "is deleted" in trigger("dispose", savepoint=uri)
     assert "does not exist" in trigger("dispose", savepoint=uri)
 
