@@ -251,7 +251,19 @@ def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
     State is made of the rows that a job reads, and kept for its next run. What Airflow has of that kind are XComs: whom
     an administrator keeps from them, he keeps from data, and not from runs and logs.
     """
-    return all(_may(user, "GET", DagAccessEntity.XCOM, dag_id) for dag_id in sorted(dags) or [""])
+    return _may_read(user, DagAccessEntity.XCOM, dags)
+
+
+def may_read_code(user: BaseUser, dags: Collection[str]) -> bool:
+    """Return whether the user may see the source of the pipeline's job: a user who may read the code of all its DAGs.
+
+    A job below `@job` lies in the file of its DAG.
+    """
+    return _may_read(user, DagAccessEntity.CODE, dags)
+
+
+def _may_read(user: BaseUser, entity: DagAccessEntity, dags: Collection[str]) -> bool:
+    return all(_may(user, "GET", entity, dag_id) for dag_id in sorted(dags) or [""])
 
 
 def may_trigger(user: BaseUser, dag_id: str) -> bool:

@@ -122,15 +122,15 @@ const Says = ({ children }) => h(Text, { whiteSpace: "pre-line" }, children);
  */
 export function Actions({ pipeline, reload }) {
   const { name } = pipeline;
-  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean) => ReactNode} */
-  const button = (action, label, title, says, danger = false) => h(RunAction, {
-    key: action, pipeline, label, title, conf: { action }, hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
+  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean, conf?: object) => ReactNode} */
+  const button = (action, label, title, says, danger = false, conf = {}) => h(RunAction, {
+    key: action, pipeline, label, title, conf: { action, ...conf }, hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
     h(Hindrance, { pipeline }),
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.actions },
       button("resume", say.resume, fill(say.resumeTitle, { name }),
-        fill(say.resumeSays, { why: pipeline.description }), true),
+        fill(say.resumeSays, { why: pipeline.description }), true, pipeline.halt ? { halt_reason: pipeline.halt.reason } : {}),
       button("retire", say.retire, fill(say.retireTitle, { name }),
         say.retireSays),
       button("recover", say.recover, fill(say.recoverTitle, { name }),

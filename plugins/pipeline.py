@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ from airflow_ft.store.database import LARGEST
 
 from . import answers
 from . import checkpoint as views
-from .access import NEWEST, at_work, configured, judged_now, seen, shown, visible_dags
+from .access import NEWEST, at_work, configured, judged_now, may_read_code, of_dags, seen, shown, visible_dags
 from .actions import offered
 from .configuration import settings_of
 from .refused import RefusedError
@@ -34,6 +34,8 @@ from .routes import Number, made_of
 from .routes import router as conditional
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
     from airflow_ft.protocol.backpressure import TriggerLog
     from airflow_ft.protocol.decision_log import HistoryLog, QueryLog, RunLog, SpecLog
     from airflow_ft.store.decision_log import DecisionLog
@@ -133,9 +135,12 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
         visible_checkpoint = replace(found, run=shown(found.run, visible))
+        events = list(reversed(store.events(name, number)))
+        if visible_checkpoint.run != found.run:  # they name it
+            events = [replace(each, message="it is an event of another DAG.") for each in events]
         return views.whole(
             visible_checkpoint,
-            reversed(store.events(name, number)),
+            events,
             _task(store, visible_checkpoint),
             settings.spark_history_url(),
         )
@@ -145,10 +150,10 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
 def spec(name: str, number: Number, user: GetUserDep) -> dict[str, Any]:
     """Return what a checkpoint was made with."""
     visible = visible_dags(user)
-    with seen(name, visible) as (store, _), configured():
+    with seen(name, visible) as (store, dags), configured():
         found = _one(store, name, number)
         if shown(found.run, visible) == found.run and (made_with := _spec(store, found.spec)):
-            return dict(made_with)
+            return _readable(made_with, user, dags | of_dags([found.run.dag_id] if found.run else []))
         raise RefusedError(
             404,
             f"checkpoint {number} of {name} has no recorded specification that you may see.",
@@ -180,11 +185,11 @@ def timings(
 def job(name: str, user: GetUserDep) -> answers.Job:
     """Return what reads what and writes where, as of the newest checkpoint that says so; and how far it has read."""
     visible = visible_dags(user)
-    with seen(name, visible) as (store, _), configured():
+    with seen(name, visible) as (store, dags), configured():
         newest = [each for each in store.checkpoints(name, NEWEST) if shown(each.run, visible) == each.run]
         made_with = next((each for each in newest if each.spec), None)
         read = next((each for each in newest if each.positions), None)
-        spec = dict(_spec(store, made_with.spec)) if made_with else {}
+        spec = _readable(_spec(store, made_with.spec), user, dags) if made_with else {}
         usual = defaults()
         return {
             "checkpoint": made_with.number if made_with else 0,
@@ -220,6 +225,14 @@ def _spec(store: SpecLog, digest: str) -> Mapping[str, Any]:
         return store.spec(digest) if digest else {}
     except KeyError:
         return {}
+
+
+def _readable(spec: Mapping[str, Any], user: BaseUser, dags: Collection[str]) -> dict[str, Any]:
+    """Return it, without the job's source for users who may not read the code of these DAGs."""
+    found = dict(spec)
+    if "job_source" in found and not may_read_code(user, dags):
+        del found["job_source"]
+    return found
 
 
 def _task(store: RunLog, checkpoint: Checkpoint) -> str:

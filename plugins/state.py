@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -203,6 +202,6 @@ def _exact(value: Any) -> Any:
         return {name: _exact(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_exact(each) for each in value]
-    if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) > _EXACT):
+    if isinstance(value, int) and abs(value) > _EXACT:
         return str(value)
     return value

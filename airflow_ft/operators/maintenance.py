@@ -45,6 +45,8 @@ class MaintenanceOperator(ActingOperator):
         savepoint: for restore and dispose: its path or URI, or a `FromSavepoint`.
         allow_repeated: for verify: rows that equal delivered ones may be there more often.
         full: for verify: other rows are counted too, which reads every table as a whole.
+        halt_reason: for resume: the `HaltReason` that you saw. A pipeline that is halted for another one stays halted.
+            Empty: any.
         wait: seconds that a stream may take to stop; then the task fails, and the request stays.
 
     The other arguments are those of `TriggerSavepointOperator`. Each may be Jinja, but for `actions` and `wait`.
@@ -61,6 +63,7 @@ class MaintenanceOperator(ActingOperator):
         "savepoint",
         "allow_repeated",
         "full",
+        "halt_reason",
         "store",
     )
     template_fields_renderers = {"savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
@@ -77,11 +80,13 @@ class MaintenanceOperator(ActingOperator):
         savepoint: FromSavepoint | str | None = None,
         allow_repeated: bool | str = False,
         full: bool | str = False,
+        halt_reason: str = "",
         wait: float = 600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"retries": 0, **kwargs})
         check_text("reason", reason)
+        check_text("halt_reason", halt_reason)
         check_text("savepoint_dir", savepoint_dir, optional=True)
         check_place("savepoint_dir", savepoint_dir)
         self.actions = check_actions(actions)
@@ -97,6 +102,7 @@ class MaintenanceOperator(ActingOperator):
         self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
         self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
+        self.halt_reason = halt_reason
         self.form: tuple[str, ...] = ()
         """Return the parameters of the trigger form, if the task takes all of its input from there."""
 
@@ -126,6 +132,7 @@ class MaintenanceOperator(ActingOperator):
             savepoint=FromSavepoint.of(self.savepoint),
             allow_repeated=truth("allow_repeated", self.allow_repeated),
             full=truth("full", self.full),
+            halt_reason=self.halt_reason.strip(),
             wait=self.wait,
             reason=self.reason.strip(),
         )
@@ -191,6 +198,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
             savepoint=FromSavepoint.from_params(),
             allow_repeated="{{ params.allow_repeated }}",
             full="{{ params.full }}",
+            halt_reason="{{ params.halt_reason or '' }}",
         )
         action.form = tuple(params)
     return dag
@@ -228,6 +236,13 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
         "full": flag(
             "Count other rows",
             "For verify: also count rows that the pipeline did not deliver. This reads every table fully.",
+        ),
+        "halt_reason": Param(
+            "",
+            type=["string", "null"],
+            title="Halt reason",
+            description="For resume: the reason that you saw, such as TOKEN_LOST. A pipeline that is halted for another"
+            " reason stays halted. Empty: any reason.",
         ),
         "folder": Param(
             "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -21,6 +22,7 @@ from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, filled
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.secrets import HIDDEN
 from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class Patient:
 
     `spark_master` may name a connection ("conn:<id>"). `left_out` are parts of the DAG that cannot be examined, and
     why. `job` names the module of a job; "": it has none, or only a run knows it. `store` is the DAG's decision log;
-    None: the configured one. `computes`: it has a job of Spark; None: unknown. `dag_file` is for remedies; "": unknown.
+    None: the configured one. `computes`: it has a job of Spark; None: the decision log knows that, and its settings.
+    `dag_file` is for remedies; "": unknown.
     `structure` are checks of the DAG itself.
     """
 
@@ -108,7 +111,6 @@ def examine(
         )
     checks += [*dag.checks, *patient.structure, *_configuration()]
     participants: Mapping[str, ParticipantPlan] = patient.participants
-    computes = patient.computes
     needed: list[Segment] = []
     newest: list[SegmentReader] = []
     if store is not None:
@@ -116,14 +118,15 @@ def examine(
             checks += _store(store, patient.pipeline, is_declared=bool(patient.participants or patient.sources))
             participants = participants or _known(store, patient.pipeline, checks)
             needed, newest = _rows(store, patient.pipeline, wal)
-            computes = _computes(store, patient.pipeline) if computes is None else computes
+            if patient.computes is None:
+                patient = _as_last_run(patient, store)
         except AirflowFtError as error:
             unread = Examination("decision log")
             unread.failed("examination", error)
             checks += unread.checks
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
-        *([lambda: _spark(patient, connections)] if computes else []),
+        *([lambda: _spark(patient, connections)] if patient.computes else []),
         lambda: _job(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(
@@ -212,13 +215,28 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLo
     return examine_wal(root, wal, needed, store)
 
 
-def _computes(store: DecisionLog, pipeline: str) -> bool:
-    """Return whether Spark computes its rows; True: the decision log does not know."""
-    try:
-        newest = next((c for c in store.checkpoints(pipeline, 50) if c.spec), None)
-        return newest is None or store.spec(newest.spec).get("job") is not None
-    except KeyError:
-        return True
+def _as_last_run(patient: Patient, store: DecisionLog) -> Patient:
+    """Return it with the settings that the newest known specification has from the pipeline itself.
+
+    Settings from the configuration, secrets and Jinja stay as the configuration has them now.
+    """
+    spec: Mapping[str, Any] = {"job": ""}
+    with suppress(KeyError):
+        newest = next((c for c in store.checkpoints(patient.pipeline, 50) if c.spec), None)
+        spec = store.spec(newest.spec) if newest is not None else spec
+    configured = spec.get("configured", ())
+    own = {name: spec[name] for name in ("wal_root", "spark_master") if spec.get(name) and name not in configured}
+    if spec.get("jars") is not None and "jars" not in configured:
+        own["jars"] = listed(spec["jars"])
+    conf = {
+        name: value
+        for name, value in (spec.get("spark_conf") or {}).items()
+        if f"spark_conf.{name}" not in configured and HIDDEN not in str(value) and not is_template(value)
+    }
+    conf = {**patient.spark_conf, **conf}
+    if packages := listed(spec.get("packages") or ()):
+        conf["spark.jars.packages"] = ",".join((*listed(conf.get("spark.jars.packages", "")), *packages))
+    return replace(patient, spark_conf=conf, computes=spec.get("job") is not None, **own)
 
 
 def _spark(patient: Patient, connections: ConnectionResolver) -> list[Check]:

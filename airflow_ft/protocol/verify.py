@@ -18,14 +18,15 @@ from typing import Any
 from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
+from airflow_ft.protocol.overview import Only
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import Proof
 
 log = logging.getLogger(__name__)
 
-MAXIMUM = 1000
-"""Newest checkpoints that are searched for rows that are still in the log."""
+PAGE = 1000
+"""Completed checkpoints that are read from the decision log at once."""
 SAMPLES = 3
 """Most rows of a difference that are shown."""
 
@@ -265,8 +266,15 @@ def _asked_for(store: HistoryLog, pipeline: str, numbers: Sequence[int]) -> list
 
 def _still_there(store: HistoryLog, pipeline: str) -> list[Checkpoint]:
     there = store.referenced_locations(pipeline)
-    newest = store.checkpoints(pipeline, MAXIMUM)
-    return [c for c in reversed(newest) if c.state is CheckpointState.COMPLETED and _is_there(c, there)]
+    found: list[Checkpoint] = []
+    before = None
+    while page := store.checkpoints(pipeline, PAGE, before, Only.COMPLETED):
+        kept = [each for each in page if _is_there(each, there)]
+        if not kept:  # the oldest are pruned first
+            break
+        found += kept
+        before = page[-1].number
+    return found[::-1]
 
 
 def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -87,14 +88,14 @@ def spark_frame(spark: SparkSession, location: SparkLocation, operator: Operator
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: times as ISO 8601, decimals as text, bytes in Base64."""
+    """A value for JSON: times as ISO 8601, decimals, NaN and infinities as text, bytes in Base64."""
     if isinstance(value, Mapping):
         return {name if isinstance(name, str) else str(name): plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if isinstance(value, (datetime, date)):
         return value.isoformat()
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
@@ -114,7 +115,7 @@ def _json(table: Table, entries: Iterable[Entry], path: Path) -> int:
     rows = 0
     with path.open("w", encoding="utf-8") as file:
         for entry in entries:
-            file.write(json.dumps(plain(_row(table, entry)), ensure_ascii=False) + "\n")
+            file.write(json.dumps(plain(_row(table, entry)), ensure_ascii=False, allow_nan=False) + "\n")
             rows += 1
     return rows
 

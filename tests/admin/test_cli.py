@@ -304,6 +304,8 @@ def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft:
         ft("stop", PIPELINE, "--drain")
     with raises(SystemExit, "arguments_conflict", argument="drain"):
         ft("stop", PIPELINE, "--drain", "--now")
+    with raises(SystemExit, "arguments_conflict", argument="--dir"):
+        ft("stop", PIPELINE, "--dir", "/savepoints")
     with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1):
         assert "was asked to stop" in ft("stop", PIPELINE, "--drain", "--wait", "0")
     [asked] = world.store.open_requests(PIPELINE)

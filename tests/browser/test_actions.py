@@ -135,7 +135,7 @@ def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiSer
     action_button.reason.fill("looked, and it is there")
     action_button.confirm.click()
     expect(action_button.started).to_contain_text("queued: ")
-    wanted = {"pipeline": HALTED, "action": "resume", "reason": "looked, and it is there"}
+    wanted = {"pipeline": HALTED, "action": "resume", "halt_reason": "TOKEN_LOST", "reason": "looked, and it is there"}
     assert asked(airflow, *wanted) == wanted
 
 

@@ -29,12 +29,13 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.sinks import registry
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.store import open_store
+from airflow_ft.wal.local import local_path
 from tests.integration.real_world import RealWorld, expected
 from tests.protocol.systems import SYSTEM, Systems
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 from tests.spark.test_savepoints import saved_scene
-from tests.store.scene import Scene
+from tests.store.scene import Scene, a_position
 
 pytestmark = pytest.mark.airflow
 
@@ -259,6 +260,7 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
         ("commit", {"checkpoint": 1, "rewind": True}),
         ("resume", {"folder": "/elsewhere"}),
         ("resume", {"full": True}),
+        ("recover", {"halt_reason": "TOKEN_LOST"}),
         ("recover", {"allow_repeated": True}),
         ("rewind", {"savepoint": "/a/savepoint"}),
     ]
@@ -393,6 +395,27 @@ def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_asked(world: World) ->
     assert "orders is not halted" in trigger("resume", run_id="manual__2")
 
 
+def test_resume_refuses_a_halt_that_its_user_did_not_see(world: World) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "somebody committed it")
+    with raises(AirflowException, "action_refused", reason="HEURISTIC_COMMIT"):
+        trigger("resume", halt_reason="TOKEN_LOST")
+    with raises(AirflowFailException, "argument_invalid", argument="halt_reason"):
+        trigger("resume", halt_reason="LOST")
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.HEURISTIC_COMMIT
+    assert "orders is ACTIVE" in trigger("resume", halt_reason="HEURISTIC_COMMIT")
+
+
+def test_resume_of_a_halt_takes_no_name_back(world: World) -> None:
+    old, new = Scene(world.store), Scene(world.store, "new")
+    old.complete(old.stage()[0])
+    new.take()
+    world.store.rename(PIPELINE, old.epoch, 1, "new", new.epoch, a_position(1), "a test")
+    with raises(AirflowException, "action_refused", status="RENAMED"):
+        trigger("resume", halt_reason="TOKEN_LOST")
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
+
+
 def test_a_run_that_nobody_has_triggered_is_named_itself(world: World) -> None:
     world.store.register(PIPELINE)
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
@@ -494,6 +517,9 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
     with raises(AirflowFailException) as caught:
         trigger("dispose", savepoint=uri, pipeline="payments")
     assert caught.error is not None and f"of pipeline {PIPELINE}" in caught.error.headline
+    (local_path(uri) / "_metadata").unlink()  # as a delete that was killed leaves it
+    with raises(AirflowFailException, "arguments_conflict", other=PIPELINE):
+        trigger("dispose", savepoint=uri, pipeline="payments")
     assert "is deleted" in trigger("dispose", savepoint=uri)
     assert "does not exist" in trigger("dispose", savepoint=uri)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from airflow_ft import FileSource, KafkaSource
 from airflow_ft.pipeline.actions.examining import lines
 from airflow_ft.pipeline.connections import server_connections
-from airflow_ft.pipeline.doctor import Patient, _job, _spark
+from airflow_ft.pipeline.decision_log import participant_factory
+from airflow_ft.pipeline.doctor import Patient, _as_last_run, _job, _spark, examine
 from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sources import Source
+from airflow_ft.store import open_store
 from tests.raising import raises
+from tests.store.scene import PIPELINE, Scene
 
 
 @pytest.fixture
@@ -82,6 +86,33 @@ def test_a_missing_connection_of_the_master_hides_no_other_check() -> None:
 def test_kafka_is_examined_if_the_pipeline_may_read_it(sources: dict[str, Source], asked: bool) -> None:
     checks = _spark(Patient("p", "/wal", sources=sources), server_connections)
     assert ("kafka connector" in {check.name for check in checks}) is asked
+
+
+def test_the_doctor_checks_the_log_of_the_last_run(tmp_path: Path) -> None:
+    url, root = f"sqlite:///{tmp_path}/ft.db", str(tmp_path / "own")
+    with closing(open_store(url)) as store:
+        Scene(store).stage(made_with={"job": None, "wal_root": root, "configured": []})
+    checks = examine(Patient(PIPELINE, "/wal"), lambda: open_store(url), server_connections, participant_factory())
+    assert {f"write-ahead log {root}"} == {c.subject for c in checks if c.subject.startswith("write-ahead log")}
+
+
+def test_the_doctor_merges_own_and_configured_settings(tmp_path: Path) -> None:
+    made_with = {
+        "job": "jobs.orders",
+        "wal_root": "/configured before",
+        "spark_master": "yarn",
+        "jars": "/jars, /more",
+        "packages": ["own:package:1"],
+        "spark_conf": {"a": "own", "b": "[airflow_ft] spark_conf", "token": "***", "c": "{{ ds }}"},
+        "configured": ["spark_conf.b", "wal_root"],
+    }
+    conf = {"a": "1", "b": "2", "token": "3", "spark.jars.packages": "its:package:1"}
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        Scene(store).stage(made_with=made_with)
+        found = _as_last_run(Patient(PIPELINE, "/wal", spark_conf=conf), store)
+    assert (found.wal_root, found.spark_master, found.jars) == ("/wal", "yarn", ("/jars", "/more")) and found.computes
+    packages = {"spark.jars.packages": "its:package:1,own:package:1"}
+    assert found.spark_conf == {"a": "own", "b": "2", "token": "3", **packages}
 
 
 def test_the_fix_of_a_missing_connection_has_its_type() -> None:

@@ -61,8 +61,9 @@ class Asking:
         self._manager.dags = frozenset({*self._manager.dags, "kept"} - {dag_id})
         self._manager.hidden = frozenset()
 
-    def keep_from_xcoms(self) -> None:
-        self._manager.xcoms = False
+    def keep_from(self, entity: str) -> None:
+        """Let no user read it (`DagAccessEntity`)."""
+        self._manager.kept_from = entity
 
 
 @pytest.fixture
@@ -83,7 +84,6 @@ def app() -> Any:
 
 @pytest.fixture
 def ask(scene: Pipeline, app: Any, monkeypatch: pytest.MonkeyPatch) -> Asking:
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.api_fastapi.core_api import security
@@ -94,9 +94,9 @@ def ask(scene: Pipeline, app: Any, monkeypatch: pytest.MonkeyPatch) -> Asking:
     from airflow_ft.admin import dag_runs
 
     class Manager(SimpleAuthManager):
-        """The DAG of the scene is of a team, whose members alone see it; and not everybody may read XComs."""
+        """The DAG of the scene is of a team, whose members alone see it; and who may not read all of it."""
 
-        xcoms = True
+        kept_from = ""
         dags: frozenset[str] | set[str] = frozenset({RUN.dag_id})
         declared: Mapping[str, Any] = {}
         ended = False
@@ -110,7 +110,7 @@ def ask(scene: Pipeline, app: Any, monkeypatch: pytest.MonkeyPatch) -> Asking:
             return self.filter_authorized_dag_ids(dag_ids=set(self.dags), user=user, method=method, team_name=TEAM)
 
         def is_authorized_dag(self, *, access_entity: Any = None, **more: Any) -> bool:
-            allowed = self.xcoms or access_entity is not DagAccessEntity.XCOM
+            allowed = access_entity is None or access_entity.name != self.kept_from
             return allowed and super().is_authorized_dag(access_entity=access_entity, **more)
 
     manager = Manager()

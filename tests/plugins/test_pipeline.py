@@ -263,6 +263,15 @@ def test_the_job_is_that_of_the_newest_checkpoint_that_says_so(scene: Pipeline, 
     assert ask("another/checkpoints/9/spec").status_code == 404
 
 
+def test_the_source_of_a_job_is_for_those_who_may_read_code(scene: Pipeline, ask: Asking) -> None:
+    made_with = {"job": "dag.py:orders", "job_sha256": "5f", "job_source": "def orders(): ..."}
+    another(scene).stage(made_with=made_with)
+    answers = lambda: (ask("another/job").json()["spec"], ask("another/checkpoints/1/spec").json())  # noqa: E731
+    assert answers() == (made_with, made_with)
+    ask.keep_from("CODE")
+    assert answers() == ({"job": "dag.py:orders", "job_sha256": "5f"},) * 2
+
+
 def test_whoever_may_not_see_its_dag_learns_nothing(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
     answers = {(route, team): ask(f"{PIPELINE}{route}", team=team) for route in ROUTES for team in ("shop", "another")}
@@ -281,7 +290,9 @@ def test_a_dag_of_long_ago_is_named_nowhere(scene: Pipeline, ask: Asking) -> Non
     for route in ("", "/checkpoints?limit=100", "/timings", "/job"):
         answer = ask(f"another{route}")
         assert answer.status_code == 200 and "secret" not in answer.text, route
-    assert ask("another/checkpoints/1").json()["dag_id"] == ""
+    answer = ask("another/checkpoints/1")
+    assert answer.json()["dag_id"] == "" and "secret" not in answer.text
+    assert [each["kind"] for each in answer.json()["events"]] == ["TRIGGERED", "STAGED"]
     assert ask("another/checkpoints/1/spec").status_code == 404
 
 

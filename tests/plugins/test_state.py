@@ -102,7 +102,7 @@ def test_who_may_not_see_the_dag_is_told_nothing(scene: Pipeline, ask: Asking) -
 
 def test_values_are_for_those_who_may_read_xcoms(scene: Pipeline, ask: Asking) -> None:
     scene.confirmed({"a": 1})
-    ask.keep_from_xcoms()
+    ask.keep_from("XCOM")
     answer = ask(f"{PIPELINE}/state").json()
     assert answer["may_look_up"] is False and answer["operators"], "its shape is no value"
     refused = ask(f"{PIPELINE}/state", operator="0", key=["a"])

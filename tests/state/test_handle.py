@@ -18,6 +18,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember
+from airflow_ft.state.export import plain
 from airflow_ft.wal import roots
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
@@ -332,3 +333,8 @@ def test_state_on_a_disk_that_is_away_is_not_lost(scene: Pipeline, monkeypatch: 
     elsewhere.rename(scene.root)
     with state.open(PIPELINE, store=scene.store) as found:
         assert found.get(0, "a") == {"count": 1}
+
+
+def test_json_of_state_has_no_nan_or_infinity() -> None:
+    found = plain({"x": float("nan"), "in": [float("inf"), -float("inf"), 1.5]})
+    assert json.dumps(found, allow_nan=False) == '{"x": "nan", "in": ["inf", "-inf", 1.5]}'

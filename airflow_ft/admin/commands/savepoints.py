@@ -226,6 +226,14 @@ def _lines(uri: str, found: Savepoint) -> Iterator[str]:
 @command
 def stop(args: Namespace) -> None:
     """`airflow ft stop PIPELINE`."""
+    if args.dir and not args.savepoint:
+        raise ConfigurationError(
+            "--dir is given, but no savepoint is taken without --savepoint. Nothing was stopped.",
+            code="arguments_conflict",
+            remedy="Add --savepoint, or remove --dir.",
+            pipeline=args.pipeline,
+            argument="--dir",
+        )
     with open_store(args) as store:
         stop_stream(
             actor(args, "stop"),

@@ -68,7 +68,7 @@ def get(args: Namespace) -> None:
         if args.output == "yaml":
             print_table([plain(each) for each in (value if isinstance(value, list) else [value])], args.output)
         else:
-            say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+            say(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 @command
@@ -90,7 +90,7 @@ def changes(args: Namespace) -> None:
             )
             return
         for each in found.changes(args.operator, args.since, state=args.state):
-            say(json.dumps(plain(each), ensure_ascii=False))
+            say(json.dumps(plain(each), ensure_ascii=False, allow_nan=False))
 
 
 @contextmanager

@@ -51,6 +51,7 @@ _TAKEN = {
     "savepoint": {"restore", "dispose"},
     "allow_repeated": {"verify"},
     "full": {"verify"},
+    "halt_reason": {"resume"},
 }
 """Arguments besides the checkpoint, and the actions that take them."""
 

@@ -11,10 +11,12 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions import examining, pipelines, savepoints, settling, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import SETTLING, check_action, check_arguments, check_number
+from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FromSavepoint, Later
 from airflow_ft.protocol.lookup import require_known
 from airflow_ft.protocol.model import AfterAbort, RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.savepoints.taking import take
 
@@ -45,6 +47,7 @@ class Asked:
         savepoint: what is restored or deleted.
         allow_repeated: of verify: rows that are there more often are no problem.
         full: of verify: count other rows too.
+        halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
         wait: seconds that a stream may take to stop.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
@@ -61,6 +64,7 @@ class Asked:
     savepoint: FromSavepoint | None = None
     allow_repeated: bool = False
     full: bool = False
+    halt_reason: str = ""
     wait: float = 600.0
     wal_root: str = ""
     reason: str = ""
@@ -77,8 +81,11 @@ class Asked:
                 "savepoint": has_savepoint,
                 "allow_repeated": self.allow_repeated,
                 "full": self.full,
+                "halt_reason": bool(self.halt_reason),
             },
         )
+        if self.halt_reason and self.halt_reason not in set(HaltReason):
+            raise wrong("halt_reason", shown(self.halt_reason), f"Give one of {', '.join(HaltReason)}.")
         if self.action in ("restore", "dispose") and not has_savepoint:
             raise ConfigurationError(
                 f"{self.action} needs the path of a savepoint.",
@@ -126,7 +133,7 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         case "reset_state":
             return pipelines.reset_state(by, store, name)
         case "resume":
-            return pipelines.resume(by, store, name)
+            return pipelines.resume(by, store, name, HaltReason(asked.halt_reason) if asked.halt_reason else None)
         case "retire":
             return pipelines.retire(by, store, name)
         case "savepoint":

@@ -15,7 +15,7 @@ from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AfterAbort, RunKey
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
@@ -116,8 +116,11 @@ def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
     return True
 
 
-def resume(by: Actor, store: DecisionLog, pipeline: str) -> None:
-    """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline."""
+def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None = None) -> None:
+    """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline.
+
+    seen: StateConflictError if it is halted for another reason, or RENAMED; None: for any.
+    """
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
@@ -132,5 +135,5 @@ def resume(by: Actor, store: DecisionLog, pipeline: str) -> None:
     else:
         by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")
-    store.resume(pipeline, by.person, row.halt_reason)
+    store.resume(pipeline, by.person, seen or row.halt_reason)
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.spark.savepoints.metadata import Savepoint, read_metadata
+from airflow_ft.spark.savepoints.metadata import Savepoint, owner_of
 from airflow_ft.spark.savepoints.metadata import dispose as delete
 from airflow_ft.spark.savepoints.restoring import Restored
 from airflow_ft.spark.savepoints.stopping import stop as stop_stream
@@ -69,14 +69,13 @@ def dispose_of(by: Actor, uri: str, pipeline: str) -> None:
     if not filesystem(uri).exists(uri):
         by.say(f"{uri} does not exist: nothing to delete")
         return
-    found = read_metadata(uri)
-    if found.pipeline != pipeline:
+    if (owner := owner_of(uri)) != pipeline:
         raise ConfigurationError(
-            f"{uri} is a savepoint of pipeline {found.pipeline}. Nothing was deleted.",
+            f"{uri} is a savepoint of pipeline {owner}. Nothing was deleted.",
             code="arguments_conflict",
-            remedy=f"Name the pipeline {found.pipeline}, or a savepoint of {pipeline}.",
+            remedy=f"Name the pipeline {owner}, or a savepoint of {pipeline}.",
             pipeline=pipeline,
             path=uri,
-            other=found.pipeline,
+            other=owner,
         )
     dispose(by, uri)

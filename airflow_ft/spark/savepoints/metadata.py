@@ -149,6 +149,20 @@ def read_metadata(uri: str) -> Savepoint:
     return Savepoint.from_json(data)
 
 
+def owner_of(uri: str) -> str:
+    """Return the pipeline of a savepoint. The folder's name says it if the savepoint is unfinished or damaged.
+
+    Raises what `read_metadata` raises if neither says it.
+    """
+    try:
+        return read_metadata(uri).pipeline
+    except (ConfigurationError, WalCorruptError) as error:
+        name = _NAME.match(filesystem(uri).uri(uri).rpartition("/")[2])
+        if name is None or error.code not in ("savepoint_unfinished", "savepoint_damaged"):
+            raise
+        return name[1]
+
+
 def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
     """Reads all files; WalCorruptError names the first that is missing, damaged, or was not there then.
 

@@ -1,0 +1,30 @@
+"""Which checkpoints `airflow ft verify` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.protocol import verify
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.store import open_store
+from tests.store.scene import PIPELINE, Scene
+
+
+def test_verify_compares_all_confirmed_rows_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        return [verify.SinkReport.begun(plan.name, plan.sinks, "t", delivered)]
+
+    monkeypatch.setattr(verify, "PAGE", 2)
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+        scene.stage(10)
+        for number in range(1, 8):
+            scene.complete(number)
+        for number in (1, 2, 3):
+            store.prune(PIPELINE, number)
+        reports = verify.verify(store, PIPELINE, compared)
+    assert {report.participant: report.numbers for report in reports} == dict.fromkeys(("db", "log"), (4, 5, 6, 7))
