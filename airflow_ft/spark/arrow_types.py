@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
+_TIME = re.compile(r"time\(\d\)")
 _TEXT = re.compile(r"string( collate \w+)?|(var)?char\(\d+\)")
 
 
@@ -72,6 +73,8 @@ def simple_type(name: str) -> pa.DataType | None:
         return known[name]
     if decimal := _DECIMAL.fullmatch(name):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if _TIME.fullmatch(name):
+        return pa.time64("us")
     if _TEXT.fullmatch(name):
         return pa.string()
     return None

@@ -158,5 +158,10 @@ class Answers:
 
     def _schemas(self) -> Mapping[str, pa.Schema]:
         columns = json.loads((self._folder / QUESTION).read_text(encoding="utf-8"))
-        found = {name: arrow_schema(schema) for name, schema in columns.items()}
-        return {name: schema for name, schema in found.items() if schema is not None}
+        found: dict[str, pa.Schema] = {}
+        for name, each in columns.items():
+            if (schema := arrow_schema(each)) is not None:
+                found[name] = schema
+            else:
+                log.warning("%s", not_judged(name, f"sink {name!r} gets a column of a type that is unknown here."))
+        return found

@@ -126,7 +126,7 @@ def test_every_type_is_taken_or_refused_with_what_helps(table: Table) -> None:
         ("decimal", "DOUBLE", "CAST(v AS DOUBLE)"),
         ("double", "FLOAT", "CAST(v AS FLOAT)"),
         ("timestamp", "DATE", "CAST(v AS DATE)"),
-        ("timestamp", "TIME", "CAST(v AS TIME)"),
+        ("timestamp", "TIME", "CAST(v AS TIME) in the job, with spark.sql.timeType.enabled=true"),
         ("long", "DATETIME", "CAST(v AS TIMESTAMP)"),
         ("long", "VARCHAR(99)", "CAST(v AS STRING)"),
         ("boolean", "ENUM('1','a')", "CAST(v AS STRING)"),

@@ -412,3 +412,18 @@ class TestUpsert:
         world.sql("UPDATE orders SET price = price * 1.000001 WHERE id = 4")
         report = self.report(world, *plans)
         assert [(d.number, d.rows) for d in report.differences] == [(2, 1)]
+
+    @pytest.mark.parametrize(("more", "change"), [({}, "version = 1"), ({"text": ["x"]}, "text = 'y'")])
+    def test_an_equal_key_in_another_spelling_is_no_difference(
+        self, any_mysql_database: Database, tmp_path: Path, more: dict[str, list[str]], change: str
+    ) -> None:
+        columns = "code VARCHAR(9) COLLATE utf8mb4_unicode_ci PRIMARY KEY, text VARCHAR(9), version BIGINT NOT NULL"
+        world = make_mysql_world(any_mysql_database, tmp_path, orders=columns)
+        world.use("upsert", key_columns=("code",), version_column="version")
+        plans = []
+        for number, code in enumerate(("A", "a"), 1):
+            plans.append(world.plan(orders=pa.table({"code": [code], **more})))
+            world.deliver(plans[-1], 1, number)
+        assert self.report(world, plans[1]).is_complete
+        world.sql(f"UPDATE orders SET {change}")
+        assert not self.report(world, plans[1]).is_complete

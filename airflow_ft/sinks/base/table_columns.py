@@ -36,8 +36,8 @@ class Column(TableColumn):
 class Format:
     """Demands of a table format on columns. `type_of` returns its name for a type of Arrow; "": it has none.
 
-    `odd` finds characters that no name may have, and `reserved` is a name that the sink needs itself. `evolves`: the
-    sink can add columns.
+    `odd` finds characters that no column name may have, and `odd_within` those that no name inside a struct may have.
+    `reserved` is a name that the sink needs itself. `evolves`: the sink can add columns.
     """
 
     title: str
@@ -46,6 +46,7 @@ class Format:
     odd: re.Pattern[str]
     reserved: str = ""
     evolves: bool = True
+    odd_within: re.Pattern[str] = re.compile("(?!)")  # finds nothing
 
     def holds(self, column: Column, kind: pa.DataType) -> bool:
         """Return whether the column holds all values of a type of the log as they are."""
@@ -64,11 +65,16 @@ class Format:
             if field.name.lower() in seen:
                 what = Misfits(table).ambiguous(seen[field.name.lower()], field.name)
                 yield declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
-            if self.odd.search(field.name) or field.name.lower() == self.reserved:
-                what = f"{self.title} allows no column name {field.name!r}."
-                remedy = "Rename it in the job: use letters, digits and '_'."
+            for what in self._misnamed(field):
+                remedy = "Rename it in the job: begin with a letter, and use letters, digits and '_'."
                 yield declined(what, "name_invalid", remedy, name, field.name)
             seen.setdefault(field.name.lower(), field.name)
+
+    def _misnamed(self, field: pa.Field) -> Iterator[str]:
+        if self.odd.search(field.name) or field.name.lower() == self.reserved:
+            yield f"{self.title} allows no column name {field.name!r}."
+        for within in filter(self.odd_within.search, _names_within(field.type)):
+            yield f"{self.title} allows no name {within!r} inside a struct."
 
     def unfit(
         self, table: str, schema: pa.Schema, columns: Sequence[Column], name: str, *, evolves: bool
@@ -183,6 +189,19 @@ def nullable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
     return kind
+
+
+def _names_within(kind: pa.DataType) -> Iterator[str]:
+    """Yield the names of all structs in a type, at any depth."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _names_within(kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _names_within(kind.key_type)
+        yield from _names_within(kind.item_type)
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield field.name
+            yield from _names_within(field.type)
 
 
 def in_micros(kind: pa.DataType) -> pa.DataType:

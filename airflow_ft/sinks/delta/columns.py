@@ -20,7 +20,7 @@ from airflow_ft.sinks.files.partitions import problems
 PLACEHOLDER = "_airflow_ft"
 """The only column of a table that had to be made before any columns were known."""
 _ODD = re.compile(r"[ ,;{}()\n\t=]")  # https://docs.delta.io/latest/delta-column-mapping.html
-FORMAT = Format("Delta", DeltaSink.__name__, type_of, _ODD, PLACEHOLDER)
+FORMAT = Format("Delta", DeltaSink.__name__, type_of, _ODD, PLACEHOLDER, odd_within=_ODD)
 _PLAIN = {
     "byte": "tinyint",
     "short": "smallint",

@@ -34,7 +34,9 @@ def type_of(kind: pa.DataType) -> str:
     return "" if _LOCAL.search(name) else name.lower()
 
 
-FORMAT = Format("Hive", HiveSink.__name__, type_of, re.compile(r"[^A-Za-z0-9_]"), KEY, evolves=False)
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+_ODD_WITHIN = re.compile(r"^(?![A-Za-z_][A-Za-z0-9_]*\Z)")  # readers parse them from the text of the type
+FORMAT = Format("Hive", HiveSink.__name__, type_of, _ODD, KEY, evolves=False, odd_within=_ODD_WITHIN)
 
 
 def of_table(table: Any) -> list[Column]:

@@ -108,7 +108,8 @@ class RecordEncoder:
             ):
                 refuse(which(batch.column(name)), f"column {name!r}: {what}, which JSON cannot hold")
         if (name := self._sink.headers) is not None:
-            refuse(_keyless(batch.column(name)), f"column {name!r}: a header without a key")
+            for which, what, _, _ in _refused_headers(batch.column(name)):
+                refuse(which, f"column {name!r}: {what}")
         if (name := self._sink.partition) is not None:
             numbers = batch.column(name)
             refuse(pc.less(numbers, scalar(0, numbers.type)), f"column {name!r}: a partition below 0")
@@ -128,7 +129,7 @@ class RecordEncoder:
         """The batch as records, in slices of bounded size, in order.
 
         Raises:
-            DeclinedError: a value cannot be sent (see `json_columns`; a header without a key); names the column.
+            DeclinedError: a value cannot be sent (see `json_columns` and `_refused_headers`); names the column.
         """
         for rows in _slices(batch):
             yield self._encode(rows)
@@ -164,6 +165,9 @@ class RecordEncoder:
         return _binary(pc.cast(column, pa.large_string()) if pa.types.is_integer(column.type) else column)
 
     def _headers(self, column: pa.Array) -> list[Headers | None]:
+        for which, what, remedy, code in _refused_headers(column):
+            if positions(which):
+                raise self._declined(f"the rows have {what}.", self._sink.headers or "", remedy, code)
         names, values = _header_parts(column)
         keys: Sequence[Any] = pc.cast(names, pa.large_string()).to_pylist()
         contents = _listed(_binary(values))
@@ -175,10 +179,6 @@ class RecordEncoder:
                 result.append(None)
                 continue
             low, high = offsets[row], offsets[row + 1]
-            if None in keys[low:high]:  # or it is null as a whole
-                raise self._declined(
-                    "a header has no key.", self._sink.headers or "", "Give every header a key.", "null_refused"
-                )
             result.append(list(zip(keys[low:high], contents[low:high], strict=True)))
         return result
 
@@ -274,11 +274,21 @@ def _header_parts(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pc.struct_field(column.values, "key"), pc.struct_field(column.values, "value")
 
 
-def _keyless(column: pa.Array) -> pa.Array:
-    """Mark rows with a header that has no key, or is null as a whole."""
-    keyless = booleans(_header_parts(column)[0].is_null())
-    places = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
-    return flags(np.array([valid and bool(keyless[low:high].any()) for valid, (low, high) in places], np.bool_))
+def _refused_headers(column: pa.Array) -> Iterator[tuple[pa.Array, str, str, str]]:
+    """Mark rows with headers that Kafka or its client cannot hold. Yield also what they are, the remedy and the code.
+
+    A header that is null as a whole has no key. librdkafka reads a key up to its first NUL.
+    """
+    keys = pc.cast(_header_parts(column)[0], pa.large_string())
+    for found, what, remedy, code in (
+        (keys.is_null(), "a header without a key", "Give every header a key.", "null_refused"),
+        (pc.match_substring(keys, "\0"), "a header key with a NUL", "Remove it in the job.", "value_unfit"),
+    ):
+        marked = booleans(pc.fill_null(found, scalar(False, pa.bool_())))
+        if marked.any():
+            places = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+            rows = [valid and bool(marked[low:high].any()) for valid, (low, high) in places]
+            yield flags(np.array(rows, np.bool_)), what, remedy, code
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

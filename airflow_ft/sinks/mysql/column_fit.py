@@ -164,10 +164,13 @@ def _mismatch(kind: pa.DataType, family: str, column: Column, source: str) -> Ob
         return Objection(
             f"{found}, because nested values become JSON text", f"Use JSON, TEXT or LONGTEXT, or write to_json({name})."
         )
+    in_job = "in the job"
+    if column.type == "time":
+        in_job = "in the job, with spark.sql.timeType.enabled=true in spark_conf"
     if column.type == "year" and family in ("date", "timestamp"):
         cast = f"year({name})"
     if column.type == "time" and family == "timestamp":
-        return Objection(found, f"Use DATETIME for timestamps, or write CAST({name} AS TIME) in the job.")
+        return Objection(found, f"Use DATETIME for timestamps, or write {cast} {in_job}.")
     if family == "double" and column.type == "float":
         return Objection(f"{found}, where they lose digits", f"Make the column DOUBLE, or write {cast} in the job.")
-    return Objection(found, f"Use a column of the values' type, or write {cast} in the job.")
+    return Objection(found, f"Use a column of the values' type, or write {cast} {in_job}.")

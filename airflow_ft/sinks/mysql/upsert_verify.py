@@ -50,7 +50,7 @@ class _Comparison:
     session: Session
     target: Target
     sink: MySqlSink
-    columns: Sequence[Column]  # that are compared
+    columns: Sequence[Column]  # that all checkpoints have delivered
     numbers: Sequence[int]
     blind: int  # later deliveries than this are all compared
 
@@ -79,7 +79,11 @@ class _Comparison:
     def _there(self) -> tuple[str, str]:
         """The verdict on each key that should be there, and where it is found."""
         absent = f"t.{self._keys[0]} IS NULL"
-        equal = f"t.{self._version} = e.{self._version} AND {digest('t', self.columns)} = {digest('e', self.columns)}"
+        equal = f"t.{self._version} = e.{self._version}"
+        # Equal keys may differ as texts, by a collation that ignores case. The row keeps the first spelling.
+        keys = {key.lower() for key in self.sink.key_columns}
+        if others := [column for column in self.columns if column.name.lower() not in keys]:
+            equal += f" AND {digest('t', others)} = {digest('e', others)}"
         verdict = (
             f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{UNKNOWN}'"
             f" WHEN {absent} THEN '{LACKING}' WHEN {self._newer('e')} THEN '{UNKNOWN}'"

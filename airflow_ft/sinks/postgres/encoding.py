@@ -135,7 +135,7 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
     if is_.is_decimal(type) and scale is not None and type.scale > scale:
         return [
             (
-                lambda values: pc.not_equal(values, pc.round(values, scale, "towards_zero")),
+                lambda values: _finer(values, scale),
                 f"more digits after the point than the {scale} of {column.declared}",
             )
         ]
@@ -166,6 +166,12 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
             checks.append((lambda values: _below(_whole(values), first), "before the year 1"))
         return checks
     return []
+
+
+def _finer(values: pa.Array, scale: int) -> pa.Array:
+    """Mark decimals that lose digits at that scale. PyArrow rounds within the precision of the type, so widen it."""
+    wide = values.cast(pa.decimal256(76, values.type.scale))
+    return pc.not_equal(wide, pc.round(wide, max(scale, values.type.scale - 75), "towards_zero"))
 
 
 def _whole(values: pa.Array) -> pa.Array:

@@ -211,8 +211,8 @@ def _collect(frame: DataFrame, folder: SegmentFolder, sink: str, *, bounded: boo
 
 
 def _is_flat(frame: DataFrame) -> bool:
-    """Without columns of columns: Arrow writes no null above what is never null."""
-    return not any(field.dataType.typeName() in ("struct", "array", "map") for field in frame.schema.fields)
+    """Without columns of columns: Arrow writes no null above what is never null. Nor TIME, which Arrow has in ns."""
+    return not any(field.dataType.typeName() in ("struct", "array", "map", "time") for field in frame.schema.fields)
 
 
 def _table(frame: DataFrame) -> pa.Table:

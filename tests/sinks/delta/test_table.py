@@ -230,6 +230,7 @@ def test_what_is_aborted_before_there_is_a_table_never_comes(tmp_path: Path) -> 
         ({"id": [1], "text": [1]}, "column_unfit", "text"),
         ({"id": [1], "text": ["a"], "TEXT": ["b"]}, "column_ambiguous", "TEXT"),
         ({"id": [1], "a b": ["a"]}, "name_invalid", "a b"),
+        ({"id": [1], "parts": [{"a b": 1}]}, "name_invalid", "parts"),
         ({"id": [1], "text": pa.array([1], pa.time64("us"))}, "type_unsupported", "text"),
         ({"id": [1], "text": pa.array([1], pa.timestamp("ns"))}, "type_unsupported", "text"),
     ],

@@ -84,6 +84,13 @@ def test_columns_of_a_new_table_and_what_speaks_against_them() -> None:
     assert codes("nothing") == ["job_column_missing"]
 
 
+@pytest.mark.parametrize("name", ["unit-price", "a:b", "a,b", "a<b", "10L", ""])
+def test_names_that_no_reader_parses_are_refused(name: str) -> None:
+    within = pa.struct({"a": pa.map_(pa.string(), pa.list_(pa.struct({name: pa.int32()})))})
+    found = schema_problems(HiveSink(table=TABLE), pa.schema({"10L": pa.int64(), "s": within}), None, "rows")
+    assert [(each.code, each.column) for each in found] == [("name_invalid", "s")]
+
+
 def test_orc_columns_that_readers_take_by_order_are_refused() -> None:
     def codes(format: str, *names: str) -> list[str]:
         schema = pa.schema([pa.field(name, pa.int64()) for name in names])

@@ -93,13 +93,14 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     [
         ("headers", pa.array([[("a", b"x")], None, [("b", b"y"), (None, b"z")], []], HEADERS)),
         ("headers", pa.array([[("a", b"x")], None, [None], []], HEADERS)),
+        ("headers", pa.array([[("a", b"x")], None, [("a", b"x"), ("a\0b", b"y")], []], HEADERS)),
         ("partition", pa.array([0, None, -7, 0], pa.int32())),
         ("partition", pa.array([0, None, -1, 0], pa.int64())),
         ("timestamp", pa.array([NOW, None, -5, NOW], pa.int64())),
         ("timestamp", pa.array([NOW, None, 0, NOW], pa.timestamp("ms", "UTC"))),
         ("timestamp", pa.array([NOW, None, 2**58, NOW], pa.int64()).cast(pa.timestamp("us", "UTC"))),
     ],
-    ids=["a header without a key", "a null header", "-7", "-1", "before 1970", "1970 itself", "after 9999"],
+    ids=["a header without a key", "a null header", "NUL", "-7", "-1", "before 1970", "1970 itself", "after 9999"],
 )
 def test_a_value_that_is_no_part_of_a_record_is_refused(tmp_path: Path, role: str, values: Any) -> None:
     """And found again among decided rows: NULL in the same column is no such value."""

@@ -59,6 +59,17 @@ def test_what_the_server_would_change_in_a_text_is_found() -> None:
     assert sorted(changed(rows, [column("interval")])) == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("precision", "digits", "into"),
+    [(2, 2, (10, 0)), (4, 4, (5, 0)), (38, 38, (5, -1)), (1, 0, (5, -1)), (1, 0, (1, -99))],
+)
+def test_decimals_of_few_digits_are_compared(precision: int, digits: int, into: tuple[int, int]) -> None:
+    """PyArrow itself refuses to round them."""
+    values = pa.array([Decimal(0), Decimal(1).scaleb(-digits), None], pa.decimal128(precision, digits))
+    rows = pa.RecordBatch.from_arrays([values], ["v"])
+    assert list(changed(rows, [column("numeric", (into[0] << 16 | into[1] & 0x7FF) + 4)])) == [1]
+
+
 @pytest.mark.parametrize("case", range(len(VALUES)))
 def test_what_is_taken_for_certain(case: int) -> None:
     values, into, expected = VALUES[case]

@@ -19,6 +19,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.timeType.enabled": "true",
         "spark.hadoop.fs.file.impl": HADOOPS_LOCAL,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }

@@ -264,11 +264,12 @@ EVERY_TYPE = """
 """
 
 
-def test_the_log_holds_the_same_however_a_batch_was_written(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [EVERY_TYPE, "time '12:00:00.000250' t"], ids=["every type", "time"])
+def test_the_log_holds_the_same_however_a_batch_was_written(spark: SparkSession, tmp_path: Path, columns: str) -> None:
     """Zone of the session and order of the rows included."""
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        frame = spark.sql(f"select id, {EVERY_TYPE} from range(0, 1000, 1, 3)")
+        frame = spark.sql(f"select id, {columns} from range(0, 1000, 1, 3)")
         found = []
         for attempt, ways in enumerate(({}, {"few": True}, {"few": True, "bounded": True}), 1):
             request = replace(_request(tmp_path), attempt=attempt)
