@@ -123,19 +123,20 @@ def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: P
     context = {**run_context("manual"), "ti": SimpleNamespace(get_first_reschedule_date=lambda _: None)}
     url = f"sqlite:///{tmp_path}/ft.db"
 
-    def look() -> Any:
+    def look(pipeline: str = PIPELINE, expected: Gate | None = None) -> Any:
         """As another process, after a deferral, a reschedule or a retry."""
-        operator = sensor(store=url, deferrable=deferrable, mode="reschedule")
+        operator = sensor(pipeline=pipeline, store=url, deferrable=deferrable, mode="reschedule")
         try:
             return execute(operator, context)
         except TaskDeferred as deferred:
             trigger: Any = deferred.trigger
-            assert Gate.from_json(trigger.gate) == Gate(number=1)
+            assert Gate.from_json(trigger.gate) == (expected or Gate(number=1))
         except AirflowRescheduleException:
             pass
         return None
 
-    assert look() is None
+    assert look("misspelled", Gate(as_of=BEGINNING)) is None
+    assert look() is None, "the name was corrected, and the task cleared"
     world.steps(world.context())
     world.stage(1, RunKey("dag", "run-2"))  # is not waited for
     assert look() == {"pipeline": PIPELINE, "number": 1}
