@@ -171,10 +171,10 @@ class StopStreamOperator(ActingOperator):
         drain: with one more checkpoint, of what is still open in windows.
         savepoint: keep where it has stopped as a savepoint, in `savepoint_dir`.
         savepoint_dir: None: `[airflow_ft] savepoint_dir`.
-        wait: seconds that it may take; then the task fails, and the request stays.
+        wait: seconds that each try waits. Then it fails, and the request stays: a retry waits for the same answer.
         store: as in `CheckpointedPipeline`.
 
-    Result: what the stream has answered.
+    A task that is cleared asks again. Result: what the stream has answered.
     """
 
     template_fields: Sequence[str] = ("pipeline", "savepoint_dir", "store")
@@ -208,4 +208,6 @@ class StopStreamOperator(ActingOperator):
 
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
         folder = (self.savepoint_dir or "") if self.savepoint else ""
-        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait)
+        # Airflow raises `max_tries` of a task that is cleared.
+        first_try = context["ti"].max_tries - (self.retries or 0) + 1
+        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait, first_try=first_try)

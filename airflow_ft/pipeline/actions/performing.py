@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
-_STOPS: dict[str, dict[str, bool]] = {
+_STOPS: dict[str, dict[str, Any]] = {
     "stop": {},
     "stop_now": {"at_once": True},
     "stop_with_savepoint": {},
@@ -46,6 +46,7 @@ class Asked:
         allow_repeated: of verify: rows that are there more often are no problem.
         full: of verify: count other rows too.
         wait: seconds that a stream may take to stop.
+        first_try: of a stop: the first of the task's tries that ask once in all; 0: each asks.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
 
@@ -62,6 +63,7 @@ class Asked:
     allow_repeated: bool = False
     full: bool = False
     wait: float = 600.0
+    first_try: int = 0
     wal_root: str = ""
     reason: str = ""
 
@@ -116,8 +118,8 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         return settling.settle(by, store, name, asked.action, number, after)
     if asked.action in _STOPS:
         folder = _folder(asked) if asked.action.endswith("with_savepoint") else ""
-        how = _STOPS[asked.action]
-        return savepoints.stop(by, store, name, **how, savepoint_dir=folder, wait=asked.wait)
+        how = {**_STOPS[asked.action], "savepoint_dir": folder, "wait": asked.wait, "first_try": asked.first_try}
+        return savepoints.stop(by, store, name, **how)
     match asked.action:
         case "recover":
             return pipelines.recover(by, store, name)
