@@ -262,6 +262,19 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
     assert unknown.error is not None and "'nothing'" in unknown.error.headline
 
 
+def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Path) -> None:
+    scene.store.enter_turn(PIPELINE, RUN, None)
+
+    def stopped(is_over: bool, **how: Any) -> str:
+        return stop(scene.store, PIPELINE, "a test", is_over=lambda run: is_over and run == RUN, **how)
+
+    assert "savepoint of checkpoint 1" in stopped(True, savepoint_dir=str(tmp_path / "s"))
+    with raises(StateConflictError, "action_refused", pipeline=PIPELINE):
+        stopped(True, drain=True)
+    assert not scene.store.open_requests(PIPELINE)
+    assert stopped(False) == f"{PIPELINE} was asked to stop", "it waits for its restart"
+
+
 def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:
     operator = StopStreamOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, wait=0, retries=2)
     task = _Task()

@@ -40,6 +40,7 @@ def stop(
         savepoint_dir=savepoint_dir,
         wait=wait,
         first_try=first_try,
+        is_over=by.is_over,
     )
     by.say(outcome)
     return outcome

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.spark.savepoints.taking import take
 
@@ -27,12 +29,14 @@ def stop(
     savepoint_dir: str = "",
     wait: float = 0.0,
     first_try: int = 0,
+    is_over: Callable[[RunKey], bool] = lambda _: False,
 ) -> str:
     """Ask a stream to stop after its current checkpoint, and wait up to `wait` seconds; returns the outcome.
 
     `at_once` aborts the current checkpoint. `drain` makes one more, which emits open windows. With a `savepoint_dir`
     it takes a savepoint of the final state there, also when no process runs. `first_try`: the first of the tries of a
     task that ask once in all. A later one waits for the same answer: another request would stop the next run.
+    `is_over`: whether a run can no longer continue.
 
     Raises:
         ConfigurationError: the arguments conflict.
@@ -49,8 +53,8 @@ def stop(
     before = _asked_before(store, pipeline, by, first_try)
     if before is not None and before.outcome:
         return before.outcome
-    # Between two restarts no process has a lease, but the run still has the turn.
-    if not store.leases(pipeline) and store.pipeline(pipeline).turn is None:
+    # Between two restarts no process has a lease, but the run still has the turn. So has one that failed for good.
+    if not store.leases(pipeline) and ((turn := store.pipeline(pipeline).turn) is None or is_over(turn)):
         if drain:
             raise StateConflictError(
                 "the stream does not run, so nothing can drain it.",
