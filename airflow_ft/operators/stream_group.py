@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -182,12 +183,11 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             if self._killed:
                 shared.kill()
             shared.close()
-        for name, confirmation in ends.results.items():
-            members[name].emit(confirmation)
+        _raise_failures(ends.errors)  # Airflow sends no events of a task that fails, so the next run counts and sends
+        confirmed = {name: members[name].count(ended) for name, ended in ends.results.items()}
         # Airflow updates what is left in `outlets`: what at least one stream has delivered into.
-        self.outlets = list(dict.fromkeys(each for name in ends.results for each in members[name].outlets))
-        _raise_failures(ends.errors)
-        return {name: pipeline_steps.report_confirmed(confirmation) for name, confirmation in ends.results.items()}
+        self.outlets = list(dict.fromkeys(each for name in confirmed for each in members[name].outlets))
+        return {name: pipeline_steps.report_confirmed(each) for name, each in confirmed.items()}
 
 
 def _raise_failures(errors: Mapping[str, BaseException]) -> None:
@@ -300,14 +300,17 @@ class _Member:
 
     @property
     def outlets(self) -> list[Any]:
-        """Return the assets that it has updated, once `emit` was called."""
+        """Return the assets that it has updated, once `count` was called."""
         outlets: list[Any] = self._stream.outlets
         return outlets
 
-    def emit(self, confirmation: Confirmation) -> None:
-        """Name its confirmed numbers in the assets' events; in the task's own thread."""
+    def count(self, ended: Confirmation) -> Confirmation:
+        """Count its confirmed numbers, and name them in the assets' events; in the task's own thread."""
         with self._opened() as run:
+            run.store.count_run(run.pipeline, run.run)
+            confirmation = replace(ended, confirmed=run.store.counted(run.pipeline, run.run))
             emit(self._stream, self._context, run, confirmation.confirmed)
+            return confirmation
 
     def _note(self, error: AirflowFtError) -> None:
         """Show it as FAILED at once, and let another run take it up."""
@@ -367,6 +370,6 @@ class _Member:
                 last_try=last_try,
                 shared=self._shared,
             )
-            confirmation, outcome = finish_step(run, overlap, epoch)
+            confirmation, outcome = finish_step(run, overlap, epoch, counts=False)
             answer_stops(run, outcome)
             return confirmation

@@ -199,9 +199,9 @@ class ModelStore(ModelStreams):
             self._rows[number] = replace(row, votes={**row.votes, participant: noted})
         self.version += 1
 
-    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
         turn = self._known(pipeline).turn
-        if confirmed and turn in (None, run):
+        if confirmed and counts and turn in (None, run):
             self._count(run, has_the_turn=turn == run)
         if turn == run:
             self._set(turn=None)
