@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_ft import CheckpointedPipeline
+from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
@@ -286,7 +286,8 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
     world = World(tmp_path)
     with DAG("d", schedule=None) as dag:
-        CheckpointedPipeline(spec(PIPELINE))
+        streams = StreamGroupOperator(task_id="streams", streams=[spec("returns", streaming=True)])
+        streams >> CheckpointedPipeline(spec(PIPELINE))
     is_skipped = states[:1] == ["skipped"]
     for task_id in ("orders.commit.shop", "orders.confirmed"):
         ended = AirflowSkipException if is_skipped or "commit" in task_id else AirflowFailException

@@ -12,10 +12,11 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
-from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink
+from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink, StreamGroupOperator
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
+from tests.operators.declared import spec
 from tests.protocol.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
@@ -106,6 +107,17 @@ def test_beside_its_pipeline_for_what_that_stages_in_this_run(run_type: str, tmp
         assert gate.gate(run_context(run_type, END), world.store) == own
     # What stands before it cannot wait for it.
     assert before.gate(run_context(run_type, END), world.store) == Gate(number=1)
+
+
+def test_beside_a_group_of_streams_for_the_run(tmp_path: Path) -> None:
+    with DAG("d", schedule=None):
+        streams = StreamGroupOperator(task_id="g", streams=[spec("returns", streaming=True)])
+        beside, behind, other = sensor(pipeline="returns"), sensor(task_id="b", pipeline="returns"), sensor(task_id="o")
+        streams >> behind
+    context, store = run_context("scheduled", END), World(tmp_path).store
+    for gate in (beside, behind):
+        assert gate.gate(context, store) == Gate(run=RunKey("d", "r"))
+    assert other.gate(context, store) == Gate(as_of=END_IN_UTC)
 
 
 def test_a_registered_run_waits_for_its_own_checkpoints(tmp_path: Path) -> None:
