@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Param
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.pipeline.runs import run_of
+from airflow_ft.pipeline.runs import first_try, run_of
 from airflow_ft.protocol.arguments import PLACES, check_place, check_seconds, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
@@ -208,6 +208,5 @@ class StopStreamOperator(ActingOperator):
 
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
         folder = (self.savepoint_dir or "") if self.savepoint else ""
-        # Airflow raises `max_tries` of a task that is cleared.
-        first_try = context["ti"].max_tries - (self.retries or 0) + 1
-        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait, first_try=first_try)
+        first = first_try(context, self.retries)
+        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait, first_try=first)

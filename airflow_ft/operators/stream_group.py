@@ -28,7 +28,7 @@ from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.groups import check_group
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
-from airflow_ft.pipeline.runs import run_of, test_command
+from airflow_ft.pipeline.runs import first_try, run_of, test_command
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type
@@ -210,13 +210,9 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
 
 
 def _first_try(context: Context, retries: int) -> int | None:
-    """Return the first try since the run began or the task was cleared, if this is a retry; None: this is the first.
-
-    Airflow raises `max_tries` of a task that is cleared (`airflow.models.taskinstance.clear_task_instances`).
-    """
-    task = context["ti"]
-    first: int = task.max_tries - retries + 1
-    return first if task.try_number > first else None
+    """Return the first try since the run began or the task was cleared, if this is a retry; None: this is the first."""
+    first = first_try(context, retries)
+    return first if context["ti"].try_number > first else None
 
 
 class _Stream:
