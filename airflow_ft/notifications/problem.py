@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 from asgiref.sync import sync_to_async
 
+from airflow_ft.operators.place import names_of
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import judged
 from airflow_ft.protocol.argument_names import arguments_by_name
-from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, shown, wrong
+from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_template, shown, wrong
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ft.store.overviews import OverviewOperations
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,8 @@ class ProblemNotifier(BaseNotifier):
         to: a notifier; or a function that takes a `Problem`; or the path of either as text. None: the log, as an
             error.
         arguments: with a class's path, its arguments.
-        pipelines: to report; None: the task's own pipeline, or all if it has none.
+        pipelines: to report; None: the task's own pipelines, or all if it has none. If a name is not rendered, as when
+            a worker dies: those of its DAG.
         conditions: of "HALTED", "QUARANTINED", "FAILED", "NOT_RUNNING", "LATE"; None: all.
         late_after: time (or seconds) without a confirmation after which a pipeline without its own `late_after` is
             late.
@@ -93,7 +97,7 @@ class ProblemNotifier(BaseNotifier):
             found = list(
                 problems(
                     store,
-                    self._pipelines(context),
+                    self._pipelines(context, store),
                     self.conditions,
                     self.late_after,
                     self.patience,
@@ -114,11 +118,15 @@ class ProblemNotifier(BaseNotifier):
         """The same, in a thread: the triggerer calls this."""
         await sync_to_async(self.notify, thread_sensitive=False)(context)
 
-    def _pipelines(self, context: Context) -> Collection[str] | None:
+    def _pipelines(self, context: Context, store: OverviewOperations) -> Collection[str] | None:
         if self.pipelines is not None:
             return self.pipelines
-        own = getattr(context.get("task"), "pipeline", None)
-        return [own] if isinstance(own, str) else None
+        task: Any = context.get("task")
+        own = [each for each in names_of(task) if isinstance(each[0], str)]
+        if any(suffix is not None or is_template(name) for name, suffix in own):
+            # If a worker dies, Airflow's DAG processor calls this with the task as declared, before any rendering.
+            return [each.name for each in store.overviews(task.dag_id)]
+        return [name for name, _ in own] or None
 
     def _notify(self, problem: Problem, context: Context) -> None:
         to = resolve_name(self.to) if isinstance(self.to, str) else self.to

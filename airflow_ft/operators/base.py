@@ -15,7 +15,7 @@ from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.form import refuse_misspelled
 from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
-from airflow_ft.operators.place import check_place, check_pulls, own_stage, tasks_beside
+from airflow_ft.operators.place import check_place, check_pulls, names_of, own_stage, tasks_beside
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
@@ -156,7 +156,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             for task in tasks_beside(self)
             if getattr(task, "role", "") in ("recover", "stage")
             and task.task_id in before
-            and (task.spec.pipeline, task.spec.suffix) == (self.spec.pipeline, self.spec.suffix)
+            and (self.spec.pipeline, self.spec.suffix) in names_of(task)
         ]
         if were_skipped(run.run, begins):
             with suppress(KeyError):

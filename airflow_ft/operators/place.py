@@ -82,6 +82,11 @@ def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object
             )
 
 
+def names_of(task: Any) -> list[tuple[Any, Any]]:
+    """Return pipeline and suffix of each pipeline that a task works on; a group of streams has several."""
+    return [_name_of(each) for each in getattr(task, "specs", (task,))]
+
+
 def _name_of(declared: Any) -> tuple[Any, Any]:
     return getattr(declared, "pipeline", None), getattr(declared, "suffix", None)
 

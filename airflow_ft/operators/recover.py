@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import wal_root_of
+from airflow_ft.pipeline.runs import first_try
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_seconds, check_type, wrong
-from airflow_ft.protocol.errors import LeaseHeldError, TurnHeldError
+from airflow_ft.protocol.errors import LeaseHeldError, NotDeliveredError, TurnHeldError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,7 +36,7 @@ class RecoverOperator(CheckpointOperator):
 
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
-        turn_timeout: longest wait for others in total, None: without end. Then the task fails.
+        turn_timeout: longest wait for others in total, over retries too, None: without end. Then the task fails.
 
     The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
     """
@@ -61,10 +64,34 @@ class RecoverOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recover, or defer while another process works on the pipeline."""
         rewind = rewinding(self, context) if spec.is_rewind else None
-        recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout, rewind=rewind)
+        left = None if self.turn_timeout is None else self.turn_timeout - self._waited(context, run.store.now())
+        try:
+            recovery = recover_or_wait(self, run, self.poll_interval, left, rewind=rewind)
+        except TaskDeferred:
+            if left is not None and self.turn_timeout is not None:
+                self._keep(context, (run.store.now() - self.turn_timeout + left).isoformat())
+            raise
         pipeline_steps.restore_savepoint(run, spec.savepoint, spec.sources, wal_root_of(spec))
         emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
         return {"completed": list(recovery.completed)}
+
+    def _waited(self, context: Context, now: datetime) -> timedelta:
+        """Return how long the task has waited for others, and end the wait of its last deferral."""
+        kept = context.get("task_state_store")
+        found: Any = None if kept is None else kept.get(self._key(context))
+        if isinstance(found, str):
+            found = max(0.0, (now - datetime.fromisoformat(found)).total_seconds())
+            self._keep(context, found)
+        return timedelta(seconds=found or 0.0)
+
+    def _keep(self, context: Context, waited: float | str) -> None:
+        """Keep the seconds that it has waited; while it waits, the time at which an unbroken wait would have begun."""
+        kept = context.get("task_state_store")
+        if kept is not None and self.turn_timeout is not None:
+            kept.set(self._key(context), waited, retention=self.turn_timeout + timedelta(days=30))
+
+    def _key(self, context: Context) -> str:
+        return f"airflow_ft_waited_{first_try(context, self.retries)}"  # a task that is cleared waits as long again
 
     def rehearse(self, spec: PipelineSpec) -> Any:
         """Nothing: a dry run beside other runs changes nothing of theirs."""
@@ -94,13 +121,23 @@ def recover_or_wait(
 ) -> Recovery:
     """Recover. While another process works on the pipeline, defer the task, which continues in its method `resume`.
 
-    `rewind`: requester of a rewind before that; None: no rewind.
+    `timeout`: what is left for it. `rewind`: requester of a rewind before that; None: no rewind.
+
+    Raises:
+        NotDeliveredError: another process works on the pipeline, and no time is left.
     """
     try:
         if rewind is not None:
             pipeline_steps.rewind(run, rewind, again=again)
         return pipeline_steps.recover(run, again=again)
     except (TurnHeldError, LeaseHeldError) as error:
+        if timeout is not None and timeout <= timedelta(0):
+            raise NotDeliveredError(
+                f"it has waited as long as turn_timeout allows: {error.what}",
+                code="turn_timeout",
+                remedy="Find out why the other run does not end. Then clear this task.",
+                pipeline=run.pipeline,
+            ) from error
         operator.log.info("%s", error)
         from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
 

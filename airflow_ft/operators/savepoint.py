@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Param
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.pipeline.runs import run_of
+from airflow_ft.pipeline.runs import first_try, run_of
 from airflow_ft.protocol.arguments import PLACES, check_place, check_seconds, check_text, check_type
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
@@ -171,10 +171,10 @@ class StopStreamOperator(ActingOperator):
         drain: with one more checkpoint, of what is still open in windows.
         savepoint: keep where it has stopped as a savepoint, in `savepoint_dir`.
         savepoint_dir: None: `[airflow_ft] savepoint_dir`.
-        wait: seconds that it may take; then the task fails, and the request stays.
+        wait: seconds that each try waits. Then it fails, and the request stays: a retry waits for the same answer.
         store: as in `CheckpointedPipeline`.
 
-    Result: what the stream has answered.
+    A task that is cleared asks again. Result: what the stream has answered.
     """
 
     template_fields: Sequence[str] = ("pipeline", "savepoint_dir", "store")
@@ -208,4 +208,5 @@ class StopStreamOperator(ActingOperator):
 
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
         folder = (self.savepoint_dir or "") if self.savepoint else ""
-        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait)
+        first = first_try(context, self.retries)
+        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait, first_try=first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.groups import check_group
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
-from airflow_ft.pipeline.runs import run_of, test_command
+from airflow_ft.pipeline.runs import first_try, run_of, test_command
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type
@@ -182,12 +183,11 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             if self._killed:
                 shared.kill()
             shared.close()
-        for name, confirmation in ends.results.items():
-            members[name].emit(confirmation)
+        _raise_failures(ends.errors)  # Airflow sends no events of a task that fails, so the next run counts and sends
+        confirmed = {name: members[name].count(ended) for name, ended in ends.results.items()}
         # Airflow updates what is left in `outlets`: what at least one stream has delivered into.
-        self.outlets = list(dict.fromkeys(each for name in ends.results for each in members[name].outlets))
-        _raise_failures(ends.errors)
-        return {name: pipeline_steps.report_confirmed(confirmation) for name, confirmation in ends.results.items()}
+        self.outlets = list(dict.fromkeys(each for name in confirmed for each in members[name].outlets))
+        return {name: pipeline_steps.report_confirmed(each) for name, each in confirmed.items()}
 
 
 def _raise_failures(errors: Mapping[str, BaseException]) -> None:
@@ -210,13 +210,9 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
 
 
 def _first_try(context: Context, retries: int) -> int | None:
-    """Return the first try since the run began or the task was cleared, if this is a retry; None: this is the first.
-
-    Airflow raises `max_tries` of a task that is cleared (`airflow.models.taskinstance.clear_task_instances`).
-    """
-    task = context["ti"]
-    first: int = task.max_tries - retries + 1
-    return first if task.try_number > first else None
+    """Return the first try since the run began or the task was cleared, if this is a retry; None: this is the first."""
+    first = first_try(context, retries)
+    return first if context["ti"].try_number > first else None
 
 
 class _Stream:
@@ -300,14 +296,17 @@ class _Member:
 
     @property
     def outlets(self) -> list[Any]:
-        """Return the assets that it has updated, once `emit` was called."""
+        """Return the assets that it has updated, once `count` was called."""
         outlets: list[Any] = self._stream.outlets
         return outlets
 
-    def emit(self, confirmation: Confirmation) -> None:
-        """Name its confirmed numbers in the assets' events; in the task's own thread."""
+    def count(self, ended: Confirmation) -> Confirmation:
+        """Count its confirmed numbers, and name them in the assets' events; in the task's own thread."""
         with self._opened() as run:
+            run.store.count_run(run.pipeline, run.run)
+            confirmation = replace(ended, confirmed=run.store.counted(run.pipeline, run.run))
             emit(self._stream, self._context, run, confirmation.confirmed)
+            return confirmation
 
     def _note(self, error: AirflowFtError) -> None:
         """Show it as FAILED at once, and let another run take it up."""
@@ -367,6 +366,6 @@ class _Member:
                 last_try=last_try,
                 shared=self._shared,
             )
-            confirmation, outcome = finish_step(run, overlap, epoch)
+            confirmation, outcome = finish_step(run, overlap, epoch, counts=False)
             answer_stops(run, outcome)
             return confirmation

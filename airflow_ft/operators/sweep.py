@@ -13,7 +13,7 @@ from airflow_ft.operators.failing import fail
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import metrics, settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
-from airflow_ft.pipeline.runs import judged
+from airflow_ft.pipeline.runs import judged, refuse_test_run
 from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_late_anywhere, shown, wrong
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -84,6 +84,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
     def execute(self, context: Context) -> Any:
         """Recover, send gauges, and fail if a person has to act."""
         try:
+            refuse_test_run(context)
             return self._sweep(context)
         except AirflowFtError as error:
             fail(self.log, error, context)

@@ -65,6 +65,15 @@ def task_of(context: Context) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
 
 
+def first_try(context: Context, retries: int | None) -> int:
+    """Return the first try of a task since its run began or the task was cleared. `retries`: those of its operator.
+
+    Airflow raises `max_tries` of a task that is cleared (`airflow.models.taskinstance.clear_task_instances`).
+    """
+    found: int = context["ti"].max_tries - (retries or 0) + 1
+    return found
+
+
 def asked_by(context: Context) -> str:
     """Return the requester of a task: the person who triggered its run, where Airflow names one, and the task.
 

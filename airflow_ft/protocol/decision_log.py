@@ -91,12 +91,13 @@ class RunLog(PipelineLog, Protocol):
             ConfigurationError: another map index of the same DAG run is registered.
         """
 
-    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
         """Frees the turn if this run has it.
 
         `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
         the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
-        is fixed what the run's result counts (`StepLog.counted`): each confirmed number in the result of one run.
+        is fixed what the run's result counts (`StepLog.counted`): each confirmed number in the result of one run. Not
+        with `counts=False`, for a run that may still fail: it counts later, or leaves the numbers to the next run.
         """
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:

@@ -49,10 +49,6 @@ PROBLEMS = 20
 """Most undelivered numbers of a run that are named one by one."""
 
 
-def _never_over(_: RunKey) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
@@ -68,7 +64,7 @@ class Context(Generic[LogT]):
     worker: Worker
     interval_end: datetime | None = None
     lease_seconds: float = LEASE_SECONDS
-    run_is_over: Callable[[RunKey], bool] = _never_over
+    run_is_over: Callable[[RunKey], bool] = lambda _: False
     is_own_stage: Callable[[str], bool] | None = None
 
     def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
@@ -317,11 +313,17 @@ def _ignore_progress(_: Checkpoint) -> None:
 
 
 def confirm_step(
-    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress = _ignore_progress
+    context: Context[StepLog],
+    config: CheckpointConfig,
+    archive: Archive,
+    progress: Progress = _ignore_progress,
+    *,
+    counts: bool = True,
 ) -> Confirmation:
     """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
 
     NotDeliveredError names each number that is not, its state and what to do. The turn is given back in any case.
+    `counts`: see `RunLog.leave_turn`.
     """
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
@@ -332,7 +334,7 @@ def confirm_step(
         with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
             store.leave_turn(pipeline, context.run)
         raise
-    store.leave_turn(pipeline, context.run, confirmed=not problems)
+    store.leave_turn(pipeline, context.run, confirmed=not problems, counts=counts)
     if problems:
         raise NotDeliveredError(
             "; ".join(problems) + ".",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _KEPT = "airflow_ft_gate"
-"""Key under which Airflow keeps the point that the first look fixed."""
+"""First part of the key under which Airflow keeps the point that the first look fixed."""
 
 
 class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
@@ -57,15 +57,19 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         """Says in the log what has opened it, in the triggerer."""
         raise NotImplementedError
 
-    def fixed(self, context: Context, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what `make` says at the first look; then the same again, over retries, deferral and rescheduling."""
+    def fixed(self, context: Context, make: Callable[[], dict[str, Any]], of: str = "") -> dict[str, Any]:
+        """Return what `make` says at the first look; then the same again, over retries, deferral and rescheduling.
+
+        `of`: the pipeline that the point belongs to. The task may be cleared after its name was corrected.
+        """
+        key = f"{_KEPT}_{of}" if of else _KEPT
         kept = context.get("task_state_store")
-        if kept is not None and isinstance(text := kept.get(_KEPT), str):
+        if kept is not None and isinstance(text := kept.get(key), str):
             found: dict[str, Any] = json.loads(text)
             return found
         made = make()
         if kept is not None:
-            kept.set(_KEPT, json.dumps(made), retention=timedelta(seconds=self.timeout) + timedelta(days=30))
+            kept.set(key, json.dumps(made), retention=timedelta(seconds=self.timeout) + timedelta(days=30))
         return made
 
     def poke(self, context: Context) -> PokeReturnValue:

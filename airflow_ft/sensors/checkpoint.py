@@ -113,8 +113,9 @@ class CheckpointSensor(GateSensor):
             return Gate(as_of=given_time("as_of", self.as_of))
         if self.after is not None:
             return Gate(after=given_time("after", self.after))
+        name = self.pipeline
         return Gate.from_json(
-            self.fixed(context, lambda: implied_gate(self, self._written, context, store, self.pipeline).to_json())
+            self.fixed(context, lambda: implied_gate(self, self._written, context, store, name).to_json(), name)
         )
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:

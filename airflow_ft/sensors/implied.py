@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.operators.place import tasks_beside
+from airflow_ft.operators.place import names_of, tasks_beside
 from airflow_ft.pipeline.assets import SCHEME
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.pipeline.runs import interval_end
@@ -47,7 +47,7 @@ def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipelin
     """Return whether the DAG's stage of the pipeline waits for the sensor; None: the DAG has no visible stage."""
     names = (written, (pipeline, None))
     stages = [other for other in tasks_beside(task) if getattr(other, "role", "") == "stage"]
-    found = {stage.task_id for stage in stages if (stage.pipeline, stage.suffix) in names}
+    found = {stage.task_id for stage in stages if any(each in names for each in names_of(stage))}
     return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
 
 

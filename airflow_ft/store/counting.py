@@ -21,7 +21,7 @@ from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import OF_RUN, UNSETTLED
 from airflow_ft.store.rows import key_of, to_pipeline
-from airflow_ft.store.writing import PipelineWrite
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 _PAGE = 2000
 _SELECT = "SELECT number, segment_rows, delivered_by, dag_id, run_id, map_index FROM checkpoint WHERE"
@@ -35,6 +35,7 @@ _SET_ASIDE = (
 _RANGES = f"SELECT above, through FROM counted WHERE {OF_RUN} ORDER BY through"
 _COUNT = "INSERT INTO counted (pipeline, above, through, dag_id, run_id, map_index) VALUES (?, ?, ?, ?, ?, ?)"
 _FIRST_UNSETTLED = f"SELECT number FROM checkpoint WHERE {UNSETTLED} ORDER BY number LIMIT 1"
+_STAGED_THROUGH = f"SELECT published_through FROM run WHERE {OF_RUN} AND staged = 1"
 _HAS_OWN = f"SELECT number FROM checkpoint WHERE {OF_RUN} AND number > ? AND number <= ? AND {_IS_CONFIRMED} LIMIT 1"
 
 
@@ -55,6 +56,17 @@ class CountingOperations:
             run,
             (page for each in ranges for page in self._pages(_BETWEEN, (pipeline,), each["above"], each["through"])),
         )
+
+    def count_run(self, pipeline: str, run: RunKey) -> None:
+        """Give the run what no run has counted, up to the end of its stage: it left its turn uncounted (`leave_turn`).
+
+        Another run may have the turn by now, and counts what came later.
+        """
+        with pipeline_write(self._database, pipeline) as write:
+            staged = write.rows(_STAGED_THROUGH, pipeline, *key_of(run))
+            through = min(_settled(write), staged[0]["published_through"]) if staged else 0
+            if through > write.row["counted"]:
+                _give(write, run, through)
 
     def _pages(self, sql: str, values: tuple[object, ...], last: int, *through: int) -> Iterator[list[Row]]:
         while page := self._database.read(sql, *values, last, *through, _PAGE):
@@ -91,11 +103,21 @@ def count(write: PipelineWrite, run: RunKey) -> None:
     While another run has the turn, that one counts. Numbers that are not settled, and all later ones, wait.
     """
     turn, above = to_pipeline(write.row).turn, write.row["counted"]
-    unsettled = write.rows(_FIRST_UNSETTLED, write.name)
-    through = (unsettled[0]["number"] if unsettled else write.row["next_number"]) - 1
+    through = _settled(write)
     if through <= above or turn not in (None, run):
         return
     if turn is None and not write.rows(_HAS_OWN, write.name, *key_of(run), above, through):
         return
-    write.change(_COUNT, write.name, above, through, *key_of(run))
+    _give(write, run, through)
+
+
+def _settled(write: PipelineWrite) -> int:
+    """Return the number before the first one that is not settled."""
+    unsettled = write.rows(_FIRST_UNSETTLED, write.name)
+    number: int = (unsettled[0]["number"] if unsettled else write.row["next_number"]) - 1
+    return number
+
+
+def _give(write: PipelineWrite, run: RunKey, through: int) -> None:
+    write.change(_COUNT, write.name, write.row["counted"], through, *key_of(run))
     write.set_pipeline(counted=through)

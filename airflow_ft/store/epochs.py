@@ -181,12 +181,13 @@ class EpochOperations:
                 write.event(EventKind.TURN, "; ".join(changes), detail=detail)
             return holder
 
-    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
         """See `RunLog.leave_turn`."""
         with pipeline_write(self._database, pipeline) as write:
             if confirmed:
                 clear_reports(write, run)
-                count(write, run)
+                if counts:
+                    count(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} gave its turn back", detail=run_detail(run))

@@ -40,6 +40,13 @@ class RequestOperations:
         rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", pipeline)
         return [_request(row) for row in rows]
 
+    def requests_by(self, pipeline: str, by: str) -> Sequence[Request]:
+        """Return the requests of one requester, newest first."""
+        rows = self._database.read(
+            "SELECT * FROM request WHERE pipeline = ? AND asked_by = ? ORDER BY id DESC", pipeline, clean_text(by)
+        )
+        return [_request(row) for row in rows]
+
     def request(self, pipeline: str, id: int) -> Request:
         """Return one request; UnknownPipelineError when there is none."""
         rows = self._database.read("SELECT * FROM request WHERE pipeline = ? AND id = ?", pipeline, id)

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseNotifier
+from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import Failure
@@ -23,6 +24,7 @@ from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
+from tests.operators.declared import spec
 from tests.raising import raises
 from tests.store.scene import RUN, Scene
 
@@ -98,6 +100,18 @@ def test_a_task_of_a_pipeline_tells_of_its_own(store: DecisionLog) -> None:
     for name in ("well", "kept", "nowhere"):
         received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=SimpleNamespace(pipeline=name))
     assert SENT == ["kept"]
+
+
+@pytest.mark.parametrize("named", [{"pipeline": "{{ 'kept' }}"}, {"suffix": "{{ ds }}"}], ids=str)
+def test_a_task_whose_worker_died_reports_its_dag(store: DecisionLog, named: dict[str, Any]) -> None:
+    """Airflow's DAG processor renders nothing."""
+    for dag_id in (RUN.dag_id, "another"):
+        with DAG(dag_id, schedule=None) as dag:
+            CheckpointedPipeline(spec(**named))
+            StreamGroupOperator(task_id="streams", streams=[spec(streaming=True, **named)])
+        for task in dag.tasks[0], dag.get_task("streams"):
+            received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=task)
+    assert SENT == ["kept", "slow"] * 2
 
 
 def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:

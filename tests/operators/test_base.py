@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_ft import CheckpointedPipeline
+from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
@@ -38,6 +39,7 @@ from tests.operators.declared import spec
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
+from tests.sensors.test_checkpoint import State
 
 pytestmark = pytest.mark.airflow
 
@@ -148,6 +150,34 @@ def test_recover_defers_while_another_run_is_at_work(tmp_path: Path) -> None:
     assert isinstance(trigger, TurnTrigger)
     assert (trigger.pipeline, trigger.dag_id, trigger.run_id, trigger.poll_interval) == (PIPELINE, "dag", "run-1", 1.5)
     assert trigger.map_index == run.run.map_index
+
+
+def test_turn_timeout_bounds_all_waits_of_a_task(tmp_path: Path) -> None:
+    world, now = World(tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "another"), None)
+    world.store.now = lambda: now  # type: ignore[method-assign]
+    run = steps.Context(**{**_fields(world.context()), "run_is_over": lambda _: False})
+    context = {**airflow_context(), "task_state_store": State()}
+    context["ti"].max_tries = 2
+
+    def left(minutes: int) -> timedelta | None:
+        """Return the timeout of a deferral, `minutes` after the last one."""
+        nonlocal now
+        now += timedelta(minutes=minutes)
+        with pytest.raises(TaskDeferred) as caught:
+            do(
+                RecoverOperator(task_id="t", spec=spec(PIPELINE), turn_timeout=timedelta(hours=1), retries=2),
+                run,
+                context,
+            )
+        return caught.value.timeout
+
+    assert [left(0), left(20), left(30)] == [timedelta(minutes=60), timedelta(minutes=40), timedelta(minutes=10)]
+    with raises(AirflowFailException, "turn_timeout"):
+        left(10)
+    context["ti"].max_tries = 6  # as Airflow clears a task
+    assert left(60) == timedelta(hours=1)
 
 
 def _fields(run: Context) -> dict[str, Any]:
@@ -286,7 +316,8 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
     world = World(tmp_path)
     with DAG("d", schedule=None) as dag:
-        CheckpointedPipeline(spec(PIPELINE))
+        streams = StreamGroupOperator(task_id="streams", streams=[spec("returns", streaming=True)])
+        streams >> CheckpointedPipeline(spec(PIPELINE))
     is_skipped = states[:1] == ["skipped"]
     for task_id in ("orders.commit.shop", "orders.confirmed"):
         ended = AirflowSkipException if is_skipped or "commit" in task_id else AirflowFailException

@@ -58,11 +58,11 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 class _Task:
     """What Airflow tells of a task."""
 
-    dag_id, run_id, task_id, map_index, try_number = "d", "manual__1", "t", -1, 1
+    dag_id, run_id, task_id, map_index, try_number, max_tries = "d", "manual__1", "t", -1, 1, 0
 
 
-def _execute(operator: Any) -> Any:
-    return operator.execute({"ti": _Task()})
+def _execute(operator: Any, task: Any = None) -> Any:
+    return operator.execute({"ti": task or _Task()})
 
 
 def _rendered(from_savepoint: FromSavepoint, params: dict[str, Any]) -> FromSavepoint | None:
@@ -260,6 +260,37 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
     with raises(AirflowFailException) as unknown:
         _execute(StopStreamOperator(task_id="s", pipeline="nothing", store=scene.store.url))
     assert unknown.error is not None and "'nothing'" in unknown.error.headline
+
+
+def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Path) -> None:
+    scene.store.enter_turn(PIPELINE, RUN, None)
+
+    def stopped(is_over: bool, **how: Any) -> str:
+        return stop(scene.store, PIPELINE, "a test", is_over=lambda run: is_over and run == RUN, **how)
+
+    assert "savepoint of checkpoint 1" in stopped(True, savepoint_dir=str(tmp_path / "s"))
+    with raises(StateConflictError, "action_refused", pipeline=PIPELINE):
+        stopped(True, drain=True)
+    assert not scene.store.open_requests(PIPELINE)
+    assert stopped(False) == f"{PIPELINE} was asked to stop", "it waits for its restart"
+
+
+def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:
+    operator = StopStreamOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, wait=0, retries=2)
+    task = _Task()
+    task.max_tries = 2
+    scene.take()
+    assert _execute(operator, task) == f"{PIPELINE} was asked to stop"
+    task.try_number = 2
+    _execute(operator, task)
+    [request] = scene.store.open_requests(PIPELINE)
+    scene.store.answer(PIPELINE, request.id, "stopped")
+    task.try_number = 3
+    assert _execute(operator, task) == "stopped"
+    assert not scene.store.open_requests(PIPELINE)
+    task.try_number, task.max_tries = 4, 5  # as Airflow clears a task
+    _execute(operator, task)
+    assert len(scene.store.open_requests(PIPELINE)) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import CheckpointedPipeline, FixedDelay, SocketSource, StreamGroupOperator
 from airflow_ft.operators.stream_group import _first_try, _raise_failures
+from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, JobError, NotDeliveredError, StageError
+from airflow_ft.protocol.lease import new_epoch
 from tests.operators.declared import spec
+from tests.protocol.systems import NoArchive, Systems
+from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
@@ -111,6 +117,46 @@ def test_a_cleared_task_is_no_retry_though_its_run_has_not_ended(
     context: Any = {"ti": SimpleNamespace(try_number=try_number, max_tries=max_tries)}
     retries = min(max_tries, 1000)
     assert _first_try(context, retries) == (max_tries - retries + 1 if is_retry else None)
+
+
+def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow sends no events of a task that has failed."""
+    world, emitted, is_bad = World(tmp_path), [], True
+
+    def stream_step(run: Any, **_: Any) -> int:
+        if run.pipeline == "returns" and is_bad:
+            raise JobError("the value 15 is bad")
+        if run.pipeline == PIPELINE:
+            world.stage(int(is_bad), run.run)
+        else:
+            with new_epoch(run.store, run.pipeline, run.worker, "a test", 5.0) as (epoch, _):
+                run.store.begin_stage(run.pipeline, epoch, run.run)
+                run.store.end_stage(run.pipeline, epoch, run.run, None)
+        return 0
+
+    def noted(stream: Any, context: Any, run: Any, confirmed: Any) -> None:
+        emitted.append((run.run.run_id, stream.pipeline, list(confirmed.numbers.newest)))
+
+    overlap = (world.delivery, world.config, lambda _: None, NoArchive())
+    monkeypatch.setattr("airflow_ft.spark.task.stream.stream_step", stream_step)
+    monkeypatch.setattr("airflow_ft.operators.stream_group.emit", noted)
+    monkeypatch.setattr("airflow_ft.operators.stream_group.report_lineage", lambda *_: None)
+    monkeypatch.setattr("airflow_ft.operators.base.participant_factory", lambda: Systems(world.systems))
+    monkeypatch.setattr(pipeline_steps, "staging", lambda *_: {})
+    monkeypatch.setattr(pipeline_steps, "delivering", lambda *_: overlap)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+
+    def execute(run_id: str) -> Any:
+        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="small", map_index=-1, try_number=1, max_tries=0)
+        return group(stream(PIPELINE), stream("returns"), default_args={"retries": 0}).execute({"ti": ti})  # type: ignore[arg-type]
+
+    with raises(AirflowFailException):
+        execute("run-1")
+    assert world.systems["db"].rows == [1] and not emitted
+    is_bad = False
+    assert execute("run-2")[PIPELINE]["numbers"] == [1]
+    assert sorted(emitted) == [("run-2", PIPELINE, [1]), ("run-2", "returns", [])]
 
 
 def test_commands_find_each_stream() -> None:

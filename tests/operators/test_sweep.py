@@ -60,6 +60,14 @@ def test_it_settles_and_measures(world: World, gauges: dict[str, float]) -> None
     assert gauges[f"airflow_ft.since_confirmed.{PIPELINE}"] >= 0
 
 
+def test_a_test_run_settles_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(world)
+    monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
+    with raises(AirflowFailException, "airflow_test_refused"):
+        run()
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+
+
 def test_it_fails_when_somebody_has_to_act_after_all_was_done(world: World, gauges: dict[str, float]) -> None:
     prepared(world)
     world.store.register("other")

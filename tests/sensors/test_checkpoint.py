@@ -12,10 +12,11 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
-from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink
+from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink, StreamGroupOperator
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
+from tests.operators.declared import spec
 from tests.protocol.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
@@ -108,6 +109,17 @@ def test_beside_its_pipeline_for_what_that_stages_in_this_run(run_type: str, tmp
     assert before.gate(run_context(run_type, END), world.store) == Gate(number=1)
 
 
+def test_beside_a_group_of_streams_for_the_run(tmp_path: Path) -> None:
+    with DAG("d", schedule=None):
+        streams = StreamGroupOperator(task_id="g", streams=[spec("returns", streaming=True)])
+        beside, behind, other = sensor(pipeline="returns"), sensor(task_id="b", pipeline="returns"), sensor(task_id="o")
+        streams >> behind
+    context, store = run_context("scheduled", END), World(tmp_path).store
+    for gate in (beside, behind):
+        assert gate.gate(context, store) == Gate(run=RunKey("d", "r"))
+    assert other.gate(context, store) == Gate(as_of=END_IN_UTC)
+
+
 def test_a_registered_run_waits_for_its_own_checkpoints(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
@@ -123,19 +135,20 @@ def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: P
     context = {**run_context("manual"), "ti": SimpleNamespace(get_first_reschedule_date=lambda _: None)}
     url = f"sqlite:///{tmp_path}/ft.db"
 
-    def look() -> Any:
+    def look(pipeline: str = PIPELINE, expected: Gate | None = None) -> Any:
         """As another process, after a deferral, a reschedule or a retry."""
-        operator = sensor(store=url, deferrable=deferrable, mode="reschedule")
+        operator = sensor(pipeline=pipeline, store=url, deferrable=deferrable, mode="reschedule")
         try:
             return execute(operator, context)
         except TaskDeferred as deferred:
             trigger: Any = deferred.trigger
-            assert Gate.from_json(trigger.gate) == Gate(number=1)
+            assert Gate.from_json(trigger.gate) == (expected or Gate(number=1))
         except AirflowRescheduleException:
             pass
         return None
 
-    assert look() is None
+    assert look("misspelled", Gate(as_of=BEGINNING)) is None
+    assert look() is None, "the name was corrected, and the task cleared"
     world.steps(world.context())
     world.stage(1, RunKey("dag", "run-2"))  # is not waited for
     assert look() == {"pipeline": PIPELINE, "number": 1}

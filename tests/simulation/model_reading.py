@@ -10,7 +10,7 @@ from datetime import datetime
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.pipelines import Event, Filling, Pipeline
+from airflow_ft.protocol.pipelines import Event, Filling, Pipeline, Request
 from airflow_ft.protocol.planning import live_plans
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
@@ -25,7 +25,8 @@ class ModelReading:
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]
     _touched: dict[int, datetime]
-    _turn: tuple[tuple[RunKey, datetime], ...]  # who has taken it last, and when
+    _turn: tuple[tuple[RunKey, datetime, int], ...]  # who took it last, when, and the number of requests by then
+    _requests: dict[int, Request]
     _pruned: frozenset[int]
     _delivered: dict[str, int]
     _counted: tuple[tuple[int, int, RunKey], ...]
@@ -166,11 +167,17 @@ class ModelReading:
     def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
         """Return one event, with the time of the last write about the number: the product does not read its text.
 
-        For 0, the pipeline itself: the time at which the run with the turn took it.
+        For 0, the pipeline itself: requests since the run with the turn took it, newest first, and before them that.
         """
         self._known(pipeline)
         if number == 0:
-            return [Event(pipeline, 0, at, 0, "TURN", "", {**asdict(run), "has_turn": True}) for run, at in self._turn]
+            taken = [
+                (Event(pipeline, 0, at, 0, "TURN", "", {**asdict(run), "has_turn": True}), by)
+                for run, at, by in self._turn
+            ]
+            since = [each for each in self._requests.values() if all(each.id > by for _, by in taken)]
+            asked = [Event(pipeline, 0, each.asked_at, 0, "REQUESTED", "", {"id": each.id}) for each in since]
+            return [*reversed(asked), *(event for event, _ in taken)]
         return [Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:

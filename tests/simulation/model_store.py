@@ -54,7 +54,7 @@ class ModelStore(ModelStreams):
         self._rolled_back: frozenset[tuple[int, str]] = frozenset()
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
-        self._turn: tuple[tuple[RunKey, datetime], ...] = ()
+        self._turn: tuple[tuple[RunKey, datetime, int], ...] = ()
         self._delivered: dict[str, int] = {}
         self._as_of: dict[int, datetime] = {}
         self._read: dict[RunKey, tuple[datetime, int]] = {}
@@ -182,7 +182,7 @@ class ModelStore(ModelStreams):
         if holder != run and (holder is None or holder in ended):
             self._set(turn=run)
             holder = run
-            self._turn = ((run, self.now()),)
+            self._turn = ((run, self.now(), len(self._requests)),)
         self.version += 1
         return holder
 
@@ -199,9 +199,9 @@ class ModelStore(ModelStreams):
             self._rows[number] = replace(row, votes={**row.votes, participant: noted})
         self.version += 1
 
-    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
         turn = self._known(pipeline).turn
-        if confirmed and turn in (None, run):
+        if confirmed and counts and turn in (None, run):
             self._count(run, has_the_turn=turn == run)
         if turn == run:
             self._set(turn=None)

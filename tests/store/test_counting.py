@@ -96,6 +96,17 @@ def test_a_run_that_failed_first_counts_what_is_confirmed_later(scene: Scene, ru
     assert numbers(scene, RUN) == ([1], [])
 
 
+def test_a_run_that_leaves_its_turn_first_counts_later(scene: Scene, runs: Runs) -> None:
+    """A stream of a group, whose other streams may still fail. If one does, the next run counts."""
+    for number, run in enumerate((RUN, LATER_RUN, THIRD_RUN), 1):
+        scene.complete(runs.works(run)[0])
+        assert not any(numbers(scene, run)), number
+        scene.store.leave_turn(PIPELINE, run, confirmed=True, counts=False)
+    for run in (LATER_RUN, RUN, THIRD_RUN):
+        scene.store.count_run(PIPELINE, run)
+    assert [numbers(scene, run) for run in (RUN, LATER_RUN, THIRD_RUN)] == [([], []), ([1, 2], [1]), ([3], [])]
+
+
 def test_what_is_not_settled_yet_waits_for_a_later_run(scene: Scene, runs: Runs) -> None:
     first, second = runs.works(RUN, 2)
     scene.complete(first)

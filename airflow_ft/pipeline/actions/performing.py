@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
-_STOPS: dict[str, dict[str, bool]] = {
+_STOPS: dict[str, dict[str, Any]] = {
     "stop": {},
     "stop_now": {"at_once": True},
     "stop_with_savepoint": {},
@@ -49,6 +49,7 @@ class Asked:
         full: of verify: count other rows too.
         halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
         wait: seconds that a stream may take to stop.
+        first_try: of a stop: the first of the task's tries that ask once in all; 0: each asks.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
 
@@ -66,6 +67,7 @@ class Asked:
     full: bool = False
     halt_reason: str = ""
     wait: float = 600.0
+    first_try: int = 0
     wal_root: str = ""
     reason: str = ""
 
@@ -123,8 +125,8 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         return settling.settle(by, store, name, asked.action, number, after)
     if asked.action in _STOPS:
         folder = _folder(asked) if asked.action.endswith("with_savepoint") else ""
-        how = _STOPS[asked.action]
-        return savepoints.stop(by, store, name, **how, savepoint_dir=folder, wait=asked.wait)
+        how = {**_STOPS[asked.action], "savepoint_dir": folder, "wait": asked.wait, "first_try": asked.first_try}
+        return savepoints.stop(by, store, name, **how)
     match asked.action:
         case "recover":
             return pipelines.recover(by, store, name)

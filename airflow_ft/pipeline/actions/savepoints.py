@@ -28,10 +28,19 @@ def stop(
     drain: bool = False,
     savepoint_dir: str = "",
     wait: float = 0.0,
+    first_try: int = 0,
 ) -> str:
     """Stops a stream as `airflow_ft.spark.savepoints.stopping` does, and says what it has answered."""
     outcome = stop_stream(
-        store, pipeline, by.signature, at_once=at_once, drain=drain, savepoint_dir=savepoint_dir, wait=wait
+        store,
+        pipeline,
+        by.signature,
+        at_once=at_once,
+        drain=drain,
+        savepoint_dir=savepoint_dir,
+        wait=wait,
+        first_try=first_try,
+        is_over=by.is_over,
     )
     by.say(outcome)
     return outcome

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.spark.savepoints.taking import take
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.requests import RequestOperations
 
 _LOOK_SECONDS = 0.5
+_FIRST_TRY = "first_try"
 
 
 def stop(
@@ -24,11 +28,15 @@ def stop(
     drain: bool = False,
     savepoint_dir: str = "",
     wait: float = 0.0,
+    first_try: int = 0,
+    is_over: Callable[[RunKey], bool] = lambda _: False,
 ) -> str:
     """Ask a stream to stop after its current checkpoint, and wait up to `wait` seconds; returns the outcome.
 
     `at_once` aborts the current checkpoint. `drain` makes one more, which emits open windows. With a `savepoint_dir`
-    it takes a savepoint of the final state there, also when no process runs.
+    it takes a savepoint of the final state there, also when no process runs. `first_try`: the first of the tries of a
+    task that ask once in all. A later one waits for the same answer: another request would stop the next run.
+    `is_over`: whether a run can no longer continue.
 
     Raises:
         ConfigurationError: the arguments conflict.
@@ -42,8 +50,11 @@ def stop(
             remedy="Remove the immediate stop or the drain.",
             argument="drain",
         )
-    # Between two restarts no process has a lease, but the run still has the turn.
-    if not store.leases(pipeline) and store.pipeline(pipeline).turn is None:
+    before = _asked_before(store, pipeline, by, first_try)
+    if before is not None and before.outcome:
+        return before.outcome
+    # Between two restarts no process has a lease, but the run still has the turn. So has one that failed for good.
+    if not store.leases(pipeline) and ((turn := store.pipeline(pipeline).turn) is None or is_over(turn)):
         if drain:
             raise StateConflictError(
                 "the stream does not run, so nothing can drain it.",
@@ -56,11 +67,16 @@ def stop(
             return outcome
         uri, taken = take(store, pipeline, savepoint_dir, by)
         return f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
-    _refuse_scheduled(store, pipeline)
-    how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
-    if savepoint_dir:
-        how |= {"savepoint": savepoint_dir}
-    asked = store.ask(pipeline, RequestKind.STOP, how, by)
+    if before is None:
+        _refuse_scheduled(store, pipeline)
+        how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
+        if savepoint_dir:
+            how |= {"savepoint": savepoint_dir}
+        if first_try:
+            how |= {_FIRST_TRY: first_try}
+        asked = store.ask(pipeline, RequestKind.STOP, how, by)
+    else:
+        asked = before.id
     deadline = time.monotonic() + wait
     while not (answer := store.request(pipeline, asked).outcome):
         if time.monotonic() > deadline:
@@ -75,6 +91,14 @@ def stop(
             )
         time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0.001)))
     return answer
+
+
+def _asked_before(store: RequestOperations, pipeline: str, by: str, first_try: int) -> Request | None:
+    """Return the request of an earlier try; None: there is none. `first_try` is another one after clearing."""
+    if not first_try:
+        return None
+    asked = (each for each in store.requests_by(pipeline, by) if each.kind is RequestKind.STOP)
+    return next((each for each in asked if each.arguments.get(_FIRST_TRY) == first_try), None)
 
 
 def _refuse_scheduled(store: DecisionLog, pipeline: str) -> None:

@@ -189,10 +189,13 @@ def stream_step(
         return epoch if epoch == last + 1 else 0
 
 
-def finish_step(context: Context[DecisionLog], overlap: Beside, epoch: int) -> tuple[Confirmation, str]:
+def finish_step(
+    context: Context[DecisionLog], overlap: Beside, epoch: int, *, counts: bool = True
+) -> tuple[Confirmation, str]:
     """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
 
-    Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise.
+    Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise. `counts`:
+    see `RunLog.leave_turn`.
     """
     _, config, progress, archive = overlap
     _deliver(context, overlap)
@@ -204,7 +207,7 @@ def finish_step(context: Context[DecisionLog], overlap: Beside, epoch: int) -> t
         said = clean_up(context, epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:
         said = "its checkpoints are kept" if deletes(config, failed=False) else ""
-    confirmation = confirm_step(context, config, archive, progress)
+    confirmation = confirm_step(context, config, archive, progress, counts=counts)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
     return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
 
