@@ -162,6 +162,10 @@ class Bucket(ABC):
             raise FileNotFoundError(errno.ENOENT, "there is no such object", uri) from error
         except BaseError as error:
             self._raise_translated(uri, error)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            self._raise_translated(uri, error)  # ReadableFile raises the client's errors so
 
     def _raise_translated(self, uri: str, error: Exception) -> NoReturn:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError

@@ -11,6 +11,7 @@ from typing import Any
 
 import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
@@ -19,6 +20,7 @@ from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, s3
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
+from airflow_ft.wal.incoming import ParquetRows
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.proxy import Proxy
@@ -190,3 +192,27 @@ def test_a_store_that_dies_loses_nothing(own_versitygw: VersityGw) -> None:
     reader = open_wal().open(segment)
     [file] = reader.files("rows")
     assert sum(batch.num_rows for batch in reader.batches("rows", file)) == 1000
+
+
+@pytest.mark.parametrize("reader", ["segment", "folder of a program"])
+def test_a_store_that_hangs_up_amid_a_file_is_unavailable(
+    versitygw: VersityGw, root: str, tmp_path: Path, reader: str
+) -> None:
+    """A file over `SMALL` is downloaded while its rows are read."""
+    table = pa.table({"text": [os.urandom(100) for _ in range(100_000)]})
+    with Proxy(versitygw.port) as proxy:
+        through = connection_of(versitygw, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        buckets.learn(BucketSettings.of(through))
+        if reader == "segment":
+            opened = open_wal().open(write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table}))
+            rows = opened.batches("rows", opened.files("rows")[0])
+        else:
+            pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000, compression="none")
+            filesystem(root).write(f"{root}/x.parquet", (tmp_path / "x.parquet").read_bytes())
+            rows = ParquetRows(root).batches()
+        next(rows)
+        for _ in range(5):  # with its repetitions
+            proxy.cut("lost request", b"range: bytes")
+        with raises(StorageUnavailableError, "server_unreachable"):
+            list(rows)
+        assert proxy.cuts == 5
