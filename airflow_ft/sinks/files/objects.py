@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
+from airflow_ft.clients.buckets import BucketSettings
 from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
-from airflow_ft.clients.s3 import SCHEME, config_of, endpoint, store_of
+from airflow_ft.clients.s3 import SCHEME, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -43,6 +44,16 @@ _COPIES = 8
 _SUCCESS = "_SUCCESS"
 
 
+def keys_of(place: str, connection: ConnectionInfo) -> BucketSettings | None:
+    """Return the settings for a place; None if it names no connection: those of the environment.
+
+    Raises:
+        ConfigurationError: the connection cannot be used.
+        SinkAccessError: it is of another type.
+    """
+    return BucketSettings.of(connection) if urlsplit(place).username else None
+
+
 @dataclass(frozen=True)
 class Objects(Bucket):
     """The objects of one bucket. `manifest` is the name of what is put first when a folder is published.
@@ -55,13 +66,9 @@ class Objects(Bucket):
 
     @classmethod
     def of(cls, place: str, connection: ConnectionInfo, manifest: str) -> Objects:
-        """Return the store of `s3://BUCKET/...`.
-
-        Raises:
-            ConfigurationError: the connection cannot be used.
-        """
+        """Return the store of `s3://BUCKET/...`. Raises as `keys_of` does."""
         bucket = urlsplit(place).hostname or ""
-        return cls(bucket, store_of(bucket, tuple(sorted(config_of(connection).items()))), manifest)
+        return cls(bucket, store_of(bucket, keys_of(place, connection)), manifest)
 
     def uri(self, location: str, *names: str) -> str:
         bucket, key = split(location)

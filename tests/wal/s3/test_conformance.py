@@ -25,6 +25,7 @@ from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.proxy import Proxy
 from tests.raising import raises
+from tests.sinks.files.bucket import ELSEWHERE
 from tests.wal.s3.conftest import connection_of
 from tests.wal.test_conformance import (
     ALL,
@@ -166,11 +167,7 @@ def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: s
 def test_aws_environment_variables_do_not_mix_with_a_connection(
     versitygw: VersityGw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "AWS_SESSION_TOKEN": "stale", "AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1",
-        "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "else", "AWS_REGION": "eu-north-1",
-        "AWS_SKIP_SIGNATURE": "true", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
-    }.items():  # fmt: skip
+    for name, value in ELSEWHERE.items():
         monkeypatch.setenv(name, value)
     root = f"s3://lake@{versitygw.bucket}/{uuid.uuid4().hex}"
     s3._store.cache_clear()

@@ -33,7 +33,7 @@ from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
 from tests.raising import raises
-from tests.sinks.files.bucket import Bucket
+from tests.sinks.files.bucket import Bucket, environment_elsewhere
 from tests.sinks.files.dying import Acting
 from tools.servers import S3
 
@@ -327,6 +327,13 @@ def test_the_store_is_away_and_comes_back(world: World) -> None:
 
 
 @pytest.mark.server
+def test_aws_variables_lead_no_named_connection_elsewhere(world: World) -> None:
+    with environment_elsewhere():
+        world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(1)
+
+
+@pytest.mark.server
 def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
     plan = world.plan()
     [planned] = plan.participants
@@ -356,8 +363,10 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert FilesSink(folder="s3://aws@bucket/x").participant == "files-s3-aws-bucket-x"
     extra = {"role_arn": "arn:aws:iam::1:role/x"}
     with raises(ConfigurationError, "connection_invalid", settings=["role_arn"]):
-        Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden", extra=extra), "m")
-    shown = repr(Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
+        Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden", extra=extra), "m")
+    with raises(ConfigurationError, "connection_invalid", fields=["login", "password"]):
+        Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", extra={"region_name": "eu-north-1"}), "m")
+    shown = repr(Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
     assert "hidden" not in shown
     monkeypatch.setattr("airflow_ft.sinks.base.places.find_spec", lambda _: None)
     for scheme in ("s3", "hdfs"):
