@@ -32,7 +32,10 @@ CHUNK = 1 << 20
 _CONFLICTS = 12
 """Tries of a put that meets other requests, and no object."""
 _PAUSE = 0.1  # seconds by which the mean pause grows with each try, from none
-_REFUSED = re.compile(r"status code: 40[13]\b")
+_REGION = r"<Code>(AuthorizationHeaderMalformed|PermanentRedirect)</Code>|incorrectly configured region"
+_TOKEN = r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
+_UNSAID = r"status code: 400 [^:\n]*:\s*(\n|$)"  # one of these, as the answer to a HEAD: it has no body
+_REFUSED = re.compile(rf"status code: 40[13]\b|{_TOKEN}|{_REGION}|{_UNSAID}")
 
 
 @dataclass(frozen=True)
@@ -175,8 +178,20 @@ class Bucket(ABC):
 
 
 def is_refused(text: str) -> bool:
-    """Return whether the store did not accept the keys, or their privileges."""
+    """Return whether the store did not accept the keys, their privileges or the region."""
     return _REFUSED.search(text) is not None
+
+
+def remedy_of_refusal(text: str) -> str:
+    """Return what to do about an answer that `is_refused`."""
+    if re.search(_REGION, text):
+        return (
+            "Set region_name in the connection's extra to the region of the bucket. Without a connection: AWS_REGION."
+        )
+    return (
+        "Check login and password of the connection, and aws_session_token and region_name in its extra. The keys must"
+        " allow to list, get, put and delete objects there."
+    )
 
 
 def said(text: str) -> str:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.clients.buckets import BucketSettings
-from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
+from airflow_ft.clients.objects import PART, Bucket, is_refused, remedy_of_refusal, said, split
 from airflow_ft.clients.s3 import SCHEME, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
@@ -207,8 +207,7 @@ class Objects(Bucket):
             return SinkAccessError(
                 f"the store refuses {uri}: {said(text)}.",
                 code="access_refused",
-                remedy="Check login and password of the connection. They must allow to list, get, put and delete"
-                " objects there.",
+                remedy=remedy_of_refusal(text),
                 path=uri,
             )
         return SinkUnavailableError(

@@ -159,6 +159,13 @@ def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: s
     for told in (vars(refused.error), settings_of(BucketPlace.of(root))):
         assert "wrong-secret" not in repr(told)
     buckets.learn(BucketSettings.of(connection_of(versitygw)))
+    for wrong in ({"region_name": "eu-north-1"}, {"aws_session_token": "expired"}):
+        buckets.learn(BucketSettings.of(connection_of(versitygw, **wrong)))
+        for ask in (filesystem(root).read, filesystem(root).exists):  # the answer to HEAD has no reason
+            with raises(StorageUnavailableError, "access_refused", path=f"{root}/x") as refused:
+                ask(f"{root}/x")
+            assert next(iter(wrong)) in refused.error.remedy
+    buckets.learn(BucketSettings.of(connection_of(versitygw)))
     nowhere = root.replace(f"@{versitygw.bucket}/", "@nowhere/")
     with raises(StorageUnavailableError, "bucket_missing", path=f"{nowhere}/x"):
         filesystem(nowhere).write(f"{nowhere}/x", b"")

@@ -19,6 +19,7 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     HeuristicCommitError,
+    SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
     UnfitTargetError,
@@ -344,10 +345,28 @@ def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
         return check
 
     assert last_check(connection).verdict == Verdict.OK
-    for wrong in (replace(connection, password="n0t-the-One"), replace(connection, login="nobody")):
+    for wrong in (
+        replace(connection, password="n0t-the-One"),
+        replace(connection, login="nobody"),
+        replace(connection, extra={**connection.extra, "aws_session_token": "n0t-the-One"}),
+    ):
         check = last_check(wrong)
         shown = f"{check.to_json()}"
         assert check.verdict != Verdict.OK and "refuses s3://" in check.text and "n0t-the-One" not in shown
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        ("Server returned non-2xx status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", "aws_session_token"),
+        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region", "region_name"),
+    ],
+    ids=["token", "region"],
+)
+def test_an_expired_token_or_wrong_region_is_named(answer: str, named: str) -> None:
+    objects = Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="b"), "m")
+    error = objects.explain("s3://bucket/x", f"Generic S3 error: Error performing GET {answer}")
+    assert isinstance(error, SinkAccessError) and error.code == "access_refused" and named in error.remedy
 
 
 def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
