@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow_ft.clients.s3 import SCHEME
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -112,12 +112,13 @@ class Bucket(ABC):
     # --- changing ------------------------------------------------------------------------------------------------
 
     def write(self, uri: str, data: bytes) -> None:
-        """Put an object where none is. FileExistsError if there is another one."""
-        import obstore
+        """Put an object where none is. FileExistsError if there is another one.
 
+        UnfitTargetError if the store does not know the condition.
+        """
         for tried in range(_CONFLICTS):
             try:
-                self.ask(uri, lambda key: obstore.put(self.store, key, data, mode="create", use_multipart=False))
+                self.ask(uri, lambda key: self._create(key, data))
             except FileExistsError:
                 try:
                     found = self.bytes_of(uri)
@@ -128,6 +129,17 @@ class Bucket(ABC):
                     raise
             return
         raise self.explain(uri, f"{_CONFLICTS} puts met other requests (409 Conflict), and no object")
+
+    def _create(self, key: str, data: bytes) -> None:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            obstore.put(self.store, key, data, mode="create", use_multipart=False)
+        except BaseError as error:
+            if "status code: 501 " in str(error):
+                raise lacks_conditions(self.bucket, "answers puts with If-None-Match by 501 Not Implemented") from error
+            raise
 
     def remove(self, uri: str) -> None:
         """Delete an object if it is there."""
@@ -191,6 +203,17 @@ def remedy_of_refusal(text: str) -> str:
     return (
         "Check login and password of the connection, and aws_session_token and region_name in its extra. The keys must"
         " allow to list, get, put and delete objects there."
+    )
+
+
+def lacks_conditions(bucket: str, what: str) -> UnfitTargetError:
+    """Return the error for a store that does not prevent the replacement of an object; `what` it does instead."""
+    return UnfitTargetError(
+        f"the store of bucket {bucket!r} {what}.",
+        code="file_system_unsupported",
+        remedy="Use a store, or a version of it, with conditional puts (If-None-Match). Exactly-once needs them.",
+        bucket=bucket,
+        feature="If-None-Match",
     )
 
 

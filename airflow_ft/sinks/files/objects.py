@@ -27,14 +27,13 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.clients.buckets import BucketSettings
-from airflow_ft.clients.objects import PART, Bucket, is_refused, remedy_of_refusal, said, split
+from airflow_ft.clients.objects import PART, Bucket, is_refused, lacks_conditions, remedy_of_refusal, said, split
 from airflow_ft.clients.s3 import SCHEME, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkAccessError,
     SinkUnavailableError,
-    UnfitTargetError,
     WalCorruptError,
 )
 
@@ -183,13 +182,7 @@ class Objects(Bucket):
             return
         finally:
             self.remove(probe)
-        raise UnfitTargetError(
-            f"the store of bucket {self.bucket!r} overwrites objects although If-None-Match forbids it.",
-            code="file_system_unsupported",
-            remedy="Use a store, or a version of it, with conditional puts (If-None-Match). Exactly-once needs them.",
-            bucket=self.bucket,
-            feature="If-None-Match",
-        )
+        raise lacks_conditions(self.bucket, "overwrites objects although If-None-Match forbids it")
 
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
         """Return the error of a store's client as an error of this package. Its text has no secrets: they travel in

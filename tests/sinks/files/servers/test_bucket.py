@@ -19,7 +19,6 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     HeuristicCommitError,
-    SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
     UnfitTargetError,
@@ -33,6 +32,7 @@ from airflow_ft.sinks.files import verify
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
+from tests.integration.proxy import Proxy
 from tests.raising import raises
 from tests.sinks.files.bucket import Bucket, environment_elsewhere
 from tests.sinks.files.dying import Acting
@@ -281,6 +281,17 @@ def test_a_store_without_conditional_writes_is_refused_at_once(world: World, mon
 
 
 @pytest.mark.server
+def test_a_store_that_knows_no_conditions_is_refused(world: World) -> None:
+    port = world.target.connection.port
+    assert port is not None
+    with Proxy(port) as proxy:
+        proxy.answer_501(b"if-none-match")
+        world.target.connection = replace(world.target.connection, port=proxy.port)
+        with raises(UnfitTargetError, "file_system_unsupported", feature="If-None-Match"):
+            world.prepare(world.plan())
+
+
+@pytest.mark.server
 def test_files_lost_half_way_are_reported_and_delivered_again(s3: S3, tmp_path: Path) -> None:
     """Somebody's rule has deleted what was prepared, when some of it had been shown."""
     world = World(Bucket(s3, partition_by=("text",)), tmp_path)
@@ -353,20 +364,6 @@ def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
         check = last_check(wrong)
         shown = f"{check.to_json()}"
         assert check.verdict != Verdict.OK and "refuses s3://" in check.text and "n0t-the-One" not in shown
-
-
-@pytest.mark.parametrize(
-    ("answer", "named"),
-    [
-        ("Server returned non-2xx status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", "aws_session_token"),
-        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region", "region_name"),
-    ],
-    ids=["token", "region"],
-)
-def test_an_expired_token_or_wrong_region_is_named(answer: str, named: str) -> None:
-    objects = Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="b"), "m")
-    error = objects.explain("s3://bucket/x", f"Generic S3 error: Error performing GET {answer}")
-    assert isinstance(error, SinkAccessError) and error.code == "access_refused" and named in error.remedy
 
 
 def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
