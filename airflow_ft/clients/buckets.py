@@ -107,13 +107,17 @@ class BucketSettings:
     @classmethod
     def _complete(cls, conn_id: str, given: Mapping[str, str]) -> BucketSettings:
         if not given.get("access_key_id") or not given.get("secret_access_key"):
-            where = f"connection {conn_id!r}" if conn_id else "the environment"
+            what = "the environment has no access key and secret key. Roles of a machine and profiles are not supported"
+            what += " here, because tasks and Spark could find different ones."
+            remedy = f"Give both keys in a connection, and name it: {_HOW}."
+            remedy += " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command."
+            if conn_id:
+                what = f"connection {conn_id!r} has no access key and secret key. The environment adds none to it."
+                remedy = "Give both keys in the connection: its login and password."
             raise ConfigurationError(
-                f"{where} has no access key and secret key. Roles of a machine and profiles are"
-                " not supported here, because tasks and Spark could find different ones.",
+                what,
                 code="connection_invalid",
-                remedy=f"Give both keys in the connection, and name it: {_HOW}."
-                " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command.",
+                remedy=remedy,
                 fields=["login", "password"],
             )
         region = given.get("region") or "us-east-1"

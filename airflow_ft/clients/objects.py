@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow_ft.clients.s3 import SCHEME
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -32,7 +32,10 @@ CHUNK = 1 << 20
 _CONFLICTS = 12
 """Tries of a put that meets other requests, and no object."""
 _PAUSE = 0.1  # seconds by which the mean pause grows with each try, from none
-_REFUSED = re.compile(r"status code: 40[13]\b")
+_REGION = r"<Code>(AuthorizationHeaderMalformed|PermanentRedirect)</Code>|incorrectly configured region"
+_TOKEN = r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
+_UNSAID = r"status code: 400 [^:\n]*:\s*(\n|$)"  # one of these, as the answer to a HEAD: it has no body
+_REFUSED = re.compile(rf"status code: 40[13]\b|{_TOKEN}|{_REGION}|{_UNSAID}")
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,13 @@ class Bucket(ABC):
     # --- changing ------------------------------------------------------------------------------------------------
 
     def write(self, uri: str, data: bytes) -> None:
-        """Put an object where none is. FileExistsError if there is another one."""
-        import obstore
+        """Put an object where none is. FileExistsError if there is another one.
 
+        UnfitTargetError if the store does not know the condition.
+        """
         for tried in range(_CONFLICTS):
             try:
-                self.ask(uri, lambda key: obstore.put(self.store, key, data, mode="create", use_multipart=False))
+                self.ask(uri, lambda key: self._create(key, data))
             except FileExistsError:
                 try:
                     found = self.bytes_of(uri)
@@ -125,6 +129,17 @@ class Bucket(ABC):
                     raise
             return
         raise self.explain(uri, f"{_CONFLICTS} puts met other requests (409 Conflict), and no object")
+
+    def _create(self, key: str, data: bytes) -> None:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            obstore.put(self.store, key, data, mode="create", use_multipart=False)
+        except BaseError as error:
+            if "status code: 501 " in str(error):
+                raise lacks_conditions(self.bucket, "answers puts with If-None-Match by 501 Not Implemented") from error
+            raise
 
     def remove(self, uri: str) -> None:
         """Delete an object if it is there."""
@@ -162,6 +177,10 @@ class Bucket(ABC):
             raise FileNotFoundError(errno.ENOENT, "there is no such object", uri) from error
         except BaseError as error:
             self._raise_translated(uri, error)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            self._raise_translated(uri, error)  # ReadableFile raises the client's errors so
 
     def _raise_translated(self, uri: str, error: Exception) -> NoReturn:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
@@ -171,8 +190,31 @@ class Bucket(ABC):
 
 
 def is_refused(text: str) -> bool:
-    """Return whether the store did not accept the keys, or their privileges."""
+    """Return whether the store did not accept the keys, their privileges or the region."""
     return _REFUSED.search(text) is not None
+
+
+def remedy_of_refusal(text: str) -> str:
+    """Return what to do about an answer that `is_refused`."""
+    if re.search(_REGION, text):
+        return (
+            "Set region_name in the connection's extra to the region of the bucket. Without a connection: AWS_REGION."
+        )
+    return (
+        "Check login and password of the connection, and aws_session_token and region_name in its extra. The keys must"
+        " allow to list, get, put and delete objects there."
+    )
+
+
+def lacks_conditions(bucket: str, what: str) -> UnfitTargetError:
+    """Return the error for a store that does not prevent the replacement of an object; `what` it does instead."""
+    return UnfitTargetError(
+        f"the store of bucket {bucket!r} {what}.",
+        code="file_system_unsupported",
+        remedy="Use a store, or a version of it, with conditional puts (If-None-Match). Exactly-once needs them.",
+        bucket=bucket,
+        feature="If-None-Match",
+    )
 
 
 def said(text: str) -> str:

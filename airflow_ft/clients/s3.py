@@ -25,33 +25,39 @@ KEYS = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "session_token",
 }
+_TIMEOUT = 300  # seconds for one request of a sink
 _RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
-def store_of(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
-    """Return the client of a bucket; all with the same settings share it."""
-    return _store(os.getpid(), bucket, config)
+def store_of(bucket: str, keys: Keys | None) -> S3Store:
+    """Return the client of a bucket; all with the same keys share it. None: those of the environment."""
+    return _store(os.getpid(), bucket, keys)
 
 
 @lru_cache(16)
-def _store(pid: int, bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
+def _store(pid: int, bucket: str, keys: Keys | None) -> S3Store:
     """By process: a client does not survive a fork."""
+    if keys is not None:
+        return private_store(bucket, keys.endpoint, keys, _TIMEOUT)
     try:
         from obstore.store import S3Store
     except ImportError as error:
         raise missing_client() from error
 
-    plain = dict(config).get("endpoint", "").startswith("http://")
     return S3Store(
         bucket,
-        config=dict(config),  # type: ignore[arg-type]
-        client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "300s"},
+        client_options={"allow_http": False, "connect_timeout": "5s", "timeout": f"{_TIMEOUT}s"},
         retry_config=_RETRIES,
     )
 
 
 class Keys(Protocol):
-    """Keys of a user of a store. `session_token`: "" for none."""
+    """The address of a store, and keys of its user. `session_token`: "" for none."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def endpoint(self) -> str: ...
 
     @property
     def region(self) -> str: ...

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import quote
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
-from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
+from airflow_ft.clients.objects import PART, Bucket, is_refused, remedy_of_refusal, said, split
 from airflow_ft.clients.s3 import private_store
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
@@ -53,7 +53,7 @@ class LogBucket(Bucket):
             remedy = "Create the bucket, or correct the folder or the endpoint of its connection."
         elif refused or is_refused(text):
             what, code, number = f"the store refuses it ({said(text)})", "access_refused", errno.EACCES
-            remedy = "Check the keys of the connection. They must allow to list, get, put and delete objects there."
+            remedy = remedy_of_refusal(text)
         else:
             what, code, number = said(text), "server_unreachable", errno.EIO
             remedy = "Check that the store runs, and the endpoint of the connection."

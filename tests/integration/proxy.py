@@ -30,6 +30,7 @@ class Proxy:
         self._muted: set[socket.socket] = set()
         self._wanted: list[tuple[str, bytes]] = []
         self._doomed: set[socket.socket] = set()
+        self._unknown: bytes | None = None
         self.cuts = 0
         self._threads: list[threading.Thread] = []
 
@@ -47,6 +48,10 @@ class Proxy:
         "lost request": that chunk never reaches the server. "lost reply": it does; the answer is dropped.
         """
         self._wanted.append((kind, pattern))
+
+    def answer_501(self, pattern: bytes) -> None:
+        """Answer each request that has `pattern` with 501 Not Implemented, without the server."""
+        self._unknown = pattern
 
     def pass_on(self) -> None:
         """New losses no more; connections that suffer one go on suffering it."""
@@ -98,6 +103,10 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         held = False
         while chunk := _receive(client):
+            if self._unknown is not None and self._unknown in chunk:
+                client.sendall(b"HTTP/1.1 501 Not Implemented\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                _shut(client)
+                break
             cut_now = self._hit(chunk)
             if cut_now == "lost request":
                 _shut(client)

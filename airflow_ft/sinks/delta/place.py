@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.clients.s3 import config_of
+from airflow_ft.clients.buckets import BucketSettings
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.sinks.files.objects import Objects, keys_of
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.local import local_path
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LOG, OURS = "_delta_log", "_airflow_ft"
 _CONDITION = {"AWS_S3_ALLOW_UNSAFE_RENAME": "false", "AWS_CONDITIONAL_PUT": "etag"}  # whatever the environment says
+_TOKENS = {"aws_session_token", "aws_token", "session_token", "token"}  # for delta-rs, in any case
 _PATIENCE = {"max_retries": "4", "retry_timeout": "30s", "connect_timeout": "5s", "timeout": "300s"}
 _OFTEN = {"delta.checkpointInterval": "10"}  # as Spark has it; delta-rs: 100, and each entry since is a request or two
 
@@ -52,9 +53,8 @@ class Place:
         if not is_object_store(sink.table):
             return cls(filesystem(str(sink.path)), sink.path.as_uri())
         objects = Objects.of(sink.table, connection, "")
-        given = {f"AWS_{name.upper()}": value for name, value in config_of(connection).items()}
-        if given.get("AWS_ENDPOINT", "").startswith("http://"):
-            given["AWS_ALLOW_HTTP"] = "true"
+        keys = keys_of(sink.table, connection)
+        given = {} if keys is None else _private(keys)
         return cls(objects, objects.uri(sink.table), {**given, **_CONDITION, **_PATIENCE})
 
     def __str__(self) -> str:
@@ -157,3 +157,33 @@ class Place:
         if not self.is_bucket:  # there it is new
             now = time.time()
             os.utime(local_path(uri), (now, now))
+
+
+def _private(keys: BucketSettings) -> dict[str, str]:
+    """Return options for which the environment says nothing: delta-rs reads from it what no option says.
+
+    Raises:
+        ConfigurationError: the environment has a session token. No option says that there is none.
+    """
+    variables = sorted(name for name in os.environ if name.lower() in _TOKENS)
+    if variables and not keys.session_token:
+        raise ConfigurationError(
+            f"delta-rs would send {variables[0]} of the environment beside the keys of connection {keys.conn_id!r}.",
+            code="arguments_conflict",
+            remedy=f"Unset {', '.join(variables)} for the tasks of this pipeline and for commands.",
+            conn_id=keys.conn_id,
+            variables=variables,
+        )
+    token = {"AWS_SESSION_TOKEN": keys.session_token} if keys.session_token else {}
+    return {
+        "AWS_REGION": keys.region,
+        "AWS_ENDPOINT": keys.endpoint,
+        "AWS_ENDPOINT_URL_S3": keys.endpoint,  # goes before AWS_ENDPOINT
+        "AWS_ACCESS_KEY_ID": keys.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
+        "AWS_ALLOW_HTTP": str(keys.endpoint.startswith("http://")).lower(),
+        "AWS_SKIP_SIGNATURE": "false",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
+        "AWS_S3_EXPRESS": "false",
+        **token,
+    }

@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from airflow_ft.clients.objects import PART, Bucket, is_refused, said, split
-from airflow_ft.clients.s3 import SCHEME, config_of, endpoint, store_of
+from airflow_ft.clients.buckets import BucketSettings
+from airflow_ft.clients.objects import PART, Bucket, is_refused, lacks_conditions, remedy_of_refusal, said, split
+from airflow_ft.clients.s3 import SCHEME, endpoint, store_of
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkAccessError,
     SinkUnavailableError,
-    UnfitTargetError,
     WalCorruptError,
 )
 
@@ -41,6 +41,16 @@ T = TypeVar("T")
 _AT_ONCE = 2  # parts of one file under way
 _COPIES = 8
 _SUCCESS = "_SUCCESS"
+
+
+def keys_of(place: str, connection: ConnectionInfo) -> BucketSettings | None:
+    """Return the settings for a place; None if it names no connection: those of the environment.
+
+    Raises:
+        ConfigurationError: the connection cannot be used.
+        SinkAccessError: it is of another type.
+    """
+    return BucketSettings.of(connection) if urlsplit(place).username else None
 
 
 @dataclass(frozen=True)
@@ -55,13 +65,9 @@ class Objects(Bucket):
 
     @classmethod
     def of(cls, place: str, connection: ConnectionInfo, manifest: str) -> Objects:
-        """Return the store of `s3://BUCKET/...`.
-
-        Raises:
-            ConfigurationError: the connection cannot be used.
-        """
+        """Return the store of `s3://BUCKET/...`. Raises as `keys_of` does."""
         bucket = urlsplit(place).hostname or ""
-        return cls(bucket, store_of(bucket, tuple(sorted(config_of(connection).items()))), manifest)
+        return cls(bucket, store_of(bucket, keys_of(place, connection)), manifest)
 
     def uri(self, location: str, *names: str) -> str:
         bucket, key = split(location)
@@ -176,13 +182,7 @@ class Objects(Bucket):
             return
         finally:
             self.remove(probe)
-        raise UnfitTargetError(
-            f"the store of bucket {self.bucket!r} overwrites objects although If-None-Match forbids it.",
-            code="file_system_unsupported",
-            remedy="Use a store, or a version of it, with conditional puts (If-None-Match). Exactly-once needs them.",
-            bucket=self.bucket,
-            feature="If-None-Match",
-        )
+        raise lacks_conditions(self.bucket, "overwrites objects although If-None-Match forbids it")
 
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
         """Return the error of a store's client as an error of this package. Its text has no secrets: they travel in
@@ -200,8 +200,7 @@ class Objects(Bucket):
             return SinkAccessError(
                 f"the store refuses {uri}: {said(text)}.",
                 code="access_refused",
-                remedy="Check login and password of the connection. They must allow to list, get, put and delete"
-                " objects there.",
+                remedy=remedy_of_refusal(text),
                 path=uri,
             )
         return SinkUnavailableError(

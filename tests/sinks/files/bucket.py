@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import obstore
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from airflow_ft import FilesSink
+from airflow_ft.clients import s3
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.files.objects import Objects
@@ -24,6 +27,22 @@ from tests.conformance.values import CLOCK, FINITE, NESTED, NOT_FINITE
 from tools.servers import S3
 
 REGION = "us-east-1"
+ELSEWHERE = {
+    "AWS_SESSION_TOKEN": "stale", "AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1",
+    "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "else", "AWS_REGION": "eu-north-1",
+    "AWS_SKIP_SIGNATURE": "true", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+}  # fmt: skip
+"""An environment that leads to another store."""
+
+
+@contextmanager
+def environment_elsewhere() -> Iterator[pytest.MonkeyPatch]:
+    """Lead new clients to another store, and forget those of before."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ELSEWHERE.items():
+            patch.setenv(name, value)
+        s3._store.cache_clear()
+        yield patch
 
 
 def connection_of(server: S3) -> ConnectionInfo:

@@ -11,6 +11,7 @@ from typing import Any
 
 import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
@@ -19,10 +20,12 @@ from airflow_ft.clients.buckets import BucketPlace, BucketSettings, settings_of
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, s3
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
+from airflow_ft.wal.incoming import ParquetRows
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.proxy import Proxy
 from tests.raising import raises
+from tests.sinks.files.bucket import ELSEWHERE
 from tests.wal.s3.conftest import connection_of
 from tests.wal.test_conformance import (
     ALL,
@@ -156,6 +159,13 @@ def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: s
     for told in (vars(refused.error), settings_of(BucketPlace.of(root))):
         assert "wrong-secret" not in repr(told)
     buckets.learn(BucketSettings.of(connection_of(versitygw)))
+    for wrong in ({"region_name": "eu-north-1"}, {"aws_session_token": "expired"}):
+        buckets.learn(BucketSettings.of(connection_of(versitygw, **wrong)))
+        for ask in (filesystem(root).read, filesystem(root).exists):  # the answer to HEAD has no reason
+            with raises(StorageUnavailableError, "access_refused", path=f"{root}/x") as refused:
+                ask(f"{root}/x")
+            assert next(iter(wrong)) in refused.error.remedy
+    buckets.learn(BucketSettings.of(connection_of(versitygw)))
     nowhere = root.replace(f"@{versitygw.bucket}/", "@nowhere/")
     with raises(StorageUnavailableError, "bucket_missing", path=f"{nowhere}/x"):
         filesystem(nowhere).write(f"{nowhere}/x", b"")
@@ -164,11 +174,7 @@ def test_who_is_refused_or_finds_no_bucket_is_told(versitygw: VersityGw, root: s
 def test_aws_environment_variables_do_not_mix_with_a_connection(
     versitygw: VersityGw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {
-        "AWS_SESSION_TOKEN": "stale", "AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1",
-        "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "else", "AWS_REGION": "eu-north-1",
-        "AWS_SKIP_SIGNATURE": "true", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
-    }.items():  # fmt: skip
+    for name, value in ELSEWHERE.items():
         monkeypatch.setenv(name, value)
     root = f"s3://lake@{versitygw.bucket}/{uuid.uuid4().hex}"
     s3._store.cache_clear()
@@ -190,3 +196,27 @@ def test_a_store_that_dies_loses_nothing(own_versitygw: VersityGw) -> None:
     reader = open_wal().open(segment)
     [file] = reader.files("rows")
     assert sum(batch.num_rows for batch in reader.batches("rows", file)) == 1000
+
+
+@pytest.mark.parametrize("reader", ["segment", "folder of a program"])
+def test_a_store_that_hangs_up_amid_a_file_is_unavailable(
+    versitygw: VersityGw, root: str, tmp_path: Path, reader: str
+) -> None:
+    """A file over `SMALL` is downloaded while its rows are read."""
+    table = pa.table({"text": [os.urandom(100) for _ in range(100_000)]})
+    with Proxy(versitygw.port) as proxy:
+        through = connection_of(versitygw, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        buckets.learn(BucketSettings.of(through))
+        if reader == "segment":
+            opened = open_wal().open(write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table}))
+            rows = opened.batches("rows", opened.files("rows")[0])
+        else:
+            pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000, compression="none")
+            filesystem(root).write(f"{root}/x.parquet", (tmp_path / "x.parquet").read_bytes())
+            rows = ParquetRows(root).batches()
+        next(rows)
+        for _ in range(5):  # with its repetitions
+            proxy.cut("lost request", b"range: bytes")
+        with raises(StorageUnavailableError, "server_unreachable"):
+            list(rows)
+        assert proxy.cuts == 5

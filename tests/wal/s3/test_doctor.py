@@ -14,6 +14,7 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import FileSystem
+from tests.integration.proxy import Proxy
 from tests.wal.s3.conftest import connection_of
 from tools.servers import VersityGw
 
@@ -34,6 +35,15 @@ def test_a_store_without_conditions(root: str, monkeypatch: pytest.MonkeyPatch) 
     put = obstore.put
     monkeypatch.setattr(obstore, "put", lambda store, key, data, **_: put(store, key, data))
     assert verdicts(root)["condition"] is Verdict.PROBLEM
+
+
+def test_a_store_that_knows_no_conditions(versitygw: VersityGw, root: str) -> None:
+    with Proxy(versitygw.port) as proxy:
+        proxy.answer_501(b"if-none-match")
+        through = connection_of(versitygw, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        buckets.learn(BucketSettings.of(through))
+        checks = {check.name: check for check in examine_wal(root, open_wal(), [])}
+    assert checks["writable"].verdict is Verdict.PROBLEM and "If-None-Match" in checks["writable"].text
 
 
 def test_a_store_whose_lists_are_late(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,13 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, TransientError, UnfitTargetError
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    SinkAccessError,
+    StoreBehindSinkError,
+    TransientError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
@@ -21,6 +27,7 @@ from tests.density import stride
 from tests.raising import raises
 from tests.sinks.delta.servers.test_crashes import ids, small
 from tests.sinks.delta.world import TableInBucket, participant_of, table_of
+from tests.sinks.files.bucket import environment_elsewhere
 from tools.servers import S3
 
 pytestmark = pytest.mark.server
@@ -81,6 +88,17 @@ def test_a_version_is_given_once_whatever_the_environment_says(
     assert len(won) == 1 and place.open().version() == before + 1
     with pytest.raises(FileExistsError):
         place.take(before + 1, place.commit_uri(0))
+
+
+def test_aws_variables_lead_no_named_connection_elsewhere(s3: S3, tmp_path: Path) -> None:
+    world = World(TableInBucket(s3), tmp_path)
+    plan = world.plan()
+    with environment_elsewhere() as environment:
+        with raises(ConfigurationError, "arguments_conflict", variables=["AWS_SESSION_TOKEN"]):
+            world.prepare(plan)
+        environment.delenv("AWS_SESSION_TOKEN")
+        world.deliver(plan)
+    assert world.target.ids() == world.ids_of(1)
 
 
 @pytest.mark.parametrize("has_read", [True, False], ids=["a participant that has read it", "another one"])

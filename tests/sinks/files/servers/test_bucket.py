@@ -32,8 +32,9 @@ from airflow_ft.sinks.files import verify
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
+from tests.integration.proxy import Proxy
 from tests.raising import raises
-from tests.sinks.files.bucket import Bucket
+from tests.sinks.files.bucket import Bucket, environment_elsewhere
 from tests.sinks.files.dying import Acting
 from tools.servers import S3
 
@@ -280,6 +281,17 @@ def test_a_store_without_conditional_writes_is_refused_at_once(world: World, mon
 
 
 @pytest.mark.server
+def test_a_store_that_knows_no_conditions_is_refused(world: World) -> None:
+    port = world.target.connection.port
+    assert port is not None
+    with Proxy(port) as proxy:
+        proxy.answer_501(b"if-none-match")
+        world.target.connection = replace(world.target.connection, port=proxy.port)
+        with raises(UnfitTargetError, "file_system_unsupported", feature="If-None-Match"):
+            world.prepare(world.plan())
+
+
+@pytest.mark.server
 def test_files_lost_half_way_are_reported_and_delivered_again(s3: S3, tmp_path: Path) -> None:
     """Somebody's rule has deleted what was prepared, when some of it had been shown."""
     world = World(Bucket(s3, partition_by=("text",)), tmp_path)
@@ -327,6 +339,13 @@ def test_the_store_is_away_and_comes_back(world: World) -> None:
 
 
 @pytest.mark.server
+def test_aws_variables_lead_no_named_connection_elsewhere(world: World) -> None:
+    with environment_elsewhere():
+        world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(1)
+
+
+@pytest.mark.server
 def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
     plan = world.plan()
     [planned] = plan.participants
@@ -337,7 +356,11 @@ def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
         return check
 
     assert last_check(connection).verdict == Verdict.OK
-    for wrong in (replace(connection, password="n0t-the-One"), replace(connection, login="nobody")):
+    for wrong in (
+        replace(connection, password="n0t-the-One"),
+        replace(connection, login="nobody"),
+        replace(connection, extra={**connection.extra, "aws_session_token": "n0t-the-One"}),
+    ):
         check = last_check(wrong)
         shown = f"{check.to_json()}"
         assert check.verdict != Verdict.OK and "refuses s3://" in check.text and "n0t-the-One" not in shown
@@ -356,8 +379,10 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert FilesSink(folder="s3://aws@bucket/x").participant == "files-s3-aws-bucket-x"
     extra = {"role_arn": "arn:aws:iam::1:role/x"}
     with raises(ConfigurationError, "connection_invalid", settings=["role_arn"]):
-        Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden", extra=extra), "m")
-    shown = repr(Objects.of("s3://bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
+        Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden", extra=extra), "m")
+    with raises(ConfigurationError, "connection_invalid", fields=["login", "password"]):
+        Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", extra={"region_name": "eu-north-1"}), "m")
+    shown = repr(Objects.of("s3://aws@bucket/x", ConnectionInfo("aws", "aws", login="a", password="hidden"), "m"))
     assert "hidden" not in shown
     monkeypatch.setattr("airflow_ft.sinks.base.places.find_spec", lambda _: None)
     for scheme in ("s3", "hdfs"):
