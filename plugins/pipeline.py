@@ -137,7 +137,7 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
         visible_checkpoint = replace(found, run=shown(found.run, visible))
         events = list(reversed(store.events(name, number)))
         if visible_checkpoint.run != found.run:  # they name it
-            events = [replace(each, message="it is an event of another DAG.") for each in events]
+            events = [replace(each, message="An event of another DAG.") for each in events]
         return views.whole(
             visible_checkpoint,
             events,

@@ -64,12 +64,12 @@ class RecoverOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recover, or defer while another process works on the pipeline."""
         rewind = rewinding(self, context) if spec.is_rewind else None
-        left = None if self.turn_timeout is None else self.turn_timeout - self._waited(context, run.store.now())
+        waited = timedelta(0) if self.turn_timeout is None else self._waited(context, run.store.now())
+        left = None if self.turn_timeout is None else self.turn_timeout - waited
         try:
             recovery = recover_or_wait(self, run, self.poll_interval, left, rewind=rewind)
         except TaskDeferred:
-            if left is not None and self.turn_timeout is not None:
-                self._keep(context, (run.store.now() - self.turn_timeout + left).isoformat())
+            self._keep(context, (run.store.now() - waited).isoformat())
             raise
         pipeline_steps.restore_savepoint(run, spec.savepoint, spec.sources, wal_root_of(spec))
         emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
@@ -121,7 +121,7 @@ def recover_or_wait(
 ) -> Recovery:
     """Recover. While another process works on the pipeline, defer the task, which continues in its method `resume`.
 
-    `timeout`: what is left for it. `rewind`: requester of a rewind before that; None: no rewind.
+    `timeout`: time left to wait. `rewind`: requester of a rewind before that; None: no rewind.
 
     Raises:
         NotDeliveredError: another process works on the pipeline, and no time is left.

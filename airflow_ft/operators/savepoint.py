@@ -209,4 +209,6 @@ class StopStreamOperator(ActingOperator):
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
         folder = (self.savepoint_dir or "") if self.savepoint else ""
         first = first_try(context, self.retries)
-        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait, first_try=first)
+        is_retry: bool = context["ti"].try_number > first
+        by = run_of(context)
+        return Asked(action, self.pipeline, by, folder=folder, wait=self.wait, first_try=first, is_retry=is_retry)

@@ -272,7 +272,11 @@ def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Pat
     with raises(StateConflictError, "action_refused", pipeline=PIPELINE):
         stopped(True, drain=True)
     assert not scene.store.open_requests(PIPELINE)
-    assert stopped(False) == f"{PIPELINE} was asked to stop", "it waits for its restart"
+    assert stopped(False, first_try=1) == f"{PIPELINE} was asked to stop", "it waits for its restart"
+    assert "nobody is at work" in stopped(True, first_try=1, is_retry=True)
+    assert not scene.store.open_requests(PIPELINE), "a cleared stream would obey it"
+    stopped(False, first_try=1)
+    assert len(scene.store.open_requests(PIPELINE)) == 1, "the same run, made again, asks again"
 
 
 def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:

@@ -50,6 +50,7 @@ class Asked:
         halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
         wait: seconds that a stream may take to stop.
         first_try: of a stop: the first of the task's tries that ask once in all; 0: each asks.
+        is_retry: of a stop: it is not the first of these.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
 
@@ -68,6 +69,7 @@ class Asked:
     halt_reason: str = ""
     wait: float = 600.0
     first_try: int = 0
+    is_retry: bool = False
     wal_root: str = ""
     reason: str = ""
 
@@ -125,7 +127,8 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         return settling.settle(by, store, name, asked.action, number, after)
     if asked.action in _STOPS:
         folder = _folder(asked) if asked.action.endswith("with_savepoint") else ""
-        how = {**_STOPS[asked.action], "savepoint_dir": folder, "wait": asked.wait, "first_try": asked.first_try}
+        tries = {"first_try": asked.first_try, "is_retry": asked.is_retry}
+        how = {**_STOPS[asked.action], "savepoint_dir": folder, "wait": asked.wait, **tries}
         return savepoints.stop(by, store, name, **how)
     match asked.action:
         case "recover":

@@ -29,6 +29,7 @@ def stop(
     savepoint_dir: str = "",
     wait: float = 0.0,
     first_try: int = 0,
+    is_retry: bool = False,
 ) -> str:
     """Stops a stream as `airflow_ft.spark.savepoints.stopping` does, and says what it has answered."""
     outcome = stop_stream(
@@ -40,6 +41,7 @@ def stop(
         savepoint_dir=savepoint_dir,
         wait=wait,
         first_try=first_try,
+        is_retry=is_retry,
         is_over=by.is_over,
     )
     by.say(outcome)

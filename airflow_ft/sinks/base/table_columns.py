@@ -66,7 +66,7 @@ class Format:
                 what = Misfits(table).ambiguous(seen[field.name.lower()], field.name)
                 yield declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
             for what in self._misnamed(field):
-                remedy = "Rename it in the job: begin with a letter, and use letters, digits and '_'."
+                remedy = "Rename it in the job: use letters, digits and '_'."
                 yield declined(what, "name_invalid", remedy, name, field.name)
             seen.setdefault(field.name.lower(), field.name)
 

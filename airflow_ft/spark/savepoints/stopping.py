@@ -29,13 +29,14 @@ def stop(
     savepoint_dir: str = "",
     wait: float = 0.0,
     first_try: int = 0,
+    is_retry: bool = False,
     is_over: Callable[[RunKey], bool] = lambda _: False,
 ) -> str:
     """Ask a stream to stop after its current checkpoint, and wait up to `wait` seconds; returns the outcome.
 
     `at_once` aborts the current checkpoint. `drain` makes one more, which emits open windows. With a `savepoint_dir`
     it takes a savepoint of the final state there, also when no process runs. `first_try`: the first of the tries of a
-    task that ask once in all. A later one waits for the same answer: another request would stop the next run.
+    task that ask once in all. A retry waits for the same answer: another request would stop the next run.
     `is_over`: whether a run can no longer continue.
 
     Raises:
@@ -50,11 +51,12 @@ def stop(
             remedy="Remove the immediate stop or the drain.",
             argument="drain",
         )
-    before = _asked_before(store, pipeline, by, first_try)
+    before = _asked_before(store, pipeline, by, first_try) if is_retry else None
     if before is not None and before.outcome:
         return before.outcome
     # Between two restarts no process has a lease, but the run still has the turn. So has one that failed for good.
-    if not store.leases(pipeline) and ((turn := store.pipeline(pipeline).turn) is None or is_over(turn)):
+    is_idle = not store.leases(pipeline) and ((turn := store.pipeline(pipeline).turn) is None or is_over(turn))
+    if is_idle and not (drain and before is not None):
         if drain:
             raise StateConflictError(
                 "the stream does not run, so nothing can drain it.",
@@ -63,10 +65,12 @@ def stop(
                 pipeline=pipeline,
             )
         outcome = f"nobody is at work on {pipeline}"
-        if not savepoint_dir:
-            return outcome
-        uri, taken = take(store, pipeline, savepoint_dir, by)
-        return f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
+        if savepoint_dir:
+            uri, taken = take(store, pipeline, savepoint_dir, by)
+            outcome = f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
+        if before is not None:  # else the next try of the stream would obey it
+            store.answer(pipeline, before.id, outcome)
+        return outcome
     if before is None:
         _refuse_scheduled(store, pipeline)
         how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
@@ -95,8 +99,6 @@ def stop(
 
 def _asked_before(store: RequestOperations, pipeline: str, by: str, first_try: int) -> Request | None:
     """Return the request of an earlier try; None: there is none. `first_try` is another one after clearing."""
-    if not first_try:
-        return None
     asked = (each for each in store.requests_by(pipeline, by) if each.kind is RequestKind.STOP)
     return next((each for each in asked if each.arguments.get(_FIRST_TRY) == first_try), None)
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_ft import HiveSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
-from airflow_ft.sinks.hive.columns import fields_of, schema_problems, type_of
+from airflow_ft.sinks.hive.columns import arrow_of, fields_of, schema_problems, type_of
 from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.metastore import Connected
@@ -84,11 +84,18 @@ def test_columns_of_a_new_table_and_what_speaks_against_them() -> None:
     assert codes("nothing") == ["job_column_missing"]
 
 
-@pytest.mark.parametrize("name", ["unit-price", "a:b", "a,b", "a<b", "10L", ""])
+@pytest.mark.parametrize("name", ["unit-price", "a:b", "a,b", "a<b", "@id", ""])
 def test_names_that_no_reader_parses_are_refused(name: str) -> None:
     within = pa.struct({"a": pa.map_(pa.string(), pa.list_(pa.struct({name: pa.int32()})))})
     found = schema_problems(HiveSink(table=TABLE), pa.schema({"10L": pa.int64(), "s": within}), None, "rows")
     assert [(each.code, each.column) for each in found] == [("name_invalid", "s")]
+
+
+@pytest.mark.parametrize("name", ["größe", "1st", "y.z", "a$b"])
+def test_names_in_structs_that_readers_parse_are_accepted(name: str) -> None:
+    within = pa.struct({name: pa.int32()})
+    assert not list(schema_problems(HiveSink(table=TABLE), pa.schema({"s": within}), None, "rows"))
+    assert arrow_of(type_of(within)) == within
 
 
 def test_orc_columns_that_readers_take_by_order_are_refused() -> None:
