@@ -33,12 +33,18 @@ def schema(columns: tuple[StateColumn, ...]) -> dict[str, Any]:
 
 
 def text(data: str) -> bytes:
-    """As Java's `writeUTF`."""
-    return struct.pack(">H", len(data.encode())) + data.encode()
+    """As Java's `writeUTF`: a character beyond U+FFFF is two surrogates."""
+    units = data.encode("utf-16-be", "surrogatepass")
+    each = [units[at : at + 2].decode("utf-16-be", "surrogatepass") for at in range(0, len(units), 2)]
+    written = "".join(each).encode(errors="surrogatepass").replace(b"\0", b"\xc0\x80")
+    return struct.pack(">H", len(written)) + written
 
 
 def schema_file(key: tuple[StateColumn, ...] = KEY, value: tuple[StateColumn, ...] = VALUE) -> bytes:
-    parts = (struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"))) for each in (key, value))
+    parts = (
+        struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"), ensure_ascii=False))
+        for each in (key, value)
+    )
     return text("v2") + b"".join(parts)
 
 

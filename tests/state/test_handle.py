@@ -18,10 +18,12 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember
+from airflow_ft.spark.state.schemas import states
+from airflow_ft.state.rows import StateColumn
 from airflow_ft.wal import roots
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
-from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline
+from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline, schema_file
 from tests.store.scene import PIPELINE
 
 
@@ -45,6 +47,15 @@ def test_a_handle_shows_one_confirmed_checkpoint_until_refreshed(scene: Pipeline
         assert found.get(0, {"k": "a"}) == {"count": 2} and found.get(0, ("b",)) == {"count": 1}
         assert {entry.key["k"]: entry.value["count"] for entry in found.scan(0)} == {"a": 2, "b": 1}
         assert found.count(0) == 2
+
+
+def test_a_column_may_have_a_character_of_two_surrogates(scene: Pipeline) -> None:
+    key = (StateColumn("k💰", "string"),)
+    (scene.counts.path / "state/0/0/_metadata/schema").write_bytes(schema_file(key))
+    scene.confirmed({"a": 1})
+    assert [*states(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "copied"))] == [(0, "default")]
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, {"k💰": "a"}) == {"count": 1}
 
 
 def test_a_snapshot_a_removal_and_what_came_after(scene: Pipeline) -> None:
