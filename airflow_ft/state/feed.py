@@ -28,7 +28,7 @@ class Side(Protocol):
 
     def one(self, op: int | str, state: str | None) -> Table: ...
 
-    def value(self, op: int | str, table: Table, key: Any) -> Any: ...
+    def value(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> Any: ...
 
     def partitions(self, op: int) -> int: ...
 
@@ -37,8 +37,11 @@ class Side(Protocol):
     def store(self, op: int, partition: int, name: str) -> Store: ...
 
 
-def changes(begin: Side, end: Side, op: int, state: str | None) -> Iterator[dict[str, Any]]:
-    """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one."""
+def changes(begin: Side, end: Side, ops: tuple[int, int], state: str | None) -> Iterator[dict[str, Any]]:
+    """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one.
+
+    ops: the operator's number at `begin` and at `end`.
+    """
     if end.number < begin.number:
         raise ConfigurationError(
             f"checkpoint {end.number} is older than checkpoint {begin.number}.",
@@ -48,28 +51,39 @@ def changes(begin: Side, end: Side, op: int, state: str | None) -> Iterator[dict
             since=begin.number,
             until=end.number,
         )
-    table = end.one(op, state)
-    if begin.one(op, table.name) != table:
+    old, new = ops
+    table = end.one(new, state)
+    if begin.one(old, table.name) != table:
         raise ConfigurationError(
-            f"the state {table.name!r} of operator {op} had other types at checkpoint {begin.number}.",
+            f"the state {table.name!r} of operator {new} had other types at checkpoint {begin.number}.",
             code="state_schema_changed",
             remedy="Open a handle at each of the two checkpoints (at=), and export both.",
             pipeline=end.pipeline,
             state=table.name,
-            operator=op,
+            operator=new,
             since=begin.number,
         )
-    for key in _candidates(begin, end, op, table):
-        before, after = begin.value(op, table, key), end.value(op, table, key)
-        if before != after:
+    for key in _candidates(begin, end, ops, table):
+        before, after = begin.value(old, table, key, exact=True), end.value(new, table, key, exact=True)
+        if not _is_same(before, after):
             change = "added" if before is None else "removed" if after is None else "changed"
             yield {"change": change, "key": dict(key), "before": before, "after": after}
 
 
-def _candidates(begin: Side, end: Side, op: int, table: Table) -> Iterator[Mapping[str, Any]]:
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal. NaN is equal to itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        one, other = ({repr(key): value for key, value in each.items()} for each in (one, other))
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
+def _candidates(begin: Side, end: Side, ops: tuple[int, int], table: Table) -> Iterator[Mapping[str, Any]]:
     """The keys, once each, that may have changed."""
     seen: set[bytes] = set()
-    for store, raw in _raw(begin, end, op, table):
+    for store, raw in _raw(begin, end, ops, table):
         key = table.key_of(store, raw)
         mark = repr(key).encode()
         if mark not in seen:
@@ -77,20 +91,20 @@ def _candidates(begin: Side, end: Side, op: int, table: Table) -> Iterator[Mappi
             yield key
 
 
-def _raw(begin: Side, end: Side, op: int, table: Table) -> Iterator[tuple[Store, bytes]]:
+def _raw(begin: Side, end: Side, ops: tuple[int, int], table: Table) -> Iterator[tuple[Store, bytes]]:
     """Keys of the stores that may have changed, and a store to read them by."""
-    partitions = end.partitions(op)
-    if begin.partitions(op) != partitions:
-        for handle in (begin, end):
+    partitions = end.partitions(ops[1])
+    if begin.partitions(ops[0]) != partitions:
+        for handle, op in zip((begin, end), ops, strict=True):
             for partition in range(handle.partitions(op)):
                 store = handle.store(op, partition, table.store)
                 yield from ((store, key) for key, _ in store.items(table.prefix(store)))
         return
     for partition in range(partitions):
-        old, new = (handle.store(op, partition, table.store) for handle in (begin, end))
-        folder = end.folder(op, partition, table.store)
+        old, new = (h.store(op, partition, table.store) for h, op in zip((begin, end), ops, strict=True))
+        folder = end.folder(ops[1], partition, table.store)
         written = None
-        if folder == begin.folder(op, partition, table.store):
+        if folder == begin.folder(ops[0], partition, table.store):
             written = changed_keys(folder, begin.version, end.version)
         if written is not None:
             yield from ((new, key) for key in written if key.startswith(table.prefix(new)))

@@ -173,7 +173,6 @@ class State:
         """
         from airflow_ft.state.feed import changes
 
-        number = self._number(op)
         if self.restored and until in (None, self.number):
             raise ConfigurationError(
                 "the state was restored or reset after that checkpoint, so the differences are not changes of a job.",
@@ -185,7 +184,17 @@ class State:
         end = self if until is None or until == self.number else self._beside(until)
         begin = self._beside(since)
         try:
-            yield from changes(begin, end, number, state)
+            was, now = begin._operator(op), end._operator(op)
+            if was.name != now.name or (was.uid != now.uid and was.uid and now.uid):
+                raise ConfigurationError(
+                    f"operator {op} was {was.uid or was.name} at checkpoint {since}, and is {now.uid or now.name}.",
+                    code="operators_unmatched",
+                    remedy="Give the uid of an operator that both checkpoints have.",
+                    pipeline=self.pipeline,
+                    operator=op,
+                    since=since,
+                )
+            yield from changes(begin, end, (was.id, now.id), state)
         finally:
             begin.close()
             if end is not self:
@@ -240,9 +249,9 @@ class State:
         found = {each.name: tuple(self._entries(op, each, key)) for each in tables}
         return {name: entries for name, entries in found.items() if entries}
 
-    def value(self, op: int | str, table: Table, key: Any) -> Any:
+    def value(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> Any:
         """Return what a key has in a state, as `get` gives it."""
-        entries = self._entries(op, table, key)
+        entries = self._entries(op, table, key, exact=exact)
         if not entries:
             return None
         if table.shape is Shape.VALUE:
@@ -253,14 +262,15 @@ class State:
             return [entry.at for entry in entries]
         return [entry.value for entry in entries]
 
-    def _entries(self, op: int | str, table: Table, key: Any) -> list[Entry]:
+    def _entries(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> list[Entry]:
         """Return entries from the partition that the key hashes to, else from the one that holds it."""
         partitions = self._catalog(op).folders.partitions
         first = partition_of(table.key, table.key_row(key), partitions)
         now = self._now()
         for partition in (first, *(each for each in range(partitions) if each != first)):
             store = self.store(op, partition, table.store)
-            if found := list(islice(table.entries_of(store, key, now), self._bounds.entries if self._bounds else None)):
+            entries = table.entries_of(store, key, now, exact=exact)
+            if found := list(islice(entries, self._bounds.entries if self._bounds else None)):
                 if table.shape in (Shape.SESSIONS, Shape.TIMERS):
                     found.sort(key=lambda entry: tuple((entry.at or {}).values()))
                 return found

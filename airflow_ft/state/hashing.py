@@ -17,7 +17,8 @@ from airflow_ft.state.rows import StateColumn, _header, columns_of, decimal_of
 
 _SEED = 42
 _MASK = 0xFFFFFFFF
-_IN_FOUR = ("boolean", "byte", "short", "integer", "date", "float")
+_IN_FOUR = ("boolean", "byte", "short", "integer", "date")
+_MINUS_ZERO = {"float": 1 << 31, "double": 1 << 63}
 
 
 def partition_of(columns: Sequence[StateColumn], row: bytes, partitions: int) -> int:
@@ -39,6 +40,10 @@ def _hash(column: StateColumn, row: bytes, base: int, at: int, seed: int) -> int
     (word,) = struct.unpack_from("<Q", row, at)
     if isinstance(kind, dict):
         return hash_of(columns_of(kind), row, base + (word >> 32), seed)  # structs alone can be keys
+    if word == _MINUS_ZERO.get(kind):  # which has the hash of 0.0
+        word = 0
+    if kind == "float":
+        return _end(_mix(seed, word), 4)
     if kind in _IN_FOUR:
         (signed,) = struct.unpack_from("<b" if kind == "byte" else "<h" if kind == "short" else "<i", row, at)
         return _end(_mix(seed, signed & _MASK), 4)

@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.records import strings
-from airflow_ft.state.rows import RowReader, StateColumn, columns_of, in_order, write_row
+from airflow_ft.state.rows import RowReader, StateColumn, columns_of, in_order, with_other_zeros, write_row
 from airflow_ft.state.schemas import PREFIX, RANGE, Family
 from airflow_ft.state.versions import Store
 
@@ -90,13 +90,24 @@ class Table:
         """
         return write_row(self.key, in_order(self.key, given))
 
-    def entries_of(self, store: Store, given: Any, now: int) -> Iterator[Entry]:
-        """The values of a key, as the job would see them at `now` (milliseconds): what has expired is left out."""
+    def entries_of(self, store: Store, given: Any, now: int, *, exact: bool = False) -> Iterator[Entry]:
+        """The values of a key, as the job would see them at `now` (milliseconds): what has expired is left out.
+
+        exact: do not look for 0.0 if the store lacks -0.0, nor the other way round.
+        """
         values = in_order(self.key, given)
+        for each in [values] if exact else with_other_zeros(self.key, values):
+            entries = self._entries_of(store, each, now)
+            if (first := next(entries, None)) is not None:
+                yield first
+                yield from entries
+                return
+
+    def _entries_of(self, store: Store, values: Sequence[Any], now: int) -> Iterator[Entry]:
         if self.shape is Shape.JOINED:
             yield from self._joined(store, values, now)
             return
-        row = self.key_row(given)
+        row = write_row(self.key, values)
         if self.shape in (Shape.VALUE, Shape.LIST):
             key = self.prefix(store) + (b"\0" + row if self.rocks else row)
             value = store.get(key)

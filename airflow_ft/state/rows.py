@@ -296,8 +296,7 @@ def _plain_written(kind: str, value: Any) -> bytes:
     if kind == "boolean":
         return bytes([_of(value, bool)]).ljust(8, b"\0")
     if kind in ("float", "double"):
-        inexact = float(_of(value, float, int)) + 0.0  # Spark has no -0.0 in its keys
-        return _WORDS[kind].pack(inexact).ljust(8, b"\0")
+        return _WORDS[kind].pack(float(_of(value, float, int))).ljust(8, b"\0")
     if kind in _WORDS:
         # Spark clears the 8 bytes before it writes fewer.
         return _WORDS[kind].pack(_of(value, int)).ljust(8, b"\0")
@@ -352,3 +351,15 @@ def in_order(columns: Sequence[StateColumn], given: Any) -> Sequence[Any]:
         remedy="Give a value for each column: a tuple in that order, or a dict by name.",
         columns=[each.name for each in columns],
     )
+
+
+def with_other_zeros(columns: Sequence[StateColumn], values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield the values of a key, then the same with 0.0 and with -0.0 for zeros.
+
+    Spark stores -0.0 as 0.0 in keys of aggregations, joins and dropDuplicates, but as it is for `transformWithState`
+    and `applyInPandasWithState`.
+    """
+    zeros = {n for n, each in enumerate(columns) if each.kind in ("float", "double") and values[n] == 0}
+    yield values
+    for zero in (0.0, -0.0) if zeros else ():
+        yield [zero if n in zeros else value for n, value in enumerate(values)]

@@ -116,6 +116,16 @@ def test_operators_come_and_go_and_the_count_goes_on(pipeline: StageWorld, tmp_p
     assert run([("a", 1), ("a", 1)]) == {"a": 7}
 
 
+def test_a_name_that_only_a_failed_run_gave_may_go_again(pipeline: StageWorld) -> None:
+    assert _counts(_run(pipeline, COUNTED, [("a", 1)], distinct=[], count="")) == {"a": 1}
+    pipeline.stage(_request(pipeline, COUNTED, {}, distinct=[], count="counts"))  # it does not end
+    assert _counts(_run(pipeline, COUNTED, [("a", 1)], distinct=[], count="")) == {"a": 2}
+    base = pipeline.store.pipeline(PIPELINE).base
+    assert _counts(_run(pipeline, COUNTED, [("a", 1)], distinct=[], count="")) == {"a": 3}
+    after = pipeline.store.pipeline(PIPELINE).base
+    assert base is not None and after is not None and base.location == after.location, "nothing has changed"
+
+
 def test_a_job_that_changes_state_keys_or_functions_is_refused(pipeline: StageWorld, tmp_path: Path) -> None:
     sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, l string, n bigint, m bigint")}
 

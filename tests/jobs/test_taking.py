@@ -115,6 +115,14 @@ def test_types_for_checkers_alone_are_no_hindrance(tmp_path: Path) -> None:
         ("from math import *\n", "return pi", "pi", 0),
         ("if 0:\n    import json\n", "return json", "json", 2),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import json\n", "return json", "json", 0),
+        ("A = [1]\nB = A + [2]\nfor x in (3,):\n    B.append(x)\n", "return B", "B", 3),
+        ("A = {'small': 10 * 1000}\nA['small'] = 5\n", "return A", "A", 2),
+        ("A = [1, 2]\nother = A\nother[0] = True\n", "return A", "A", 2),
+        ("A = {'x': 1, 'y': 2}\nother = A\nother['x'] = other.pop('x')\n", "return A", "A", 2),
+        ("A = ['x']\ndef change():\n    global A\n    A = ['y']\nchange()\n", "return A", "A", 2),
+        ("from string import digits as D\nA = [D]\nother = A\nother.clear()\n", "return A", "A", 3),
+        ("class A:\n    most = 1\nA.most = 2\n", "return A.most", "A", 2),
+        ("from math import *\n", "return pow(2, 2)", "pow", 0),
     ],
 )
 def test_a_name_that_the_driver_cannot_have_is_refused(
@@ -126,6 +134,52 @@ def test_a_name_that_the_driver_cannot_have_is_refused(
         _job(tmp_path, body, above=above)
     assert caught.error and "job_args" in caught.error.remedy and 'job="jobs.orders"' in caught.error.remedy
     assert name in caught.error.what and path in caught.error.what
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "A['c'] = 1",
+        "A['a']['c'] = 1",
+        "A['a'] += 1",
+        "del A['a']",
+        "A.update(c=1)",
+        "A['b'].append(1)",
+        "B.update(c=1)",
+        "for x in (1, 2):\n    if x:\n        A[x] = 1",
+        "with open(__file__):\n    A.clear()",
+        "class Other:\n    A['c'] = 1",
+        "[A.pop(x) for x in ('a',)]",
+    ],
+)
+def test_a_constant_that_is_changed_below_the_job_is_refused(tmp_path: Path, below: str) -> None:
+    above = "A = B = {'a': {}, 'b': []}\n"
+    with raises(ConfigurationError, "job_not_portable", name="A", defined=2):
+        _job(tmp_path, "return A", above=above, below=f"\n\nif '':\n    {below.replace(chr(10), chr(10) + '    ')}\n")
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("A = {'a': 1}", "for name, rate in A.items():\n    print(name, A['a'], A.get(name))"),
+        ("A = {'a': 1}", "def cached(key):\n    A[key] = 1"),
+        ("A = 'x'\nKNOWN = {}", "KNOWN[A] = A.upper()\nKNOWN.update(a=A)"),
+        ("A = len", "OTHER = [A('')]"),
+        ("from math import pi as P\nA = {'a': [P, -P, (1.5, None)], 'b': {P}}", ""),
+        ("import fractions\nfrom fractions import Fraction as F\nA = [F, [F]]", ""),
+        ("def f():\n    pass\nA = [f]", ""),
+        ("from string import digits as D, octdigits as O\nA = D", "O[0:0].pop() if 0 else 1"),
+        ("LATER = 1\nA = 'a%s' % (LATER,)", ""),
+        ("from math import pow\nA = 1\ndef f():\n    return pow(2, 2)", ""),
+    ],
+)
+def test_a_constant_that_is_only_read_goes_along(tmp_path: Path, above: str, below: str) -> None:
+    assert any(part.text.startswith("A = ") for part in _job(tmp_path, "return A", above=above, below=below).parts)
+
+
+def test_an_imported_name_goes_before_a_builtin(tmp_path: Path) -> None:
+    found = _job(tmp_path, "return pow(max(1, 2), 2)", above="from math import *\nfrom math import pow\n")
+    assert [part.text for part in found.parts[:-1]] == ["from math import pow"]
 
 
 @pytest.mark.parametrize(

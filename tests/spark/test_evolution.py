@@ -141,7 +141,8 @@ def test_changed_state_is_refused_unless_the_restore_allowed_it(tmp_path: Path) 
     location = _location(tmp_path, COUNT, DISTINCT, plan=plan)
     base = SparkPosition(location.uri, location.batch)
     remember_meaning(location, _memory(SUM, IDS))
-    assert is_known(base, _memory(SUM, IDS)) and not is_known(base, _memory(MAX, IDS))
+    assert is_known(base, plan, _memory(SUM, IDS)) and not is_known(base, plan, _memory(MAX, IDS))
+    assert not is_known(base, [plan[0], Identity(DISTINCT, "named")], _memory(SUM, IDS))
     assert evolution(PIPELINE, base, plan, _memory(SUM, IDS)) is None
     with pytest.raises(StateMeaningError) as caught:
         evolution(PIPELINE, base, plan, _memory(MAX, {"keys": [["orders.x"]]}))

@@ -33,12 +33,18 @@ def schema(columns: tuple[StateColumn, ...]) -> dict[str, Any]:
 
 
 def text(data: str) -> bytes:
-    """As Java's `writeUTF`."""
-    return struct.pack(">H", len(data.encode())) + data.encode()
+    """As Java's `writeUTF`: a character beyond U+FFFF is two surrogates."""
+    units = data.encode("utf-16-be", "surrogatepass")
+    each = [units[at : at + 2].decode("utf-16-be", "surrogatepass") for at in range(0, len(units), 2)]
+    written = "".join(each).encode(errors="surrogatepass").replace(b"\0", b"\xc0\x80")
+    return struct.pack(">H", len(written)) + written
 
 
 def schema_file(key: tuple[StateColumn, ...] = KEY, value: tuple[StateColumn, ...] = VALUE) -> bytes:
-    parts = (struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"))) for each in (key, value))
+    parts = (
+        struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"), ensure_ascii=False))
+        for each in (key, value)
+    )
     return text("v2") + b"".join(parts)
 
 
@@ -62,15 +68,24 @@ class Counts:
     """A location of Spark."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._write("state/0/_metadata/metadata", b"v1\n" + json.dumps(OPERATOR).encode())
-        self._write("state/0/0/_metadata/schema", schema_file())
+        self.path, self.operator = path, 0
+        self.write_operator(0)
+        self.write_schema(KEY, VALUE)
 
-    def batch(self, number: int, counts: Mapping[str, int | None]) -> SparkPosition:
+    def write_operator(self, number: int, name: str = "stateStoreSave") -> None:
+        info = {**OPERATOR, "operatorInfo": {"operatorId": number, "operatorName": name}}
+        self._write(f"state/{number}/_metadata/metadata", b"v1\n" + json.dumps(info).encode())
+
+    def write_schema(self, key: tuple[StateColumn, ...], value: tuple[StateColumn, ...]) -> None:
+        self.key, self.value = key, value
+        self._write("state/0/0/_metadata/schema", schema_file(key, value))
+
+    def batch(self, number: int, counts: Mapping[Any, float | None]) -> SparkPosition:
         rows = {
-            write_row(KEY, [k]): None if count is None else write_row(VALUE, [count]) for k, count in counts.items()
+            write_row(self.key, [k]): None if count is None else write_row(self.value, [count])
+            for k, count in counts.items()
         }
-        self._write(f"state/0/0/{number + 1}.delta", compressed(records(rows)))
+        self._write(f"state/{self.operator}/0/{number + 1}.delta", compressed(records(rows)))
         self._write(f"offsets/{number}", "\n".join(["v1", json.dumps({"conf": CONF}), '{"logOffset":0}']).encode())
         self._write(f"commits/{number}", b"v1\n{}")
         return SparkPosition(self.path.as_uri(), number)
@@ -105,7 +120,7 @@ class Pipeline(Scene):
         self.batches = 0
         return self.counts
 
-    def published(self, counts: Mapping[str, int | None]) -> int:
+    def published(self, counts: Mapping[Any, float | None]) -> int:
         if not self.epoch:
             self.take()
         number = self.trigger()
@@ -115,7 +130,7 @@ class Pipeline(Scene):
         self.store.publish(PIPELINE, self.epoch, number, before, a_segment(number), position, {"orders": number}, None)
         return number
 
-    def confirmed(self, counts: Mapping[str, int | None]) -> int:
+    def confirmed(self, counts: Mapping[Any, float | None]) -> int:
         number = self.published(counts)
         self.complete(number)
         return number

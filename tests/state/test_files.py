@@ -11,6 +11,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.state.records import Changes, lineage, strings
+from airflow_ft.state.rows import StateColumn
 from airflow_ft.state.schemas import families
 from airflow_ft.state.streams import decompressed
 from airflow_ft.state.versions import changed_keys, has_version, open_version
@@ -106,6 +107,17 @@ def test_schemas() -> None:
     for broken in (b"", schema_file()[:50], text("x1")):
         with raises(WalCorruptError, "state_damaged", path="schema"):
             families(broken, "schema")
+
+
+def test_names_in_a_schema_may_have_any_characters() -> None:
+    key = (StateColumn("k💰\0\ud83d", "string"),)
+    [family] = families(schema_file(key), "schema")
+    assert family.key == key
+    written = '{"type":"struct","fields":[{"name":"💰","type":"long"}]}'.encode("utf-16-le")
+    at = written.index("💰".encode("utf-16-le")) + 2
+    halves = (written[:at].decode("utf-16-le", "surrogatepass"), written[at:].decode("utf-16-le", "surrogatepass"))
+    split = text("v2") + 2 * (struct.pack(">i", 2) + b"".join(map(text, halves)))
+    assert families(split, "schema")[0].key == (StateColumn("💰", "long"),)
 
 
 def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") -> None:

@@ -1,6 +1,7 @@
 """Which checkpoint a handle shows, while the pipeline goes on, prunes and dies; bad questions."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +19,13 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember
+from airflow_ft.spark.state.schemas import states
 from airflow_ft.state.export import plain
+from airflow_ft.state.rows import StateColumn
 from airflow_ft.wal import roots
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
-from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline
+from tests.state.scene import CONF, PROVIDERS, VALUE, Counts, Pipeline, pipeline
 from tests.store.scene import PIPELINE
 
 
@@ -46,6 +49,14 @@ def test_a_handle_shows_one_confirmed_checkpoint_until_refreshed(scene: Pipeline
         assert found.get(0, {"k": "a"}) == {"count": 2} and found.get(0, ("b",)) == {"count": 1}
         assert {entry.key["k"]: entry.value["count"] for entry in found.scan(0)} == {"a": 2, "b": 1}
         assert found.count(0) == 2
+
+
+def test_a_column_may_have_a_character_of_two_surrogates(scene: Pipeline) -> None:
+    scene.counts.write_schema((StateColumn("k💰", "string"),), VALUE)
+    scene.confirmed({"a": 1})
+    assert [*states(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "copied"))] == [(0, "default")]
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, {"k💰": "a"}) == {"count": 1}
 
 
 def test_a_snapshot_a_removal_and_what_came_after(scene: Pipeline) -> None:
@@ -161,6 +172,51 @@ def test_changes_over_a_restart_which_works_in_a_copy(scene: Pipeline) -> None:
     with state.open(PIPELINE, store=scene.store) as found:
         [change] = found.changes(0, 1)
     assert (change["key"], change["before"], change["after"]) == ({"k": "a"}, {"count": 1}, {"count": 2})
+
+
+def test_a_rewritten_nan_is_no_change(scene: Pipeline) -> None:
+    scene.counts.write_schema((StateColumn("k", "double"),), (StateColumn("sum", "double"),))
+    for _ in range(2):
+        scene.confirmed({1.0: math.nan, math.nan: math.nan})
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert list(found.changes(0, 1)) == [] and found.get(0, math.nan) is not None
+
+
+def test_zeros_of_both_signs_are_two_keys(scene: Pipeline) -> None:
+    scene.counts.write_schema((StateColumn("k", "double"),), VALUE)
+    scene.confirmed({0.0: 1})
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, 0.0) == found.get(0, 0) == found.get(0, -0.0) == {"count": 1}
+        scene.confirmed({-0.0: 1})
+        assert found.refresh()
+        [change] = found.changes(0, 1)
+        assert change["change"] == "added" and math.copysign(1, change["key"]["k"]) == -1
+        scene.confirmed({-0.0: 2})
+        assert found.refresh()
+        assert (found.get(0, 0.0), found.get(0, -0.0)) == ({"count": 1}, {"count": 2})
+        scene.confirmed({0.0: None})
+        assert found.refresh() and found.get(0, 0.0) == {"count": 2}
+
+
+def test_changes_follow_an_operator_that_moved(scene: Pipeline) -> None:
+    def named(*operators: Identity) -> None:
+        remember(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, ""), operators)
+
+    totals = Identity("stateStoreSave", "totals")
+    named(totals)
+    scene.confirmed({"a": 1})
+    scene.restarts()
+    scene.counts.operator = 1
+    scene.counts.write_operator(0, "dedupe")
+    shutil.copytree(scene.counts.path / "state/0", scene.counts.path / "state/1")
+    scene.counts.write_operator(1)
+    named(Identity("dedupe"), totals)
+    scene.confirmed({"a": 2})
+    with state.open(PIPELINE, store=scene.store) as found:
+        [change] = found.changes("totals", 1)
+        assert (change["before"], change["after"]) == ({"count": 1}, {"count": 2})
+        with raises(ConfigurationError, "operators_unmatched", operator=0, since=1):
+            list(found.changes(0, 1))
 
 
 def test_a_savepoint_is_looked_at_wherever_it_lies(scene: Pipeline, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.state.hashing import partition_of
+from airflow_ft.state.hashing import hash_of, partition_of
 from airflow_ft.state.rows import RowReader, StateColumn, columns_of, kind_text, write_row
 from airflow_ft.state.texts import example, key_of
 from tests.raising import raises
@@ -121,9 +121,11 @@ def test_columns_of_one_name_get_numbers() -> None:
     assert [each.name for each in columns_of(same)] == ["sum", "sum_2", "sum_2_2"]
 
 
-def test_minus_zero_is_the_key_that_spark_has() -> None:
-    column = (StateColumn("k", "double"),)
-    assert write_row(column, [-0.0]) == write_row(column, [0.0])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_minus_zero_lies_in_the_partition_of_zero(kind: str) -> None:
+    column = (StateColumn("k", kind),)
+    one, other = (write_row(column, [zero]) for zero in (0.0, -0.0))
+    assert one != other and hash_of(column, one, 0, 42) == hash_of(column, other, 0, 42)
 
 
 def test_the_partition_is_never_negative() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from airflow_ft.jobs.inline.names import Definition, bound, name_of
+from airflow_ft.jobs.inline.names import Definition, bound, changed, name_of
 from airflow_ft.protocol.inline_job import Part
 
 # What a constant may consist of: nothing that is called, so that it has the same value wherever it is computed.
@@ -41,7 +41,9 @@ class Binding:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is being imported. `for_types`: what it imports for type checkers alone."""
+    """A file that is being imported. `for_types`: what it imports for type checkers alone. `changed`: names whose
+    objects its top level changes in place, with a line that does so.
+    """
 
     path: str
     lines: Sequence[str]
@@ -49,6 +51,7 @@ class SourceFile:
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     for_types: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
+    changed: dict[str, int] = field(default_factory=dict)
 
     @property
     def postponed(self) -> bool:
@@ -82,6 +85,7 @@ def _read(path: str, lines: tuple[str, ...]) -> SourceFile:
     found = SourceFile(path, lines, ast.parse("".join(lines), path))
     for name, binding in _bindings(found.tree.body, found):
         found.bindings.setdefault(name, []).append(binding)
+    found.changed.update(changed(found.tree.body))
     return found
 
 

@@ -7,12 +7,15 @@ import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from symtable import SymbolTable, symtable
+from types import MappingProxyType
 from typing import Any
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CHANGING = {*dir(list), *dir(set), *dir(dict)} - {*dir(tuple), *dir(frozenset), *dir(MappingProxyType)}
+"""Methods that change a list, a set or a dictionary."""
 
 
 def needed(node: ast.stmt, *, postponed: bool) -> set[str]:
@@ -57,6 +60,26 @@ def bound(statements: Iterable[ast.AST]) -> Iterator[str]:
             yield node.name
         if not isinstance(node, (*_SCOPES, *_COMPREHENSIONS)):
             yield from bound(ast.iter_child_nodes(node))
+
+
+def changed(statements: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """The names whose objects statements change in place, with the line: `a[0] = 1`, `a.b = 1`, `a.append(1)`.
+
+    Bodies of functions do not count.
+    """
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        found: ast.expr | None = None
+        if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            found = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+            found = node.func.value
+        while isinstance(found, ast.Subscript | ast.Attribute):
+            found = found.value
+        if isinstance(found, ast.Name):
+            yield found.id, found.lineno
+        yield from changed(ast.iter_child_nodes(node))
 
 
 def bound_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

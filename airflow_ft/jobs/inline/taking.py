@@ -12,11 +12,12 @@ import builtins
 from typing import Any
 
 from airflow_ft.jobs.inline.file import Binding, SourceFile, constant_names
-from airflow_ft.jobs.inline.names import Definition, annotated, is_named, line_of, needed
+from airflow_ft.jobs.inline.names import Definition, annotated, bound, is_named, line_of, needed
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob, Part
 
 _OF_A_MODULE = frozenset(("__name__", "__file__", "__doc__"))
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 ELSEWHERE = 'import or create it inside the job, pass it by job_args, or name a module: job="jobs.orders"'
 
 
@@ -27,6 +28,7 @@ class Taking:
         self._name, self._file, self._module, self._ours = name, file, module, ours
         self._parts: dict[Part, None] = {}
         self._known: set[str] = set()
+        self._values: dict[str, Any] = {}  # what the driver gets for constants
 
     def take(self, definition: object, node: Definition, around: set[str]) -> InlineJob:
         """Return the job; `node` is its definition in the file, `around` the local variables of the enclosing
@@ -79,6 +81,8 @@ class Taking:
         elif all(each.alias for each in found):
             for each in found:
                 self._take_import(name, each, user)
+            if type(self._module.get(name)) in _PLAIN:
+                self._require_unchanged([name], found[-1].node, user)
         elif len(found) > 1:
             raise self._unfit(name, user, "which the file defines more than once", found[-1].node)
         else:
@@ -100,6 +104,7 @@ class Taking:
         node = binding.node
         if not binding.is_certain or isinstance(node, ast.AsyncFunctionDef):
             raise self._unfit(name, user, f"which is {_kind(node)}", node)
+        self._require_unchanged([name, *bound([node])], node, user)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             others = [each for each in node.decorator_list if not is_named(each, self._module, self._ours)]
             if others:
@@ -110,20 +115,30 @@ class Taking:
         assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         for each in constant_names(node) or ():
             self._take(each, node)
-        self._require_unchanged(name, node.value, user, node)
+        self._require_same(name, node.value, user, node)
         self._parts[self._file.constant(node)] = None
 
-    def _require_unchanged(self, name: str, value: ast.expr, user: ast.stmt, node: ast.stmt) -> None:
-        try:
-            written = ast.literal_eval(value)
-        except (ValueError, TypeError):
+    def _require_unchanged(self, names: list[str], node: ast.stmt, user: ast.stmt) -> None:
+        """Refuse the first name if the file changes its object in place. The others name the same object."""
+        for each in names:
+            if (line := self._file.changed.get(each)) is not None:
+                raise self._unfit(names[0], user, f"which line {line} changes", node)
+
+    def _require_same(self, name: str, value: ast.expr, user: ast.stmt, node: ast.stmt) -> None:
+        """Refuse a constant whose value in the file is not the one that the driver computes from its source."""
+        known = {**self._module, **self._values}
+        used = [known.get(each, self) for each in constant_names(node) or ()]
+        if not all(type(each) in _PLAIN for each in used):  # operators of other types may have effects
             return
-        now = self._module.get(name, written)
-        if type(now) is not type(written) or now != written:
+        code = compile(ast.Expression(value), self._file.path, "eval")
+        written = self._values[name] = eval(code, known)  # nosec B307 # literals and operators of the author's own
+        if not _is_same(written, self._module.get(name, written)):
             raise self._unfit(name, user, "whose value has changed since its definition", node)
 
     def _require_builtin(self, name: str, user: ast.stmt) -> None:
-        if hasattr(builtins, name) or name in _OF_A_MODULE:
+        if name in _OF_A_MODULE:
+            return
+        if hasattr(builtins, name) and self._module.get(name, builtin := getattr(builtins, name)) is builtin:
             return
         if name in self._file.for_types:
             why = "which is imported only for type checkers"
@@ -140,6 +155,19 @@ class Taking:
         defined = node.lineno if node is not None else 0
         what = f"uses {name} (line {line}), {why}{where}."
         return self.refused(what, remedy, name=name, line=line, defined=defined)
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two values have the same types and values throughout, in the same order."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        one, other = list(one.items()), list(other.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return type(one) in _PLAIN and one == other
 
 
 def _is_absolute(binding: Binding) -> bool:

@@ -68,7 +68,7 @@ def open_attempt(
     # What others may have to go back to is changed in a copy only.
     behind = is_planned(request.base)
     fits = step is None and change is None and has_places(request.base, plan.places)
-    fits = fits and is_known(request.base, plan.memory)
+    fits = fits and is_known(request.base, plan.operators, plan.memory)
     in_place = request.base_is_clean and fits and not void and not behind
     location = open_location(request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place)
     log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)

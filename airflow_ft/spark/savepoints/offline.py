@@ -48,9 +48,9 @@ def changed_copy(
     files = filesystem(folder)
     if is_planned(savepoint.location(uri).position(savepoint.batch)):
         raise ConfigurationError(
-            f"someone took the savepoint {uri} from a restored pipeline before its next run had rebuilt the state.",
+            f"someone took the savepoint {uri} between a restore of the pipeline and its next checkpoint.",
             code="restore_unfinished",
-            remedy="Trigger a run of that pipeline. Then take another savepoint.",
+            remedy="Wait until the pipeline completes a checkpoint with new rows. Then take another savepoint.",
             path=uri,
         )
     verify(uri, savepoint)

@@ -121,11 +121,14 @@ def evolution(
     return Evolution(kept, dropped, added)
 
 
-def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
-    """Return whether the location at `base` says that its state means just that."""
+def is_known(base: SparkPosition | None, plan: Sequence[Identity], memory: Memory | None) -> bool:
+    """Return whether the location at `base` says that its state belongs to just this plan and has this meaning."""
     if base is None or base.batch < 0:
         return True
-    meaning = meaning_of(SparkLocation("", "", base.location, base.batch, ""))
+    location = SparkLocation("", "", base.location, base.batch, "")
+    if (remembered(location) or ()) != tuple(plan):
+        return False
+    meaning = meaning_of(location)
     return meaning == memory or (meaning is not None and memory is not None and meaning.is_same(memory))
 
 

@@ -3,7 +3,7 @@
     state/<operator>/<partition>[/<store>]/_metadata/schema    "v1" or "v2": the types of the store
     state/<operator>/_stateSchema/<store>/<batch>_<id>         "v3": those of each column family (`transformWithState`)
 
-Texts lie there as Java's `writeUTF` writes them: two bytes of length, then UTF-8; longer ones in parts.
+Texts lie there as Java's `writeUTF` writes them: two bytes of length, then modified UTF-8; longer ones in parts.
 `SchemaHelper.scala` says so.
 """
 
@@ -65,13 +65,16 @@ class _Reader:
         self._data, self._at = data, 0
 
     def text(self) -> str:
-        (length,) = struct.unpack_from(">H", self._data, self._at)
-        self._at += 2 + length
-        return self._data[self._at - length : self._at].decode()
+        return _joined([self._part()])
 
     def parts(self) -> str:
         """A text that may be longer than one can be."""
-        return "".join(self.text() for _ in range(self.number()))
+        return _joined([self._part() for _ in range(self.number())])
+
+    def _part(self) -> bytes:
+        (length,) = struct.unpack_from(">H", self._data, self._at)
+        self._at += 2 + length
+        return self._data[self._at - length : self._at]
 
     def number(self) -> int:
         (number,) = struct.unpack_from(">i", self._data, self._at)
@@ -80,3 +83,9 @@ class _Reader:
 
     def skip(self, size: int) -> None:
         self._at += size
+
+
+def _joined(parts: list[bytes]) -> str:
+    """Decode modified UTF-8: U+0000 has two bytes, and a character beyond U+FFFF is a pair of surrogates."""
+    text = b"".join(parts).replace(b"\xc0\x80", b"\0").decode(errors="surrogatepass")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
