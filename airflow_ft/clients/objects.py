@@ -34,7 +34,7 @@ _CONFLICTS = 12
 _PAUSE = 0.1  # seconds by which the mean pause grows with each try, from none
 _REGION = r"<Code>(AuthorizationHeaderMalformed|PermanentRedirect)</Code>|incorrectly configured region"
 _TOKEN = r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
-_UNSAID = r"status code: 400 [^:\n]*:\s*(\n|$)"  # one of these, as the answer to a HEAD: it has no body
+_UNSAID = r"status code: 400 [^:\n]*:\s*(\n|$)"  # a HEAD gets 400 without a body, so the reason is unknown
 _REFUSED = re.compile(rf"status code: 40[13]\b|{_TOKEN}|{_REGION}|{_UNSAID}")
 
 

@@ -184,7 +184,7 @@ class State:
         end = self if until is None or until == self.number else self._beside(until)
         begin = self._beside(since)
         try:
-            was, now = begin._operator(op), end._operator(op)
+            was, now = begin._operator_beside(op, end), end._operator_beside(op, begin)
             if was.name != now.name or (was.uid != now.uid and was.uid and now.uid):
                 raise ConfigurationError(
                     f"operator {op} was {was.uid or was.name} at checkpoint {since}, and is {now.uid or now.name}.",
@@ -344,15 +344,25 @@ class State:
             return int(op)
         return self._operator(op).id
 
-    def _operator(self, op: int | str) -> Operator:
-        known = self.operators()
+    def _found(self, op: int | str) -> Operator | None:
         wanted = int(op) if isinstance(op, int) or op.isdecimal() else op
-        for operator in known:
-            if wanted in (operator.id, operator.uid or operator.id):
-                return operator
+        return next((each for each in self.operators() if wanted in (each.id, each.uid or each.id)), None)
+
+    def _operator_beside(self, op: int | str, other: State) -> Operator:
+        """Return an operator. If it has its uid at the `other` checkpoint alone: the only one of its kind without."""
+        if self._found(op) is None and (named := other._found(op)) is not None and named.uid == op:
+            unnamed = [each for each in self.operators() if each.name == named.name and not each.uid]
+            if len(unnamed) == 1:
+                return unnamed[0]
+        return self._operator(op)
+
+    def _operator(self, op: int | str) -> Operator:
+        if (found := self._found(op)) is not None:
+            return found
+        known = self.operators()
         names = ", ".join(f"{each.id} ({each.uid or each.name})" for each in known)
         raise ConfigurationError(
-            f"the pipeline has no operator {op!r} with state. It has {names or 'none'}.",
+            f"the pipeline has no operator {op!r} with state at checkpoint {self.number}. It has {names or 'none'}.",
             code="operator_unknown",
             remedy=f"Give one of the operators that `airflow ft state show {self.pipeline}` lists.",
             pipeline=self.pipeline,

@@ -158,6 +158,12 @@ def test_a_constant_that_is_changed_below_the_job_is_refused(tmp_path: Path, bel
         _job(tmp_path, "return A", above=above, below=f"\n\nif '':\n    {below.replace(chr(10), chr(10) + '    ')}\n")
 
 
+def test_a_job_class_that_is_changed_below_is_refused(tmp_path: Path) -> None:
+    text = "class Orders:\n    RATES = {}\n    def transform(self, spark, sources):\n        return self.RATES\n"
+    with raises(ConfigurationError, "job_not_portable", name="Orders"):
+        job_of(tmp_path / "orders.py", f"@ft.job\n{text}Orders.RATES['USD'] = 1\n", "Orders")
+
+
 @pytest.mark.parametrize(
     ("above", "below"),
     [

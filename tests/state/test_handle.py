@@ -198,6 +198,17 @@ def test_zeros_of_both_signs_are_two_keys(scene: Pipeline) -> None:
         assert found.refresh() and found.get(0, 0.0) == {"count": 2}
 
 
+def test_changes_follow_an_operator_that_was_named_since(scene: Pipeline) -> None:
+    scene.confirmed({"a": 1})
+    scene.restarts()
+    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "")
+    remember(location, (Identity("stateStoreSave", "totals"),))
+    scene.confirmed({"a": 2})
+    with state.open(PIPELINE, store=scene.store) as found:
+        [change] = found.changes("totals", 1)
+        assert (change["before"], change["after"]) == ({"count": 1}, {"count": 2})
+
+
 def test_changes_follow_an_operator_that_moved(scene: Pipeline) -> None:
     def named(*operators: Identity) -> None:
         remember(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, ""), operators)

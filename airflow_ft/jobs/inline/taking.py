@@ -47,6 +47,8 @@ class Taking:
                 line=line_of(closed[0], node),
             )
         self._known.add(node.name)
+        if node in file.tree.body:
+            self._require_unchanged([node.name], node, node)
         self._take_names(node, names)
         parts = sorted(self._parts, key=lambda part: part.line)
         own = file.definition(node)
@@ -159,7 +161,7 @@ class Taking:
 
 def _is_same(one: object, other: object) -> bool:
     """Return whether two values have the same types and values throughout, in the same order."""
-    if one is other:
+    if one is other or (one != one and other != other):  # NaN
         return True
     if type(one) is not type(other):
         return False
