@@ -374,6 +374,37 @@ def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, ste
     world.check_exactly_once([number])
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_visible_rows_are_decided_without_a_follower_vote(tmp_path: Path, dies: bool) -> None:
+    """A late attempt takes the vote back behind the carrier's commit, and the follower refuses the rows from now on."""
+    log = System(Promise.TWO_PHASE)
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": log})
+    (number,) = world.prepared()
+    mine = coordinator(world)
+    decide = world.store.decide
+
+    def late(*args: Any) -> Any:
+        world.store.decide = decide  # type: ignore[method-assign]
+        world.store.begin_attempt(PIPELINE, mine.epoch, number, "log")
+        if dies:
+            raise Crash
+        return decide(*args)
+
+    world.store.decide = late  # type: ignore[method-assign]
+    log.declines_in_prepare = log.declines_in_commit = True
+    with pytest.raises(Crash if dies else SinkUnavailableError):
+        mine.deliver(number)
+    if dies:
+        with raises(StateConflictError, "already_committed"):  # it would be aborted, and db shows it
+            mine.deliver(number)
+    assert state(world, number) is CheckpointState.COMMITTING
+    with raises(SinkUnavailableError, "refused_after_decision"):
+        mine.deliver(number)
+    resolver = Resolver(world.store, PIPELINE, Systems(world.systems), "a test", Worker("", 1), 0.03)
+    assert resolver.dead_letter(number).state is CheckpointState.COMPLETED
+    world.check_exactly_once([number])
+
+
 def test_a_prepare_that_comes_after_the_decision_touches_nothing(tmp_path: Path) -> None:
     """It read STAGED, slept, and began its attempt when the branches of the older one were decided (R7)."""
     systems = {"db": System(Promise.TWO_PHASE), "log": System(Promise.REDO)}
