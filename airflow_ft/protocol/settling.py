@@ -108,8 +108,9 @@ class Settling(Acting):
     def _require_in_time(self, checkpoint: Checkpoint) -> None:
         if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
             return
-        age = self._store.now() - checkpoint.triggered_at
-        if age <= self._timeout:
+        now = self._store.now()
+        self._began = self._began or now
+        if now - max(checkpoint.triggered_at, self._began) <= self._timeout:
             return
         timeout = self._timeout.total_seconds()
         self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)

@@ -54,6 +54,12 @@ def coordinator(world: World, try_number: int = 5) -> Coordinator:
         return Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))
 
 
+def hasty_coordinator(world: World) -> Coordinator:
+    epoch, began = coordinator(world).epoch, world.store.now()
+    timeout = timedelta(microseconds=1)
+    return Coordinator(world.store, PIPELINE, epoch, Systems(world.systems), timeout=timeout, began=began)
+
+
 def state(world: World, number: int) -> CheckpointState:
     return world.store.checkpoint(PIPELINE, number).state
 
@@ -258,9 +264,7 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
 def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
     one, two = world.stage(2)
     prepare_step(world.context(), world.delivery, world.config, "db")
-    hasty = Coordinator(
-        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
-    )
+    hasty = hasty_coordinator(world)
     with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=1, seconds=1e-06):
         hasty.expire()
     checkpoint = world.store.checkpoint(PIPELINE, one)
@@ -273,9 +277,7 @@ def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
 def test_all_that_is_not_decided_in_time_expires_at_once(world: World) -> None:
     """A stream that runs ahead of a sink that is away would be restarted once for each of them, when that is back."""
     numbers = world.stage(5)
-    hasty = Coordinator(
-        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
-    )
+    hasty = hasty_coordinator(world)
     with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=1, seconds=1e-06):
         hasty.expire()
     assert {state(world, number) for number in numbers} == {CheckpointState.ABORTED}
