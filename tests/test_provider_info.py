@@ -166,6 +166,10 @@ def test_a_pipelines_own_settings_go_before_the_configured_ones(
     [
         ("lease_seconds", "soon"),
         ("lease_seconds", "0"),
+        ("lease_seconds", "nan"),
+        ("lease_seconds", "inf"),
+        ("lease_seconds", "1e13"),
+        ("checkpointing", '{"timeout": 1e13}'),
         ("checkpointing", "timeout=5"),
         ("checkpointing", '["timeout"]'),
         ("checkpointing", '{"quarantine_after": "a day"}'),

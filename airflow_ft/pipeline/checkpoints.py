@@ -73,7 +73,8 @@ class Gate:
             elif self.as_of is not None:
                 opened = confirmed_as_of(store, pipeline, self.as_of) is not None
             else:
-                opened = bool(latest and latest.completed_at and latest.completed_at >= self._after)
+                at = latest.completed_at if latest else None
+                opened = at is not None and self._after <= at <= store.now()  # later: the log's clock was ahead
             if not opened:
                 require_not_renamed(store.pipeline(pipeline), "Wait for the pipeline of the new name.")
         except KeyError:

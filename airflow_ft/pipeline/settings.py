@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.kinds import LONGEST
 from airflow_ft.protocol.lease import LEASE_SECONDS
 from airflow_ft.spark import private
 from airflow_ft.store.url import sqlite_url
@@ -55,8 +56,8 @@ def lease_seconds() -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if seconds < 1:
-        raise _invalid("lease_seconds", text, "Give a number of seconds, 1 or more.")
+    if not 1 <= seconds <= LONGEST.total_seconds():  # nor NaN
+        raise _invalid("lease_seconds", text, "Give a number of seconds, from 1 s to 100 years.")
     return seconds
 
 

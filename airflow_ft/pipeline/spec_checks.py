@@ -32,6 +32,7 @@ from airflow_ft.protocol.arguments import (
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.kinds import LONGEST
 from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position, check_bounds
@@ -191,11 +192,12 @@ def check_spark(
 
 def check_late_after(late_after: object) -> None:
     """Check the time after which a pipeline is late."""
-    if late_after is not None and (not isinstance(late_after, timedelta) or late_after <= timedelta(0)):
+    if late_after is not None and not (isinstance(late_after, timedelta) and timedelta(0) < late_after <= LONGEST):
         raise wrong(
             "late_after",
             shown(late_after),
-            "Give a timedelta, such as timedelta(hours=26) for a daily pipeline, or leave late_after out.",
+            "Give a timedelta of at most 100 years, such as timedelta(hours=26) for a daily pipeline. Or leave out"
+            " late_after.",
         )
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 from airflow_ft.protocol.delivery_log import DeliveryLog
@@ -30,12 +30,14 @@ class Acting:
         participants: ParticipantFactory,
         *,
         timeout: timedelta | None = None,
+        began: datetime | None = None,
         level: int = logging.INFO,
     ) -> None:
         """`timeout`: from TRIGGERED to the decision; a checkpoint that takes longer is ABORTED(EXPIRED), its rows are
-        delivered with another. `level`: of what is logged of each step that went well.
+        delivered with another. `began` (None: the first look): when the time begins for what was triggered before,
+        which no process delivered until then. `level`: of what is logged of each step that went well.
         """
-        self._timeout, self._level = timeout, level
+        self._timeout, self._began, self._level = timeout, began, level
         self._store = store
         self._pipeline = pipeline
         self.epoch = epoch

@@ -48,16 +48,22 @@ class SinksLog(HistoryLog, Protocol):
 
 
 def participants_of(store: SinksLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
-    """The participants that the newest planned checkpoint names: those that the halted pipeline delivers into.
+    """Return the sinks that the pipeline delivers into: those of the newest plan.
 
-    A stage that is halted before anything is planned leaves them in the event of the halt.
+    A stage that is halted before it plans leaves its sinks in the event of the halt. Until the halt ends, these count:
+    sinks may have been added and removed since the newest plan. Only a number that may be visible goes first.
     """
+    halt = store.noted(pipeline, Noted.HALTED)
+    named = halt.detail.get("participants", ()) if halt is not None else ()
+    noted = {each["name"]: ParticipantPlan.from_json(each) for each in named}
+    is_halted = store.pipeline(pipeline).status is PipelineStatus.HALTED
+    if noted and is_halted and not any(c.state in MAY_BE_VISIBLE for c in store.open_checkpoints(pipeline)):
+        return noted
     for checkpoint in store.checkpoints(pipeline):
         if checkpoint.plan is not None:
             return {participant.name: participant for participant in checkpoint.plan.participants}
-    halt = store.noted(pipeline, Noted.HALTED)
-    if halt is not None and (noted := halt.detail.get("participants")):
-        return {each["name"]: ParticipantPlan.from_json(each) for each in noted}
+    if noted:
+        return noted
     raise ConfigurationError(
         "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
         code="sinks_unknown",

@@ -74,6 +74,8 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
     ) -> int:
         """A new attempt number for a participant's step, from the pipeline's counter.
 
+        Before the decision it takes back the vote of a TWO_PHASE participant. The notes stay.
+
         STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending; `quarantined`: QUARANTINED as well, for a
         person's abort.
         """
@@ -92,9 +94,13 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
         `notes` (plain JSON, no secret) are kept with the vote.
         """
 
-    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+    def decide(
+        self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int], proof: Proof | None = None
+    ) -> Checkpoint:
         """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
 
+        With the `proof` of the participant that carries the commit point it is decided already: the stored votes count.
+        A late attempt may have taken back others, whose participants deliver from the write-ahead log.
         Returns at once when it is COMMITTING or COMPLETED already.
         """
 

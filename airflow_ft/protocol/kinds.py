@@ -16,22 +16,25 @@ from airflow_ft.protocol.argument_names import closest
 from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
+LONGEST = timedelta(days=36_525)
+"""The decision log keeps microseconds, and sums of them. A hundred years are far from its largest number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A timedelta; seconds as plain data. `never`: None means no limit."""
+    """A timedelta of at most `LONGEST`; seconds as plain data. `never`: None means no limit."""
 
     least: timedelta
     never: bool = False
 
     @property
     def remedy(self) -> str:
-        least = f" of at least {self.least.total_seconds():g} s"
+        least = f" of at least {self.least.total_seconds():g} s and at most 100 years"
         never = ", or None for never" if self.never else ""
         return f"Give a timedelta{least}{never}, such as timedelta(seconds=30)."
 
     def is_good(self, value: object) -> bool:
-        return (value is None and self.never) or (isinstance(value, timedelta) and value >= self.least)
+        return (value is None and self.never) or (isinstance(value, timedelta) and self.least <= value <= LONGEST)
 
     def to_json(self, value: Any) -> Any:
         return None if value is None else value.total_seconds()

@@ -15,6 +15,7 @@ from airflow_ft.protocol.planning import wants_vote
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
+from airflow_ft.protocol.votes import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,12 @@ class Preparing(Settling):
             return checkpoint
         if announced is not None and announced.has_voted(checkpoint, self.epoch) and not again:
             return checkpoint  # a newer attempt would roll back all that others have loaded
+        if checkpoint.state is S.PREPARED and plan.commit_point is not None and not again:
+            # A late attempt took the vote back. Perhaps the deciding sink had committed: then no vote is needed.
+            with self._open(plan, plan.commit_point) as sink:
+                proof = sink.proof(plan)
+            if proof is not None and proof.outcome is Outcome.COMMITTED:
+                return self._settle(checkpoint, plan, proof)
         notes: Mapping[str, Any] | None = None
         attempt = 0
         if announced is not None and announced.holds(checkpoint, self.epoch):

@@ -51,7 +51,7 @@ class Settling(Acting):
             return self.abort(number, reason, message, after)
         self._check_counts(plan, proof)
         if checkpoint.state is S.PREPARED:
-            self._decide(checkpoint)
+            self._decide(checkpoint, proof)
         checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
         log.log(
             self._level,
@@ -65,9 +65,9 @@ class Settling(Acting):
             log.warning("checkpoint %d: %s", number, aside.text(sink))
         return checkpoint
 
-    def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
+    def _decide(self, checkpoint: Checkpoint, proof: Proof | None = None) -> Checkpoint:
         prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
-        return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared)
+        return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared, proof)
 
     def _check_counts(self, plan: Plan, proof: Proof) -> None:
         found = of_proof(proof)
@@ -108,8 +108,9 @@ class Settling(Acting):
     def _require_in_time(self, checkpoint: Checkpoint) -> None:
         if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
             return
-        age = self._store.now() - checkpoint.triggered_at
-        if age <= self._timeout:
+        now = self._store.now()
+        self._began = self._began or now
+        if now - max(checkpoint.triggered_at, self._began) <= self._timeout:
             return
         timeout = self._timeout.total_seconds()
         self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)

@@ -1,26 +1,33 @@
-"""Queries for gates and barriers: up to which checkpoint all input of some moment is published."""
+"""Queries for gates and barriers: up to which checkpoint all input of some moment is published.
+
+The clock of the decision log may have been ahead. A stamp that is still in the future proves nothing, and a later write
+with an earlier time corrects it (`correct_stamps`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
-from airflow_ft.store.database import Database
+from airflow_ft.store.database import Database, Row
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.rows import (
     from_time,
     to_time,
 )
 
+_COVERING = "pipeline = ? AND as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+# The position of given rows may be any time: the caller has said it, and no clock.
+_CAN_BE_AS_OF = "(as_of <= ? OR spark_location IS NULL)"
 # Who has read all: a whole stage, a checkpoint of a stream, a stream that has found nothing new.
 _READ_THROUGH = (
-    "SELECT (SELECT published_through FROM run WHERE pipeline = ? AND stage_began >= ? AND complete = 1"
-    " ORDER BY stage_began LIMIT 1) AS stage,"
-    " (SELECT number FROM checkpoint WHERE pipeline = ? AND as_of >= ? AND as_of IS NOT NULL"
-    " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY as_of LIMIT 1) AS stream,"
-    " (SELECT read_through FROM run WHERE pipeline = ? AND read_as_of >= ? AND read_as_of IS NOT NULL"
-    " ORDER BY read_as_of LIMIT 1) AS idle"
+    "SELECT (SELECT published_through FROM run WHERE pipeline = ? AND stage_began >= ? AND stage_began <= ?"
+    " AND complete = 1 ORDER BY stage_began LIMIT 1) AS stage,"
+    f" (SELECT number FROM checkpoint WHERE {_COVERING} AND as_of >= ? AND {_CAN_BE_AS_OF}"
+    " ORDER BY as_of LIMIT 1) AS stream,"
+    " (SELECT read_through FROM run WHERE pipeline = ? AND read_as_of >= ? AND read_as_of <= ?"
+    " AND read_as_of IS NOT NULL ORDER BY read_as_of LIMIT 1) AS idle"
 )
-_COVERING = "pipeline = ? AND as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
 _COMPLETE_AROUND = (
     "SELECT (SELECT max(published_through) FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?)"
     " AS stage_below, (SELECT min(published_through) FROM run WHERE pipeline = ? AND complete = 1"
@@ -31,10 +38,11 @@ _COMPLETE_AROUND = (
 # Numbers grow with the time as of which they have read all, so the highest one knows the latest time.
 _READ_AS_OF = (
     "SELECT (SELECT stage_began FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?"
-    " ORDER BY published_through DESC, stage_began DESC LIMIT 1) AS stage_as_of,"
-    f" (SELECT as_of FROM checkpoint WHERE {_COVERING} AND number <= ? ORDER BY number DESC LIMIT 1) AS stream_as_of,"
-    " (SELECT read_as_of FROM run WHERE pipeline = ? AND read_through <= ? AND read_as_of IS NOT NULL"
-    " ORDER BY read_as_of DESC LIMIT 1) AS idle_as_of"
+    " AND stage_began <= ? ORDER BY published_through DESC, stage_began DESC LIMIT 1) AS stage_as_of,"
+    f" (SELECT as_of FROM checkpoint WHERE {_COVERING} AND number <= ? AND {_CAN_BE_AS_OF}"
+    " ORDER BY number DESC LIMIT 1) AS stream_as_of,"
+    " (SELECT read_as_of FROM run WHERE pipeline = ? AND read_through <= ? AND read_as_of <= ?"
+    " AND read_as_of IS NOT NULL ORDER BY read_as_of DESC LIMIT 1) AS idle_as_of"
 )
 _DELIVERED_WITH = (
     "SELECT delivered_by FROM checkpoint WHERE pipeline = ? AND number <= ? AND is_delivered = 1"
@@ -44,6 +52,29 @@ _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
     " LIMIT 1"
 )
+# The last write that was made before the stamp, and that this clock does not contradict.
+_BEFORE = "COALESCE((SELECT at FROM event WHERE pipeline = ? AND at <= ? ORDER BY id DESC LIMIT 1), 0)"
+_CORRECTIONS = (
+    f"UPDATE run SET stage_began = {_BEFORE} WHERE pipeline = ? AND stage_began > ? AND complete = 1",
+    f"UPDATE run SET read_as_of = {_BEFORE} WHERE pipeline = ? AND read_as_of > ? AND read_as_of IS NOT NULL",
+    f"UPDATE checkpoint SET as_of = {_BEFORE} WHERE {_COVERING} AND as_of > ? AND spark_location IS NOT NULL",
+)
+_CORRECT_RUNNING = (
+    f"UPDATE run SET stage_began = {_BEFORE} WHERE pipeline = ? AND stage_began > ?"
+    " AND dag_id = ? AND run_id = ? AND map_index = ?"
+)
+
+
+def correct_stamps(change: Callable[..., int], row: Row, now: int) -> None:
+    """Replace the stamps of a pipeline that are later than this write (I9): the log's clock was ahead.
+
+    Each becomes the time of the last write before it that this clock does not contradict: the stage began later than
+    that. `row`: of `pipeline`; `change`: see `PipelineWrite.change`.
+    """
+    name = row["name"]
+    for correction in _CORRECTIONS:
+        change(correction, name, now, name, now)
+    change(_CORRECT_RUNNING, name, now, name, now, row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"])
 
 
 class CompletenessOperations:
@@ -57,8 +88,8 @@ class CompletenessOperations:
         The answer comes from a `complete` stage that began at or after it, from a stream's checkpoint, or from a
         stream that found nothing new since. Rewound numbers do not count.
         """
-        time = from_time(at)
-        [row] = self._database.read(_READ_THROUGH, *(pipeline, time) * 3)
+        time, now = from_time(at), self._database.now()
+        [row] = self._database.read(_READ_THROUGH, *(pipeline, time, now) * 3)
         known = [number for number in row.values() if number is not None]
         if not known:
             nothing(self._database, pipeline)
@@ -69,7 +100,7 @@ class CompletenessOperations:
 
         None: no such time is known. Rewound numbers do not count.
         """
-        [row] = self._database.read(_READ_AS_OF, *(pipeline, through) * 3)
+        [row] = self._database.read(_READ_AS_OF, *(pipeline, through, self._database.now()) * 3)
         known = [time for time in row.values() if time is not None]
         if not known:
             nothing(self._database, pipeline)

@@ -118,7 +118,9 @@ class DeliveryOperations:
                 )
             return write.checkpoint(number)
 
-    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+    def decide(
+        self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int], proof: Proof | None = None
+    ) -> Checkpoint:
         """See `DeliveryLog.decide`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
@@ -131,7 +133,9 @@ class DeliveryOperations:
                 raise write.wrong_state(checkpoint, "only a PREPARED checkpoint can be decided")
             require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
-            if set(votes) != set(plan.names) or dict(prepared) != votes:
+            if proof is not None and proof.participant == plan.commit_point:
+                _require_committed(write, number, plan, proof)  # it is decided, whatever votes are there
+            elif set(votes) != set(plan.names) or dict(prepared) != votes:
                 # R7: a decision may only land on the very attempts that it counts.
                 raise write.conflict(
                     number,

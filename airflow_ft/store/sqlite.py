@@ -157,7 +157,7 @@ class SqliteDatabase:
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if (kind := network_file_system(folder)) is not None:
+            if (kind := network_file_system(self._path.resolve().parent)) is not None:  # the file may be a link
                 raise ConfigurationError(
                     f"the decision log {self._path} is on a network file system ({kind}), where SQLite's locks do not"
                     " work.",

@@ -125,7 +125,8 @@ class StagingOperations:
         """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            if write.row["needs_stage"]:  # rewound: it is computed again
+            # Rewound: it is computed again. Or the clock went back since the look.
+            if write.row["needs_stage"] or from_time(as_of) > write.now:
                 return
             write.change(
                 "UPDATE run SET read_as_of = ?, read_through = ?"
@@ -205,6 +206,7 @@ class StagingOperations:
                 argument="segment",
                 value=segment.number,
             )
+        time = None if as_of is None else from_time(as_of)
         positions_text = json_text(dict(positions))
         rows_text = None if segment is None else json_text(dict(segment.rows))
         with pipeline_write(self._database, pipeline) as write:
@@ -247,7 +249,8 @@ class StagingOperations:
                 spark_batch=None if position is None else position.batch,
                 positions=positions_text,
                 position_digest=position_digest(positions),
-                as_of=None if as_of is None else from_time(as_of),
+                # The clock went back since the sources were read: unknown. Given rows may have a position of any time.
+                as_of=None if time is not None and position is not None and time > write.now else time,
                 staged_at=write.now,
             )
             write.set_pipeline(published=number)

@@ -20,6 +20,7 @@ from airflow_ft.protocol.reasons import Reason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
+from airflow_ft.store.completeness import correct_stamps
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
@@ -332,4 +333,7 @@ def lock_pipeline(tx: Transaction, pipeline: str) -> PipelineWrite:
     rows, now = tx.locked("SELECT * FROM pipeline WHERE name = ?", pipeline)
     if not rows:
         raise UnknownPipelineError(pipeline)
-    return PipelineWrite(tx, rows[0], now)
+    write = PipelineWrite(tx, rows[0], now)
+    if now < write.row["changed_at"]:  # the clock went back since the last write
+        correct_stamps(write.change, write.row, now)
+    return write

@@ -269,6 +269,7 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"keep_session": 60}, "keep_session is 60", ""),
         ({"late_after": 60}, "late_after is 60", ""),
         ({"late_after": timedelta(0)}, "late_after is ", ""),
+        ({"late_after": timedelta.max}, "late_after is ", "100 years"),
         ({"overlap": "yes"}, "overlap is 'yes'", "True or False"),
         ({"standby": 1}, "standby is 1", "True or False"),
         ({"emit_asset": 1}, "emit_asset is 1", ""),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
+from airflow_ft.pipeline.checkpoints import BEGINNING, Gate, confirmed_as_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import RunKey, Segment, SparkPosition
@@ -68,6 +69,31 @@ def test_a_late_delivery_of_older_rows_opens_no_as_of_gate(tmp_path: Path) -> No
     assert Gate(as_of=at).is_open(world.store, PIPELINE) is None, "read, not delivered"
     world.steps(world.context(run=LATER))
     assert Gate(as_of=at).is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 3}
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=400)], ids=str)
+def test_a_stage_on_a_fast_clock_opens_no_later_gate(
+    ahead: timedelta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, clock = World(tmp_path), time.time_ns
+    fast = ahead // timedelta(microseconds=1) * 1_000
+    world.stage(1)
+    before = world.store.now()
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + fast)
+    world.steps(world.context())
+    world.stage(1, LATER)
+    stamped = world.store.now()
+    monkeypatch.undo()
+    now = world.store.now()
+    assert Gate(after=now).is_open(world.store, PIPELINE) is None
+    assert confirmed_as_of(world.store, PIPELINE, now) is None, "the stamp is in the future"
+    world.steps(world.context(run=LATER))  # its writes contradict the stamp
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 2 * fast)
+    for at in (now, now + ahead / 2, stamped):
+        assert confirmed_as_of(world.store, PIPELINE, at) is None
+    assert confirmed_as_of(world.store, PIPELINE, before - timedelta(seconds=1)) == 1
+    read = world.store.read_as_of(PIPELINE, 2)
+    assert read is not None and before - timedelta(seconds=1) < read < now
 
 
 def test_an_empty_run_opens_the_gate_after_earlier_deliveries(tmp_path: Path) -> None:

@@ -164,6 +164,21 @@ def test_a_new_log_is_halted_by_its_first_run_and_adopts(shop: Shop) -> None:
     assert shop.ids() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_sink_that_was_added_is_adopted(shop: Shop, removed: bool) -> None:
+    """And a sink that was removed since the newest plan is not needed."""
+    shop.deliver(1, "second")
+    shop.store = f"sqlite:///{shop.folder}/other.db"
+    shutil.rmtree(shop.folder / "wal")
+    shop.deliver(2, "first")
+    wanted = ("second",) if removed else ("first", "second")
+    with raises(ForeignOwnerError, "foreign_owner"):
+        shop.deliver(3, *wanted)
+    assert sorted(shop.adopt().heads) == list(wanted)
+    shop.deliver(3, *wanted)
+    assert (shop.ids(), shop.ids("second")) == ([2] if removed else [2, 3], [1, 3])
+
+
 def test_the_first_checkpoint_reaches_a_sink_that_was_emptied(shop: Shop) -> None:
     def empty() -> None:
         with closing(sqlite3.connect(shop.folder / "second.db")) as db:

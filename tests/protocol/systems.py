@@ -88,10 +88,16 @@ class ModelParticipant:
             return marker
         if self.system.promise is Promise.TWO_PHASE:
             assert vote is not None
-            assert self.system.prepared[plan.number][0][1] == vote.prepared == vote.notes["attempt"]
-            self.system.rows += self.system.prepared.pop(plan.number)[1]
+            rank, rows = self.system.prepared.pop(plan.number, ((0, 0), []))
+            if vote.prepared:
+                assert rank[1] == vote.prepared == vote.notes["attempt"]
+            else:  # the decision counted no attempt of it
+                if self.system.declines_in_commit and not set_aside:
+                    raise DeclinedError("duplicate key 7.", remedy="remove it.", sink="rows")
+                rows = [segment.number for segment in plan.segments]
+            self.system.rows += rows
             self.system.last = max(self.system.last, plan.number)
-            return self._mark(plan, fence, Outcome.COMMITTED, {})
+            return self._mark(plan, fence, Outcome.COMMITTED, self._set_aside(plan))
         if self.system.token_is_gone:
             raise TokenLostError("the token is gone.")
         if self.system.last != plan.participant(self.name).predecessor:
@@ -100,11 +106,13 @@ class ModelParticipant:
             raise DeclinedError("duplicate key 7.", remedy="remove it.", sink="rows")
         self.system.rows += [segment.number for segment in plan.segments]
         self.system.last = plan.number
+        return self._mark(plan, fence, Outcome.COMMITTED, self._set_aside(plan))
+
+    def _set_aside(self, plan: Plan) -> Mapping[str, Any]:
         if not self.system.declines_in_commit:
-            return self._mark(plan, fence, Outcome.COMMITTED, {})
+            return {}
         found = SetAside(1, (f"file:///dead/{plan.number}",), ("duplicate key 7.",), ((plan.number, "f", 0, 1),))
-        aside = dict.fromkeys(plan.participant(self.name).sinks, found)
-        return self._mark(plan, fence, Outcome.COMMITTED, set_aside_detail(aside))
+        return set_aside_detail(dict.fromkeys(plan.participant(self.name).sinks, found))
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         self.system.raise_head(fence)

@@ -54,6 +54,12 @@ def coordinator(world: World, try_number: int = 5) -> Coordinator:
         return Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))
 
 
+def hasty_coordinator(world: World) -> Coordinator:
+    epoch, began = coordinator(world).epoch, world.store.now()
+    timeout = timedelta(microseconds=1)
+    return Coordinator(world.store, PIPELINE, epoch, Systems(world.systems), timeout=timeout, began=began)
+
+
 def state(world: World, number: int) -> CheckpointState:
     return world.store.checkpoint(PIPELINE, number).state
 
@@ -258,9 +264,7 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
 def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
     one, two = world.stage(2)
     prepare_step(world.context(), world.delivery, world.config, "db")
-    hasty = Coordinator(
-        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
-    )
+    hasty = hasty_coordinator(world)
     with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=1, seconds=1e-06):
         hasty.expire()
     checkpoint = world.store.checkpoint(PIPELINE, one)
@@ -273,9 +277,7 @@ def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
 def test_all_that_is_not_decided_in_time_expires_at_once(world: World) -> None:
     """A stream that runs ahead of a sink that is away would be restarted once for each of them, when that is back."""
     numbers = world.stage(5)
-    hasty = Coordinator(
-        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
-    )
+    hasty = hasty_coordinator(world)
     with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=1, seconds=1e-06):
         hasty.expire()
     assert {state(world, number) for number in numbers} == {CheckpointState.ABORTED}
@@ -371,6 +373,36 @@ def test_a_vote_that_a_lost_attempt_took_back_is_given_again(tmp_path: Path, ste
     if step == "commit":
         mine.commit(number, "db")
     mine.deliver(number)
+    world.check_exactly_once([number])
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_visible_rows_are_decided_without_a_follower_vote(tmp_path: Path, dies: bool) -> None:
+    """A late attempt takes the vote back behind the carrier's commit, and the follower refuses the rows from now on."""
+    log = System(Promise.TWO_PHASE)
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": log})
+    (number,) = world.prepared()
+    mine = coordinator(world)
+    decide = world.store.decide
+
+    def late(*args: Any) -> Any:
+        world.store.decide = decide  # type: ignore[method-assign]
+        world.store.begin_attempt(PIPELINE, mine.epoch, number, "log")
+        if dies:
+            raise Crash
+        return decide(*args)
+
+    world.store.decide = late  # type: ignore[method-assign]
+    log.declines_in_prepare = log.declines_in_commit = True
+    with pytest.raises(Crash if dies else SinkUnavailableError):
+        mine.deliver(number)
+    if dies:
+        assert mine.prepare(number, "log").state is CheckpointState.COMMITTING
+    assert state(world, number) is CheckpointState.COMMITTING
+    with raises(SinkUnavailableError, "refused_after_decision"):
+        mine.deliver(number)
+    resolver = Resolver(world.store, PIPELINE, Systems(world.systems), "a test", Worker("", 1), 0.03)
+    assert resolver.dead_letter(number).state is CheckpointState.COMPLETED
     world.check_exactly_once([number])
 
 

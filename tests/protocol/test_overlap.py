@@ -338,6 +338,17 @@ def test_an_absent_sink_is_retried_before_new_checkpoints_expire(
     assert max(pauses) == pauses[-1] == longest
 
 
+def test_what_a_stream_left_does_not_expire_at_its_next_start(tmp_path: Path) -> None:
+    world = World(tmp_path, max_rows=1)
+    numbers = world.stage(2)
+    hour = timedelta(hours=1) // timedelta(microseconds=1)
+    with world.store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET triggered_at = triggered_at - ?", hour)
+    with staging(world) as stage:
+        beside(world, stage).deliver()
+    world.check_exactly_once(numbers)
+
+
 def test_at_least_once_delivers_to_others_while_a_sink_is_away(tmp_path: Path) -> None:
     world = World(tmp_path, max_rows=1)
     world.delivery = world.deliver_into({"rows": "db", "copies": "log"}, mode=CheckpointingMode.AT_LEAST_ONCE)

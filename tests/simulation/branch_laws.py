@@ -87,6 +87,8 @@ class BranchLaws:
         vote = checkpoint.votes[name]
         if server.branches.were_lost or "branches" not in vote.notes or (name, checkpoint.number) in self._shown:
             return
+        if not vote.prepared and checkpoint.plan is not None and checkpoint.plan.commit_point:
+            return  # a sink has decided, and a late attempt had taken this vote back
         rank = (int(vote.notes["epoch"]), vote.prepared)
         counted = {BranchName(checkpoint.number, rank, label) for label in vote.notes["branches"]}
         if gone := counted - set(server.branches.names()):

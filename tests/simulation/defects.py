@@ -34,7 +34,6 @@ from tests.simulation.world import World
 
 BOTH, KAFKA = NAMED["MySQL decides, Kafka follows"], NAMED["Kafka alone: the store decides"]
 TWO_PHASE = NAMED["two-phase and Kafka: the store decides"]
-PREPARED = NAMED["MySQL decides, two-phase prepared"]
 RESTORED, FORGETTING = NAMED["a decision log restored from a backup"], NAMED["Kafka forgets its tokens"]
 CARRIED = NAMED["a person aborts, the rows are carried"]
 GIVEN_UP = NAMED["a stage that was given up beside its delivery"]
@@ -283,11 +282,11 @@ def decision_that_counts_no_attempts(change: Change) -> None:
     """R7: a decision lands on branches that a newer attempt has rolled back."""
     decide = ModelStore.decide
 
-    def whatever(self: ModelStore, pipeline: str, epoch: int, number: int, prepared: Any) -> Any:
+    def whatever(self: ModelStore, pipeline: str, epoch: int, number: int, *based_on: Any) -> Any:
         self._require_epoch(pipeline, epoch)
         row = self._row(number)
         if row.state is not S.PREPARED:
-            return decide(self, pipeline, epoch, number, prepared)
+            return decide(self, pipeline, epoch, number, *based_on)
         assert row.plan is not None
         self.version += 1
         self._delivered |= {p.name: number for p in row.plan.participants}
@@ -398,7 +397,7 @@ def sinks_not_kept_in_order(change: Change) -> None:
     change(coordinator.Coordinator, "_require_delivered", lambda *_: None)
 
 
-@defect(PREPARED, "I3 I7", seed=34)
+@defect(TWO_PHASE, "I3 I7", seed=2)
 def vote_taken_back_and_never_given_again(change: Change) -> None:
     """A late attempt takes a vote back after PREPARED (found by the simulator)."""
     everywhere(change, planning.wants_vote, lambda checkpoint, _: checkpoint.state is S.STAGED)

@@ -383,8 +383,9 @@ class ModelStore(ModelStreams):
         attempt = self._draw()
         vote = row.votes.get(participant, Vote(participant, 0, 0, None))
         two_phase = plan.participant(participant).promise is Promise.TWO_PHASE
-        prepared = 0 if two_phase and row.state is not S.COMMITTING else vote.prepared
-        self._vote(row, replace(vote, attempt=attempt, prepared=prepared))
+        if two_phase and row.state is not S.COMMITTING:
+            vote = replace(vote, prepared=0)
+        self._vote(row, replace(vote, attempt=attempt))
         self.version += 1
         return attempt
 
@@ -416,7 +417,9 @@ class ModelStore(ModelStreams):
             row = self._move(row, S.PREPARED, prepared_at=self.now())
         return row
 
-    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+    def decide(
+        self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int], proof: Proof | None = None
+    ) -> Checkpoint:
         self._require_epoch(pipeline, epoch)
         row = self._row(number)
         if row.state in (S.COMMITTING, S.COMPLETED):
@@ -427,7 +430,10 @@ class ModelStore(ModelStreams):
         self._require_nothing_quarantined(number)
         votes = _prepared(row)
         names = {p.name for p in row.plan.participants}
-        if set(votes) != names or dict(prepared) != votes:
+        if proof is not None and proof.participant == row.plan.commit_point:
+            if (proof.outcome, proof.digest) != (Outcome.COMMITTED, row.plan.digest):
+                raise StateConflictError("the marker is not this plan's.")
+        elif set(votes) != names or dict(prepared) != votes:
             raise StateConflictError("the decision counts other votes than the stored ones.")
         self._remember(row.plan)
         self.version += 1

@@ -320,7 +320,11 @@ def answer_all(store: Any) -> None:
         store.answer("orders", request.id, "stopped")
 
 
-@defect(AHEAD, "I7", at=810)
+@defect(
+    AHEAD,
+    "I7",
+    schedule=("A1o:26:LOSE_REQUEST", "A1o:27:EVENT:store-clock passes the time-out", "A1o:29:STALL"),
+)
 def rows_that_were_given_up_fill_the_room_for_ever(change: Change) -> None:
     """Found by the simulator: the driver waits for room, and they wait for a number that only the driver gives."""
     take = capacity.Capacity.take

@@ -29,7 +29,7 @@ FOUND = {
     # All that filled the room had expired: it waited for a number, which only the driver gives, which waited for room.
     "rows_that_were_given_up_get_a_number_while_the_driver_waits_for_room": (
         "a stream that runs ahead",
-        ["A1:12:LOSE_REPLY", "A2o:162:STALL", "A2o:164:EVENT:store-clock passes the time-out"],
+        ["A1o:26:LOSE_REQUEST", "A1o:27:EVENT:store-clock passes the time-out", "A1o:29:STALL"],
     ),
     # The try of a run that had ended answered what somebody had asked of the next one, which so never heard of it.
     "a_late_try_does_not_answer_a_stop_that_the_next_run_is_to_hear": (

@@ -59,8 +59,8 @@ class TestInjection:
         store.register("payments")
         found = store.inject("closing", ["payments", PIPELINE], "anna")
         assert len({each.injected_at for each in found}) == 1
-        assert store.read_through(PIPELINE, as_of) == 1
-        assert store.read_through(PIPELINE, found[0].injected_at) is None
+        for at in (as_of, found[0].injected_at):
+            assert store.read_through(PIPELINE, at) is None
 
     def test_positions_of_given_rows_do_not_put_it_into_the_future(self, scene: Scene) -> None:
         scene.take()
@@ -71,6 +71,7 @@ class TestInjection:
         scene.store.end_stage(PIPELINE, scene.epoch, RUN, None)
         [found] = scene.store.inject("closing", [PIPELINE], "anna")
         assert found.injected_at < later
+        assert scene.store.read_through(PIPELINE, found.injected_at) == number, "as the caller has said"
 
     def test_it_is_in_all_pipelines_or_in_none(self, store: DecisionLog) -> None:
         store.register("orders")

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise
-from airflow_ft.protocol.votes import Outcome
+from airflow_ft.protocol.votes import Outcome, Proof
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_segment
 
@@ -253,6 +253,22 @@ class TestVotes:
         with pytest.raises(StateConflictError):
             scene.store.decide(PIPELINE, 1, number, late)
         assert scene.decide(number).state is S.COMMITTING
+
+    def test_the_deciding_sink_has_decided_whatever_votes_are_there(self, scene: Scene) -> None:
+        scene.promises = {"db": Promise.ATOMIC, "xa": Promise.TWO_PHASE}
+        (number,) = scene.stage()
+        scene.prepare(number)
+        late = scene.votes(number)
+        scene.attempt(number, "xa")
+        plan = scene.checkpoint(number).plan
+        assert plan is not None
+        for name, digest, code in (("xa", plan.digest, "vote_outdated"), ("db", "another", "marker_mismatch")):
+            proof = Proof(name, number, Outcome.COMMITTED, digest, 1)
+            with raises(StateConflictError, code):
+                scene.store.decide(PIPELINE, 1, number, late, proof)
+        proof = Proof("db", number, Outcome.COMMITTED, plan.digest, 1)
+        decided = scene.store.decide(PIPELINE, 1, number, late, proof)
+        assert (decided.state, decided.votes["xa"].prepared) == (S.COMMITTING, 0)
 
     def test_a_deciding_participant_keeps_its_vote_in_a_new_attempt(self, scene: Scene) -> None:
         (number,) = scene.stage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -90,6 +91,18 @@ class TestLate:
         assert [each.condition for each in scene.store.overviews()] == [Condition.LATE]
         scene.complete(2)
         assert scene.store.overview(PIPELINE).condition is Condition.RUNNING
+
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_a_fast_clock_does_not_silence_it(self, scene: Scene, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = time.time_ns
+        scene.stage(made_with=LATE)
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+        scene.stage(run=LATER_RUN, made_with=LATE)
+        scene.complete(1)
+        if not waits:
+            scene.complete(2)
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + 2 * 3600 * 10**9)
+        assert scene.store.overview(PIPELINE).condition is Condition.LATE
 
     def test_what_is_worse_is_told_first(self, scene: Scene) -> None:
         scene.stage(made_with=LATE)

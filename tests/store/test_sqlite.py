@@ -59,6 +59,16 @@ def test_a_store_on_a_network_file_system_is_refused(path: Path, monkeypatch: py
     assert not path.exists()
 
 
+def test_a_link_to_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = tmp_path / "share"
+    share.mkdir()
+    monkeypatch.setattr(sqlite, "network_file_system", lambda folder: "nfs4" if folder == share else None)
+    (link := tmp_path / "ft.db").symlink_to(share / "ft.db")
+    with raises(ConfigurationError, "path_invalid", path=str(link), file_system="nfs4"):
+        SqliteStore(link)
+    assert not any(share.iterdir())
+
+
 def test_the_files_are_private_and_the_folder_is_made(path: Path) -> None:
     with SqliteStore(path) as store:
         store.register(PIPELINE)
