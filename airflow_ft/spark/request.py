@@ -92,6 +92,8 @@ class StageRequest:
             AT_MOST_ONCE has no base, because each attempt starts over.
         incarnation: in the driver, in place of a base, when everything is read again
             (`spark.state.locations.incarnation_of`).
+        begin_times: in the driver, when sources begin whose start each run renders as another time
+            (`spark.state.beginnings.Beginnings.keep_times`).
         job: "package.module" or "package.module:Name", or source of the DAG file.
         job_arguments: keyword arguments for it (plain JSON).
         sources: source name -> `to_json` of it, in a fixed order.
@@ -134,6 +136,7 @@ class StageRequest:
     base: SparkPosition | None = None
     base_is_clean: bool = False
     incarnation: str = ""
+    begin_times: Mapping[str, int] = field(default_factory=dict)
     last_published: int = 0
     checkpointing: CheckpointConfig = field(default_factory=CheckpointConfig)
     streaming: bool = False
