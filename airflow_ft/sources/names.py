@@ -9,12 +9,14 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 from urllib.parse import urlsplit
 
 GLOB = "[ ] { } * ? \\"
 """Characters that Hadoop takes for parts of a pattern, in any name on a path."""
 _GLOB = re.compile(r"[\[\]{}*?\\]")
+_AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
 _MOST = 100_000  # names that are looked at
@@ -59,6 +61,22 @@ def local_folders(path: str) -> list[str]:
     if not is_pattern(path):
         return [path] if os.path.lexists(path) else []
     return sorted({found for each in _alternatives(path) for found in glob.glob(_as_python(each), include_hidden=True)})
+
+
+def finds(path: str, place: str) -> bool:
+    """Return whether a declared path finds a file: as a pattern or literally, itself or a folder above it.
+
+    Only names are compared, since a path without a scheme may belong to any file system.
+    """
+    names = _names(place)
+    return any(
+        len(parts) <= len(names) and all(map(fnmatchcase, names, map(_as_python, parts)))
+        for parts in map(_names, _alternatives(path))
+    )
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in _AUTHORITY.sub("", path).split("/") if name]
 
 
 def _alternatives(pattern: str) -> Iterator[str]:

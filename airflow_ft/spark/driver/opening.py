@@ -9,6 +9,8 @@ from functools import partial
 
 from airflow_ft.jobs.uids import Identity
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.spark.driver.folders import refuse_other_folders
+from airflow_ft.spark.driver.inputs import declared_source
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -93,6 +95,7 @@ def open_attempt(
     frozen.restore(location, begun, topics.known, void)
     check_sources(location, plan.sources)
     set_places(location, plan.places)
+    refuse_other_folders(location, [declared_source(request, name) for name in plan.sources])
     if request.base is None:
         remember(location, plan.operators)
         remember_meaning(location, plan.memory)
