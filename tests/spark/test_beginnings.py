@@ -328,6 +328,9 @@ def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingM
     source = KafkaSource(topics=["a"], starting_offsets="group_offsets", group_id="theirs").to_json()
     _frozen(tmp_path, orders=source).freeze(_attempt(tmp_path, 1, orders={"a": {"0": 5}}), {0: "orders"}, _ids)
     request = _request(tmp_path, sources={"orders": source}, checkpointing=CheckpointConfig(mode=mode))
+    base = SparkPosition("file:///wal/p/spark/1-1", 3)
+    told = StageRequest.from_json(replace(request, base=base).to_json())
+    assert (told.base or told.former_base) == base and (told.base is None) == request.starts_from_scratch
     begins = unfrozen_sources(request)
     assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 

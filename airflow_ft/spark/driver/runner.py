@@ -153,8 +153,8 @@ class Attempt:
         warn_store = partial(warn, store, request.pipeline)
         if shared_with := owners.register(store, request.wal_root, request.pipeline):
             warn_store(PipelineWarning("FOLDER_SHARED", "", shared_with, owners.REMEDY))
-        if request.base is not None:  # it may lie where the log was before
-            claim(store, location_root(request.base.location))
+        if (base := request.base or request.former_base) is not None:  # it may lie where the log was before
+            claim(store, location_root(base.location))
         request = with_begin_times(request)
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         begins, times = unfrozen_sources(request), request.begin_times

@@ -119,7 +119,8 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
-    keep(new.uri, PATHS_FILE, note(old.uri, PATHS_FILE))
+    if paths := note(old.uri, PATHS_FILE):
+        keep(new.uri, PATHS_FILE, paths)
     if incarnation := incarnation_in(old.uri):
         keep(new.uri, INCARNATION_FILE, incarnation)
     if files.names(files.uri(old.uri, LEFT)):
@@ -135,19 +136,19 @@ def write_source_position(old: SparkLocation, index: int, offset: Any, name: str
     Raises:
         ConfigurationError: the source cannot begin at a position.
     """
-    files = filesystem(old.uri)
-    first = files.uri(folder, "0")
+    files, others = filesystem(old.uri), filesystem(folder)
+    first = others.uri(folder, "0")
     last = source_log.last_id(offset)
     if last is not None:
         read = source_log.all_entries(files, old.uri, str(index), last)
-        files.write(first, source_log.as_read_before(read))
+        others.write(first, source_log.as_read_before(read))
         return {"logOffset": 0}
     if offset is None:
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
     if is_kafka(offset) and files.exists(begun):
         head, _ = first_offsets(read_checked(files, begun).decode())
-        files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
+        others.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
     raise ConfigurationError(
         f"source {name!r} is at {offset} and cannot start there. Only Kafka and file sources can.",
