@@ -183,11 +183,7 @@ def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str
     encoding = _encoding(spark)
     options = {option.lower(): value for option, value in source.options.items()}
     try:
-        found = look(
-            local_folders(path),
-            encoding=encoding,
-            recursive=str(options.get("recursivefilelookup", "false")).lower() == "true",
-        )
+        found = look(local_folders(path), encoding=encoding, recursive=source.is_recursive)
     except OSError as error:  # of a machine where the driver does not see what Spark's workers see
         log.warning("source %s: %s cannot be checked: %s", name, path, error.strerror)
         return

@@ -12,7 +12,7 @@ from airflow_ft.jobs.uids import plan_of
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.warning import warn
-from airflow_ft.sources import KafkaSource, Source
+from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.capacity import QueueIsFull
 from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.gauges import gauges_of
@@ -77,16 +77,14 @@ class QueryRun:
         store, request, job, frame = run.store, run.request, run.job, run.frame
         change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
-        declared = sources_by_place(request, plan.sources)
-        bear = partial(
-            compute_planned, frame, job.output_mode, sources=list(declared.values()), static=run.sources.listings
-        )
+        bear = partial(compute_planned, frame, job.output_mode, static=run.sources.listings)
         frozen = Beginnings.of(request)
         location = self.open_location(plan, change, frozen, begins, topics, bear)
         require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         log_changed_settings(request.base, frame.sparkSession.conf.get)
+        declared = sources_by_place(request, plan.sources)
         with run.stopping() as stop:
             query = Query(
                 store,
@@ -162,13 +160,12 @@ def compute_planned(
     location: SparkLocation,
     *,
     whole: bool = False,
-    sources: Sequence[Source | None] = (),
     static: Sequence[Listing] = (),
 ) -> None:
     """Has Spark compute the micro-batch that lies planned in a location, and nothing after it; its rows are dropped.
 
-    `whole`: it reads nothing, and its state is written whole, not as changes. `sources`, `static`: as for
-    `batch_listings`, and what the job reads beside them.
+    `whole`: it reads nothing, and its state is written whole, not as changes. `static`: what the job reads beside
+    its streams. Files with two names were refused when the batch was delivered.
 
     Raises:
         ConfigurationError: files of the micro-batch are gone or have changed.
@@ -182,7 +179,7 @@ def compute_planned(
     def compute(batch: DataFrame, batch_id: int) -> None:
         try:
             query = next(each for each in spark.streams.active if each.name == location.uri)
-            read = [] if whole else batch_listings(spark, location, batch_id, query, sources)
+            read = [] if whole else batch_listings(spark, location, batch_id, query)
             if read:
                 check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), location.pipeline)
             batch.write.format("noop").mode("overwrite").save()
