@@ -192,6 +192,12 @@ class FileSource(PlainSource):
                     option=option,
                 )
 
+    @property
+    def is_recursive(self) -> bool:
+        """Return whether Spark also reads folders below the folder, whatever their names."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        return str(given.get("recursivefilelookup", "false")).lower() == "true"
+
     def reader_options(self, *, streaming: bool = True) -> dict[str, str]:
         """All options of Spark's reader."""
         options: dict[str, str] = {}

@@ -7,14 +7,16 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 from urllib.parse import urlsplit
 
 GLOB = "[ ] { } * ? \\"
 """Characters that Hadoop takes for parts of a pattern, in any name on a path."""
 _GLOB = re.compile(r"[\[\]{}*?\\]")
+_AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
 _MOST = 100_000  # names that are looked at
@@ -59,6 +61,22 @@ def local_folders(path: str) -> list[str]:
     if not is_pattern(path):
         return [path] if os.path.lexists(path) else []
     return sorted({found for each in _alternatives(path) for found in glob.glob(_as_python(each), include_hidden=True)})
+
+
+def finds(path: str, place: str) -> bool:
+    """Return whether a declared path finds a file: as a pattern or literally, itself or a folder above it.
+
+    Only names are compared, since a path without a scheme may belong to any file system.
+    """
+    names = _names(place)
+    return any(
+        len(parts) <= len(names) and all(map(fnmatchcase, names, map(_as_python, parts)))
+        for parts in map(_names, _alternatives(path))
+    )
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in _AUTHORITY.sub("", path).split("/") if name]
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
@@ -147,29 +165,46 @@ def _decodes(name: str, encoding: str) -> bool:
     return True
 
 
-def twins(places: Iterable[str], root: str = "") -> list[tuple[str, str]]:
-    """(link, file) of local files that a source reads by two names: among `places` (URIs), or below its path `root`."""
+def twins(
+    places: Iterable[str], root: str = "", *, recursive: bool = False, before: Callable[[], Iterable[str]] = tuple
+) -> list[tuple[str, str]]:
+    """(link, file) of local files that a source reads by two names: among `places` (URIs), or below its path `root`.
+
+    recursive: as the option `recursiveFileLookup`. before: places that were read earlier. They are asked for if a link
+    leads out of `root`.
+    """
     paths = [path for place in places if (path := local(place)) is not None]
-    roots = {each: _Root.of(each) for each in (local_folders(local(root) or root) if root else ())}
-    real = {folder: os.path.realpath(folder) for folder in {os.path.dirname(path) for path in paths}}
-    above = {folder: next((r for r in roots if f"{folder}/".startswith(f"{r}/")), "") for folder in real}
+    resolved = _Resolved()
+    found_by_root = local_folders(local(root) or root) if root else []
+    roots = {each: resolved.path(each) for each in map(os.path.normpath, found_by_root)}
+    real = set(roots.values())
+    named: dict[str, list[str]] = {}
+    for each in roots:
+        named.setdefault(resolved.name(each), []).append(each)
     seen: dict[str, str] = {}
+    outside: dict[str, str] = {}
     found: list[tuple[str, str]] = []
     for path in paths:
-        folder, name = os.path.split(path)
-        is_link = os.path.islink(path)
-        target = os.path.realpath(path) if is_link else os.path.join(real[folder], name)
+        target = resolved.path(path)
         first = seen.setdefault(target, path)
         if first != path:
             found.append((path, first) if len(link_of(path)) > len(link_of(first)) else (first, path))
             continue
-        own = path if path in roots else above[folder]
+        own = path if path in roots else next((each for each in reversed([*_above(path)]) if each in roots), "")
         if not own:
             continue
-        straight = f"{roots[own].real}{path.removeprefix(own)}"
-        others = (each.name for name, each in roots.items() if name != own)
-        if any(_reads(each, target) for each in (others if target == straight else (r.real for r in roots.values()))):
+        readers = list(_readers(target, recursive=recursive))
+        if target == f"{roots[own]}{path.removeprefix(own)}":
+            is_twin = any(other != own for each in readers for other in named.get(each, ()))
+        else:
+            is_twin = any(each in real for each in readers)
+            if not is_twin:
+                outside[target] = path
+        if is_twin:
             found.append((path, target))
+    for other in filter(None, map(local, before() if outside else ())):
+        if (link := outside.get(resolved.path(other))) is not None:
+            found.append((link, other))
     return found
 
 
@@ -180,22 +215,42 @@ def link_of(path: str) -> str:
     return path.rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """A folder (or file) that a path finds: `name` without links above it, `real` without any."""
+class _Resolved:
+    """Local paths without links. Each folder is resolved once."""
 
-    name: str
-    real: str
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
 
-    @classmethod
-    def of(cls, path: str) -> _Root:
-        above, name = os.path.split(path.rstrip("/"))
-        return cls(os.path.join(os.path.realpath(above), name), os.path.realpath(path))
+    def path(self, path: str) -> str:
+        """Return a path without any link."""
+        return os.path.realpath(path) if os.path.islink(path) else self.name(path)
+
+    def name(self, path: str) -> str:
+        """Return a path without links above its last name."""
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        return os.path.join(self._folders[folder], name)
 
 
-def _reads(root: str, target: str) -> bool:
-    """Return whether a source that reads `root` reads this file: directly, or in folders of partitions."""
-    if not target.startswith(f"{root}/"):
-        return target == root
-    *between, name = target.removeprefix(f"{root}/").split("/")
-    return all("=" in each for each in between) and not any(map(is_hidden, [*between, name]))
+def _above(path: str) -> Iterator[str]:
+    """Yield the folders above a path, the nearest first."""
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder
+
+
+def _readers(target: str, *, recursive: bool) -> Iterator[str]:
+    """Yield what a source may declare to read this file: the file, its folder, and folders above those of partitions.
+
+    recursive: all folders above it.
+    """
+    yield target
+    name = os.path.basename(target)
+    for folder in _above(target):
+        if is_hidden(name):
+            return
+        yield folder
+        name = os.path.basename(folder)
+        if not name or not (recursive or "=" in name):
+            return

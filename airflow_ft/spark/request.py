@@ -90,8 +90,11 @@ class StageRequest:
         base, base_is_clean, last_published: the pipeline's, read together BEFORE `begin_stage` marked the base unclean.
             A publication from this base must follow that number, or another process has published in between.
             AT_MOST_ONCE has no base, because each attempt starts over.
+        former_base: the base that AT_MOST_ONCE does not continue. It has positions of sources that are left out now.
         incarnation: in the driver, in place of a base, when everything is read again
             (`spark.state.locations.incarnation_of`).
+        begin_times: in the driver, when sources begin whose start each run renders as another time
+            (`spark.state.beginnings.Beginnings.keep_times`).
         job: "package.module" or "package.module:Name", or source of the DAG file.
         job_arguments: keyword arguments for it (plain JSON).
         sources: source name -> `to_json` of it, in a fixed order.
@@ -133,7 +136,9 @@ class StageRequest:
     job_arguments: Mapping[str, Any] = field(default_factory=dict)
     base: SparkPosition | None = None
     base_is_clean: bool = False
+    former_base: SparkPosition | None = None
     incarnation: str = ""
+    begin_times: Mapping[str, int] = field(default_factory=dict)
     last_published: int = 0
     checkpointing: CheckpointConfig = field(default_factory=CheckpointConfig)
     streaming: bool = False
@@ -153,6 +158,7 @@ class StageRequest:
     def __post_init__(self) -> None:
         check_job(self.job)
         if self.starts_from_scratch:
+            object.__setattr__(self, "former_base", self.base or self.former_base)
             object.__setattr__(self, "base", None)
             object.__setattr__(self, "base_is_clean", False)
         if not self.sinks:
@@ -205,7 +211,8 @@ class StageRequest:
         values["run"] = RunKey(**values["run"])
         if not isinstance(values["job"], str):
             values["job"] = InlineJob.from_json(values["job"])
-        values["base"] = SparkPosition(**values["base"]) if values["base"] else None
+        for name in ("base", "former_base"):
+            values[name] = SparkPosition(**values[name]) if values[name] else None
         values["checkpointing"] = CheckpointConfig.from_json(values["checkpointing"])
         values["connections"] = {name: ConnectionInfo(**value) for name, value in values["connections"].items()}
         values["dead_letters"] = DeadLetters(**values["dead_letters"]) if values["dead_letters"] else None

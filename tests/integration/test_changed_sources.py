@@ -175,6 +175,24 @@ def test_another_folder_under_the_same_name_is_refused_by_name(job: Job) -> None
     assert job.run("numbers", "more") == {"b": 1}
 
 
+def test_a_pattern_for_another_folder_is_refused(job: Job) -> None:
+    """Spark does not look at the folder of a pattern: it read every file of the other one."""
+    job.add("numbers", "a")
+    folder = job.pipeline.folder / "in"
+
+    def run(pattern: str) -> None:
+        source = FileSource(path=str(folder / pattern), schema="k string")
+        job.pipeline.complete(replace(job.request("numbers"), sources={"numbers": source.to_json()}))
+
+    run("num*")
+    job.add("more", "a")
+    for other in ("mo*", "more", "{more,others}/*.json"):
+        with raises(JobError, "folder_changed", path=str(folder / other), before=f"file://{folder}/numbers/f1.json"):
+            run(other)
+    run("{numbers,more}")
+    assert [row["rows"] for row in job.pipeline.all_rows()] == [1, 2], "a wider pattern reads what is new"
+
+
 def test_which_source_is_which_is_never_guessed(job: Job) -> None:
     job.add("numbers", "a")
     assert job.run("numbers", "more") == {"a": 1}

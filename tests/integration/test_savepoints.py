@@ -145,6 +145,22 @@ def test_windows_delivered_after_a_savepoint_are_not_repeated(pipeline: StageWor
     assert not any("rebuilding the state" in line for line in pipeline.lines), "it had caught up"
 
 
+def test_state_is_not_rebuilt_without_a_deleted_file(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Spark left the file out in silence, and the counts were too low from then on."""
+    assert _delivered(pipeline, "count", 0) == {2}
+    uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    assert [_delivered(pipeline, "count", n) for n in (1, 2)] == [{4}, {6}]
+    _restore(pipeline, uri, later=Later.CONTINUE)
+    gone = pipeline.input / "f1.json"
+    gone.rename(tmp_path / "aside")
+    _add(pipeline, 3)
+    with raises(ConfigurationError, "rebuild_impossible", paths=[f"file://{gone}"]):
+        pipeline.complete(_request(pipeline, "count"))
+    (tmp_path / "aside").rename(gone)
+    pipeline.complete(_request(pipeline, "count"))
+    assert {row["rows"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()} == {8}
+
+
 def test_what_is_not_decided_is_given_up_and_read_again(pipeline: StageWorld, tmp_path: Path) -> None:
     assert _delivered(pipeline, "rows", 0) == {2}
     uri, _ = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")

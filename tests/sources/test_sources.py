@@ -12,6 +12,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.sources.kafka_options import kafka_options
+from airflow_ft.sources.names import finds
 from tests.raising import raises
 
 BROKER = {"bootstrap.servers": "a:9092,b:9092"}
@@ -325,3 +326,21 @@ def test_a_misspelt_option_of_a_reader_is_refused(option: str, meant: str) -> No
 @pytest.mark.parametrize("option", ["HEADER", "multiline", "samplingRatio", "quoteAll", "charset", "escapeQuotes"])
 def test_an_option_that_spark_may_know_is_kept(option: str) -> None:
     FileSource(path="/data", format="csv", schema="id bigint", options={option: "false"})
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "found"),
+    [
+        ("/data/visits/2026-01-02/*.csv", "file:///data/visits/2026-01-01/a.csv", False),
+        ("/data/*/orders", "file:///mnt/eu/orders/a", False),
+        ("/data/*/orders", "file:///data/eu/orders/k=1/a", True),
+        ("hdfs://node:8020/data/[ab]?", "hdfs://other/data/a1/a", True),
+        ("/data/[^a]*", "file:///data/ab/a", False),
+        (r"/data/\*x", "file:///data/*x/a", True),
+        ("/data/{a/x,b}/c", "file:///data/a/x/c/a", True),
+        ("file:/data//a/", "file:///data/a/b", True),
+        ("/data/a", "file:///data/ab/b", False),
+    ],
+)
+def test_a_path_finds_files_as_hadoop_matches_names(path: str, place: str, found: bool) -> None:
+    assert finds(path, place) is found

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.state.location_files import PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
@@ -20,9 +21,11 @@ from airflow_ft.spark.state.locations import (
 from airflow_ft.spark.state.reset import write_source_positions
 from airflow_ft.spark.state.source_changes import (
     change_sources,
+    keep_left_out,
     known_sources,
     source_change,
 )
+from airflow_ft.spark.state.source_log import all_entries
 from airflow_ft.spark.state.status import LocationStatus, location_status, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import local_path
@@ -32,9 +35,11 @@ KAFKA = {"orders": {"0": 17}}
 ADDED = {"kind": "kafka", "topics": ["refunds"], "starting_offsets": "latest"}
 
 
-def _location(root: Path, names: list[str], lines: list[str], places: list[int] | None = None) -> SparkLocation:
+def _location(
+    root: Path, names: list[str], lines: list[str], places: list[int] | None = None, attempt: str = "1-1"
+) -> SparkLocation:
     """One of two micro-batches."""
-    uri = (root / "p/spark/1-1").as_uri()
+    uri = (root / "p/spark" / attempt).as_uri()
     location = SparkLocation(str(root), "p", uri, 1, "")
     uses = range(len(lines)) if places is None else places
     for log, output in (("offsets", "\n".join(["v1", "{}", *(lines[n] for n in uses)])), ("commits", "v1\n{}")):
@@ -92,6 +97,23 @@ def test_what_is_left_out_goes_on_there(tmp_path: Path) -> None:
     assert again.offsets(1) == [KAFKA, None] and recorded_ids(again) == {0: {"orders": "id"}}
     assert _first(again, 0) == KAFKA, "which also holds where state is dropped meanwhile"
     assert not filesystem(again.uri).names(f"{again.uri}/airflow_ft_left")
+
+
+def test_a_left_out_source_outlives_runs_at_most_once(tmp_path: Path) -> None:
+    """They continue nothing, and their mode refuses files. All files came twice when they were used again."""
+    old = _location(tmp_path, ["numbers", "orders"], ['{"logOffset":0}', json.dumps(KAFKA)])
+    log = local_path(old.uri) / "sources/0/0"
+    log.parent.mkdir()
+    log.write_text('v1\n{"path":"file:///in/a","timestamp":1,"batchId":0}')
+    keep(old.uri, PATHS_FILE, {"numbers": "/in"})
+    for attempt in ("2-1", "3-1"):
+        fresh = _location(tmp_path, ["orders"], ['{"orders":{"0":90}}'], attempt=attempt)
+        keep_left_out(old.position(1), fresh)
+        assert known_sources(fresh.position(1)) == {"numbers", "orders"} and note(fresh.uri, PATHS_FILE)
+        old = fresh
+    again = _changed(old, ["numbers", "orders"], "4-1")
+    assert again.offsets(1) == [{"logOffset": 0}, {"orders": {"0": 90}}]
+    assert [each["path"] for each in all_entries(filesystem(again.uri), again.uri, "0", 0)] == ["file:///in/a"]
 
 
 def test_a_source_with_no_start_option_needs_its_state_to_return(tmp_path: Path) -> None:

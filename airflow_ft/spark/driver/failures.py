@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, StageError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import python_errors
+from airflow_ft.spark.driver.folders import other_folder
 from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state.locations import SparkLocation, lost_state
 from airflow_ft.spark.state.meaning import has_lost_state
@@ -157,16 +158,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
                 " run of a pipeline.",
             )
         if found := _OTHER_FOLDER.match(message):
-            return JobError(
-                f"a source reads {found[1]}, but its newest checkpoint has read {_short(found[2])}, which is not below"
-                " that folder.",
-                code="folder_changed",
-                remedy="Declare the former folder again. Or declare the new one under another name in sources={...}:"
-                " then all its files are read, and the position in the old one is kept. Or read a folder that contains"
-                " both.",
-                path=found[1],
-                before=_short(found[2]),
-            )
+            return other_folder(found[1], _short(found[2]))
     if malformed := _malformed(texts):
         file, what = malformed
         return JobError(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
+from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.names import (
     GLOB,
+    finds,
     is_pattern,
     literal_prefixes,
     local,
@@ -17,11 +20,15 @@ from airflow_ft.sources.names import (
     some,
 )
 from airflow_ft.spark.driver.planned import colon_error
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.location_files import PATHS_FILE, keep, note
+from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_ft.sources.files import FileSource
+    from airflow_ft.sources import Source
+    from airflow_ft.spark.state.locations import SparkLocation
 
 _TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 """By a folder in its own: formats whose files are not all part of the table."""
@@ -106,6 +113,42 @@ def _look(spark: SparkSession, name: str, source: FileSource) -> str:
     return place
 
 
+def refuse_other_folders(location: SparkLocation, sources: Sequence[Source | None]) -> None:
+    """Note the paths of file sources, which are in Spark's order, in an attempt's location.
+
+    Raises:
+        JobError: a path was changed to one that finds none of the files that its source has read.
+    """
+    before: dict[str, str] = note(location.uri, PATHS_FILE) or {}
+    now: dict[str, str] = {}
+    names, offsets = location.sources(), location.offsets(location.batch)
+    for index, source in enumerate(sources):
+        if not isinstance(source, FileSource):
+            continue
+        now[names[index]] = source.path
+        last = source_log.last_id(offsets[index]) if index < len(offsets) else None
+        if last is None or before.get(names[index], source.path) == source.path:
+            continue
+        read = source_log.all_entries(filesystem(location.uri), location.uri, str(index), last)
+        places = [source_log.place(each["path"], encoded=True) for each in read]
+        if places and not any(finds(source.path, place) for place in places):
+            raise other_folder(source.path, places[-1])
+    if now:
+        keep(location.uri, PATHS_FILE, {**before, **now})
+
+
+def other_folder(path: str, read: str) -> JobError:
+    """Return the error for a source that has read files outside of the path that is declared now."""
+    return JobError(
+        f"a source reads {path}, but it has read {read}, which is not below that folder.",
+        code="folder_changed",
+        remedy="Declare the former folder again. Or declare the new one under another name in sources={...}: then all"
+        " its files are read, and the position in the old one is kept. Or read a folder that contains both.",
+        path=path,
+        before=read,
+    )
+
+
 def _declared(path: str, place: str) -> str:
     return "" if path.rstrip("/") == place.rstrip("/") else f" (declared as {path})"
 
@@ -140,11 +183,7 @@ def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str
     encoding = _encoding(spark)
     options = {option.lower(): value for option, value in source.options.items()}
     try:
-        found = look(
-            local_folders(path),
-            encoding=encoding,
-            recursive=str(options.get("recursivefilelookup", "false")).lower() == "true",
-        )
+        found = look(local_folders(path), encoding=encoding, recursive=source.is_recursive)
     except OSError as error:  # of a machine where the driver does not see what Spark's workers see
         log.warning("source %s: %s cannot be checked: %s", name, path, error.strerror)
         return

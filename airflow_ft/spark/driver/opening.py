@@ -9,6 +9,8 @@ from functools import partial
 
 from airflow_ft.jobs.uids import Identity
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.spark.driver.folders import refuse_other_folders
+from airflow_ft.spark.driver.inputs import declared_source
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -25,7 +27,7 @@ from airflow_ft.spark.state.locations import (
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.operators import remember
 from airflow_ft.spark.state.schemas import refuse_lost, states
-from airflow_ft.spark.state.source_changes import SourceChange, change_sources
+from airflow_ft.spark.state.source_changes import SourceChange, change_sources, keep_left_out
 from airflow_ft.spark.state.status import LocationStatus, leave_out, location_status, record_ids
 
 log = logging.getLogger("airflow_ft.spark")
@@ -77,6 +79,8 @@ def open_attempt(
         log.info("mode AT_MOST_ONCE: reading from the sources' present end; rows that are not published are lost")
         check_sources(location, plan.sources)
         set_places(location, plan.places)
+        if request.former_base is not None:
+            keep_left_out(request.former_base, location)
         return location
     if behind and (void or change is not None):
         raise ConfigurationError(
@@ -93,6 +97,7 @@ def open_attempt(
     frozen.restore(location, begun, topics.known, void)
     check_sources(location, plan.sources)
     set_places(location, plan.places)
+    refuse_other_folders(location, [declared_source(request, name) for name in plan.sources])
     if request.base is None:
         remember(location, plan.operators)
         remember_meaning(location, plan.memory)

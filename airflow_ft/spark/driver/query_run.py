@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.jobs.uids import plan_of
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.warning import warn
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.capacity import QueueIsFull
+from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import (
     declared_source,
@@ -25,8 +27,10 @@ from airflow_ft.spark.driver.inputs import (
 from airflow_ft.spark.driver.job_run import JobRun
 from airflow_ft.spark.driver.kafka_admin import topic_admins
 from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
+from airflow_ft.spark.driver.listing import Listing, check_listings
 from airflow_ft.spark.driver.opening import JobPlan, open_attempt
 from airflow_ft.spark.driver.plan_meaning import memory_of
+from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.query import Query
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.driver.types import check_types
@@ -73,7 +77,8 @@ class QueryRun:
         store, request, job, frame = run.store, run.request, run.job, run.frame
         change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
-        frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
+        bear = partial(compute_planned, frame, job.output_mode, static=run.sources.listings)
+        frozen = Beginnings.of(request)
         location = self.open_location(plan, change, frozen, begins, topics, bear)
         require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
@@ -149,23 +154,63 @@ class QueryRun:
         return open_attempt(run.request, plan, change, frozen, begins, topics, bear, run.ending.begin)
 
 
-def compute_planned(frame: DataFrame, output_mode: str, location: SparkLocation, *, whole: bool = False) -> None:
+def compute_planned(
+    frame: DataFrame,
+    output_mode: str,
+    location: SparkLocation,
+    *,
+    whole: bool = False,
+    static: Sequence[Listing] = (),
+) -> None:
     """Has Spark compute the micro-batch that lies planned in a location, and nothing after it; its rows are dropped.
 
-    `whole`: its state is written whole, not as changes.
+    `whole`: it reads nothing, and its state is written whole, not as changes. `static`: what the job reads beside
+    its streams. Files with two names were refused when the batch was delivered.
+
+    Raises:
+        ConfigurationError: files of the micro-batch are gone or have changed.
     """
-    conf = frame.sparkSession.conf
+    spark, failed = frame.sparkSession, list[AirflowFtError]()
+    conf = spark.conf
     before = conf.get(_CHANGELOG)
     if whole:
         conf.set(_CHANGELOG, "false")
+
+    def compute(batch: DataFrame, batch_id: int) -> None:
+        try:
+            query = next(each for each in spark.streams.active if each.name == location.uri)
+            read = [] if whole else batch_listings(spark, location, batch_id, query)
+            if read:
+                check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), location.pipeline)
+            batch.write.format("noop").mode("overwrite").save()
+            check_listings([*read, *static], location.pipeline)
+        except AirflowFtError as error:
+            failed.append(error)
+            raise
+
     query = (
-        frame.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
+        frame.writeStream.foreachBatch(compute)
         .outputMode(output_mode)
+        .queryName(location.uri)
         .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
         .trigger(once=True)
         .start()
     )
     try:
         query.awaitTermination()
+    except Exception:
+        if not failed:
+            raise
+        error = failed[0]
+        if error.code != "file_changed":
+            raise error from None
+        raise ConfigurationError(
+            f"`--later continue` cannot rebuild the state from files that are gone or have changed: {error.what}",
+            code="rebuild_impossible",
+            pipeline=location.pipeline,
+            remedy="Put the files back as they were, and trigger a new run. Or restore the savepoint again with"
+            " `--later write-again`, or choose another savepoint.",
+            paths=error.fields.get("paths", []),
+        ) from None
     finally:
         conf.set(_CHANGELOG, str(before))

@@ -24,7 +24,7 @@ from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, l
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.spark.driver.ending import Ending
-from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources
+from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources, with_begin_times
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
@@ -43,6 +43,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.s3a import reach
 from airflow_ft.spark.session.session_leases import await_end
 from airflow_ft.spark.session.submit import REQUEST, RESULT
+from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -152,10 +153,12 @@ class Attempt:
         warn_store = partial(warn, store, request.pipeline)
         if shared_with := owners.register(store, request.wal_root, request.pipeline):
             warn_store(PipelineWarning("FOLDER_SHARED", "", shared_with, owners.REMEDY))
-        if request.base is not None:  # it may lie where the log was before
-            claim(store, location_root(request.base.location))
+        if (base := request.base or request.former_base) is not None:  # it may lie where the log was before
+            claim(store, location_root(base.location))
+        request = with_begin_times(request)
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
-        sources = Sources(spark, request.sources, request.connections, begins=unfrozen_sources(request))
+        begins, times = unfrozen_sources(request), request.begin_times
+        sources = Sources(spark, request.sources, request.connections, begins=begins, begin_times=times)
         frame = job.transform(spark, sources)
         await_answer = ask(self._folder, request, job, spark, frame, warn_store)
         fix_conf(spark, "spark.sql.")
@@ -182,4 +185,5 @@ class Attempt:
                 remedy='Begin `transform` with a source (sources["orders"]), or remove streaming=True.',
                 job=request.job_name,
             )
+        Beginnings.of(request).forget_times()
         return run_static(run)

@@ -22,6 +22,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
 from airflow_ft.wal.parsing import parsing
 
 OFFSETS, COMMITS = "offsets", "commits"
+PATHS_FILE = "airflow_ft_paths.json"  # declared paths of file sources, by name
 _NONE = "-"
 
 

@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
-from airflow_ft.spark.state.location_files import keep
+from airflow_ft.spark.state.location_files import PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     INCARNATION_FILE,
     LEFT,
@@ -119,6 +119,8 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
+    if paths := note(old.uri, PATHS_FILE):
+        keep(new.uri, PATHS_FILE, paths)
     if incarnation := incarnation_in(old.uri):
         keep(new.uri, INCARNATION_FILE, incarnation)
     if files.names(files.uri(old.uri, LEFT)):
@@ -134,19 +136,19 @@ def write_source_position(old: SparkLocation, index: int, offset: Any, name: str
     Raises:
         ConfigurationError: the source cannot begin at a position.
     """
-    files = filesystem(old.uri)
-    first = files.uri(folder, "0")
+    files, others = filesystem(old.uri), filesystem(folder)
+    first = others.uri(folder, "0")
     last = source_log.last_id(offset)
     if last is not None:
         read = source_log.all_entries(files, old.uri, str(index), last)
-        files.write(first, source_log.as_read_before(read))
+        others.write(first, source_log.as_read_before(read))
         return {"logOffset": 0}
     if offset is None:
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
     if is_kafka(offset) and files.exists(begun):
         head, _ = first_offsets(read_checked(files, begun).decode())
-        files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
+        others.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
     raise ConfigurationError(
         f"source {name!r} is at {offset} and cannot start there. Only Kafka and file sources can.",

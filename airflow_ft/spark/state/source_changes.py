@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
+from airflow_ft.spark.state.location_files import OFFSETS, PATHS_FILE, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.state.locations import (
     LEFT,
     SOURCES_FILE,
@@ -33,11 +33,12 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     by_source,
     location_root,
+    require_batch,
     rewrite_offsets,
 )
 from airflow_ft.spark.state.reset import write_source_position
 from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import filesystem, link_tree
 
 _POSITION = "position.json"
 _BEFORE = "airflow_ft_before"
@@ -118,7 +119,7 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     lines, ids = _lines(location), recorded_ids(location)
     for old, name in enumerate(change.before):
         if name not in change.now and offsets_of(lines[old]) is not None:
-            _leave(location, old, name, lines[old], ids.get(old, {}))
+            _leave(location, location, old, lines[old], ids.get(old, {}))
     folder, before = (files.uri(location.uri, name) for name in (source_log.FOLDER, _BEFORE))
     _move(location, folder, before)
     new_lines: list[str] = []
@@ -150,13 +151,32 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     keep(location.uri, SOURCES_FILE, list(change.now))
 
 
-def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mapping[str, str]) -> None:
+def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
+    """Keep the positions of sources that `base` knows and a new location does not read, though it does not continue
+    `base` (AT_MOST_ONCE).
+    """
+    old = SparkLocation(location_root(base.location), location.pipeline, base.location, base.batch, "")
+    now, before = location.sources(), old.sources()
+    for name in _left(old).keys() - {*now, *before}:
+        link_tree(_folder_of(old, name), _folder_of(location, name), lambda _: True)
+    if paths := note(old.uri, PATHS_FILE):
+        keep(location.uri, PATHS_FILE, paths)
+    if set(before) <= set(now):
+        return
+    require_batch(old)
+    lines, ids = _lines(old), recorded_ids(old)
+    for index, name in enumerate(before):
+        is_first = before.index(name) == index and not _OWN.fullmatch(name)
+        if is_first and name not in now and offsets_of(lines[index]) is not None:
+            _leave(old, location, index, lines[index], ids.get(index, {}))
+
+
+def _leave(old: SparkLocation, location: SparkLocation, index: int, line: str, ids: Mapping[str, str]) -> None:
     """Keep the position of a source, with a Spark folder from which it can continue in any micro-batch."""
+    name = old.sources()[index]
     try:
         line = offsets_line(
-            write_source_position(
-                location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER)
-            )
+            write_source_position(old, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))
         )
         is_stored = True
     except ConfigurationError:  # its offsets are all that there is, and do where others have been read already

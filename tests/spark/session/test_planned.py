@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
 from airflow_ft.protocol.warning import PipelineWarning
-from airflow_ft.sources import FileSource
+from airflow_ft.sources import FileSource, names
 from airflow_ft.spark.driver import folder_values, folders
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.gauges import gauges_of
@@ -267,6 +268,42 @@ def test_a_link_to_a_file_that_is_read_too_is_refused(reading: Reading, each: in
     with raises(JobError, "file_read_twice") as caught:
         reading.read(max_files_per_trigger=each)
     assert caught.error and caught.error.fields["paths"][0].endswith("/latest.json") and "/a.json" in caught.error.what
+
+
+def test_a_link_into_a_recursively_read_folder_is_refused(reading: Reading) -> None:
+    reading.add("deep/er/a.json")
+    (reading.folder / "in/latest.json").symlink_to("deep/er/a.json")
+    with raises(JobError, "file_read_twice") as caught:
+        reading.read(max_files_per_trigger=1, options={"recursiveFileLookup": "true"})
+    assert caught.error and caught.error.fields["paths"][0].endswith("/latest.json")
+
+
+def test_two_links_to_one_file_are_refused_in_any_batch(reading: Reading) -> None:
+    reading.add("../elsewhere/a.json", "../elsewhere/b.json")
+    for name in ("b", "a"):
+        (reading.folder / f"in/{name}.json").symlink_to(f"../elsewhere/{name}.json")
+        assert reading.read(logs="spark") == ([1] if name == "b" else [0, 1])
+    (reading.folder / "in/c.json").symlink_to("../elsewhere/b.json")
+    with raises(JobError, "file_read_twice") as caught:
+        reading.read(logs="spark")
+    assert caught.error and caught.error.fields["paths"][0].endswith("/c.json") and "/b.json" in caught.error.what
+
+
+def test_a_pattern_of_many_files_is_looked_at_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file was compared with each other one: 100,000 files took 20 minutes."""
+    files = [tmp_path / f"{n}.json" for n in range(2000)]
+    for file in files:
+        file.touch()
+    calls = Counter[str]()
+
+    def counted(name: str, of: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: calls.update([name]) or of(*args)
+
+    for each in ("is_hidden", "_above"):
+        monkeypatch.setattr(names, each, counted(each, getattr(names, each)))
+    monkeypatch.setattr(os.path, "realpath", counted("realpath", os.path.realpath))
+    assert names.twins([file.as_uri() for file in files], f"{tmp_path}/*.json") == []
+    assert calls["is_hidden"] <= 3 * len(files) and calls["_above"] <= 3 * len(files) and calls["realpath"] < 10
 
 
 def test_a_link_to_a_folder_that_a_pattern_finds_too_is_refused(reading: Reading) -> None:
