@@ -576,6 +576,30 @@ class Static:
         return spark.range(10).withColumn("r", F.rand())
 
 
+class Parted:
+    """Rows of the last and the next ten seconds. `split` divides them by an expression; the first sink takes seconds.
+
+    Each row belongs to one of the sinks.
+    """
+
+    def __init__(self, column: str, condition: str) -> None:
+        self.column, self.condition = column, condition
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        seconds = F.make_dt_interval(secs=(F.col("id") - 40) / 4)
+        return spark.range(80).repartition(1).withColumn("at", F.current_timestamp() + seconds)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        spark = batch.sparkSession
+        spark.udf.register("changing", F.udf(os.getpid, "int").asNondeterministic())
+        found = batch.withColumn("x", F.expr(self.column))
+        slow = "reflect('java.lang.Thread', 'sleep', 50L) AS slept"
+        return {
+            "late": found.where(self.condition).selectExpr("id", slow),
+            "fresh": found.where(f"NOT ({self.condition})").select("id"),
+        }
+
+
 class Meddling:
     """Somebody touches the source's files at moments that the arguments name: (number of the batch, old, new name).
 

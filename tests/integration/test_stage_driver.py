@@ -67,6 +67,27 @@ def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
     assert pipeline.store.pipeline(PIPELINE).base is None
 
 
+@pytest.mark.parametrize(
+    ("column", "condition"),
+    [("now()", "at < x"), ("1", "at < (SELECT max(current_timestamp()))"), ("rand()", "x < 0.5")],
+)
+def test_each_row_reaches_one_of_two_sinks(pipeline: StageWorld, column: str, condition: str) -> None:
+    """The sinks are written one after the other, and the values on which their rows depend are the same."""
+    job = {"column": column, "condition": condition}
+    request = pipeline.request(f"{JOBS}:Parted", job_arguments=job, sinks=("late", "fresh"))
+    pipeline.complete(request)
+    found = [row["id"] for sink in ("late", "fresh") for row in pipeline.all_rows(sink)]
+    assert sorted(found) == list(range(80))
+
+
+@pytest.mark.parametrize("column", ["changing()", "reflect('java.util.UUID', 'randomUUID')"])
+def test_two_sinks_cannot_depend_on_changing_values(pipeline: StageWorld, column: str) -> None:
+    job = {"column": column, "condition": "x > '5'"}
+    with raises(JobError, "split_unfit", sinks=["late", "fresh"]):
+        pipeline.stage(pipeline.request(f"{JOBS}:Parted", job_arguments=job, sinks=("late", "fresh")))
+    assert pipeline.published() == []
+
+
 def test_the_log_is_compressed_as_it_is_read_fastest(pipeline: StageWorld) -> None:
     """By Spark as by `write_segment`: a session's own setting of another codec changes nothing."""
     request = pipeline.request(f"{JOBS}:Static", conf={"spark.sql.parquet.compression.codec": "gzip"})
