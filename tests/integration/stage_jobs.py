@@ -526,6 +526,51 @@ class Holding(StatefulProcessor):
         pass
 
 
+class Shuffled:
+    """The running total of a key, with a random part, and a shuffle behind it, whose readers wait in the second file.
+
+    Two of the four wait for a file in `folder`; with two cores the others have not begun by then. Another file has the
+    working folder of the executor that has computed state.
+    """
+
+    output_mode = "update"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        schema = "k string, n bigint, added double, total double, steps bigint"
+        totals = keyed.transformWithStateInPandas(Placed(self.folder), schema, "update", "none")
+        return totals.repartition(4).mapInPandas(functools.partial(_hold, self.folder), schema).repartition(2)
+
+
+class Placed(Totals):
+    """The totals of `Shuffled`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        Path(self.folder, "at").write_text(str(Path.cwd()))
+        yield from super().handleInputRows(key, rows, timerValues)
+
+
+class Ranged(Crashing):
+    """The running total of a key, with a random part, and rows by ranges, for which Spark computes them twice."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return super().transform(spark, sources).repartitionByRange(2, "k")
+
+
+def _hold(folder: str, frames: Any) -> Any:
+    for frame in frames:
+        while 1 in set(frame["n"]) and not Path(folder, "go").exists():
+            Path(folder, f"there-{os.getpid()}").touch()
+            time.sleep(0.05)
+        yield frame
+
+
 class Grown:
     """Tells what a key's state variables hold (as JSON), and adds the rows to each; `fields` are those of their values.
 
