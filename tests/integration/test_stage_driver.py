@@ -3,10 +3,12 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -29,7 +31,7 @@ from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
 from tests.protocol.systems import Metered
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -291,6 +293,26 @@ def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> No
         pipeline.stage(request, kill_when_busy)
     (checkpoint,) = pipeline.checkpoints()
     assert checkpoint.state is CheckpointState.TRIGGERED, "it could not say anything: the stage does"
+
+
+@pytest.mark.parametrize(("lost", "code"), [("", "driver_ended"), ("spark-local/blockmgr-*", "query_failed")])
+def test_a_stream_whose_local_files_are_lost_gets_a_driver(
+    pipeline: StageWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, code: str
+) -> None:
+    """A cleaner of temporary files removes them; the JVM cannot make them again."""
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    endless = {"type": "fixed-delay", "attempts": None, "delay": 0.0}
+    conf = {"spark.sql.shuffle.partitions": "1"}  # other sessions have a folder of their own
+    request = pipeline.request(f"{JOBS}:Sums", _numbers(pipeline), restart=endless, conf=conf)
+    with raises(StageError, code), streaming(pipeline, request) as drivers:
+        _eventually(pipeline.published)
+        [folder] = temporary.glob("airflow-ft-stage-*")
+        for found in [folder] if not lost else folder.glob(lost):
+            shutil.rmtree(found)
+        pipeline.add_file("f2", [{"k": "a", "n": 2}])
+        _eventually(lambda: not psutil.pid_exists(drivers[0].pid))
 
 
 def test_a_driver_ends_on_request(pipeline: StageWorld) -> None:
