@@ -5,7 +5,9 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
+from asyncio import CancelledError
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -53,11 +55,17 @@ class Faulty:
         frame: DataFrame = sources["numbers"]
         if "stop" in self.fault:
             SparkSession.stop = lambda _: time.sleep(3600)  # type: ignore[method-assign]
+        if self.fault == "exit in transform":
+            sys.exit("no such file")
         if self.fault == "cast":
             return frame.select(F.expr("cast('abc' || n as int)").alias("n"))
         return frame
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if "exit" in self.fault:
+            sys.exit(3)
+        if "cancelled" in self.fault:
+            raise CancelledError
         if "split" in self.fault:
             raise KeyError("colour")
         if self.fault == "hang":

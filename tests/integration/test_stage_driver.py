@@ -178,6 +178,18 @@ def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message
     assert all(c.reason is AbortReason.JOB_FAILED and c.message for c in pipeline.checkpoints())
 
 
+@pytest.mark.parametrize(
+    ("fault", "exception"),
+    [("exit in split", "SystemExit"), ("exit in transform", "SystemExit"), ("cancelled in split", "CancelledError")],
+)
+def test_a_job_that_exits_has_failed(pipeline: StageWorld, fault: str, exception: str) -> None:
+    """The JVM hears of no such exception by itself."""
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault})
+    with raises(JobError, "job_failed", exception=exception):
+        pipeline.stage(request)
+
+
 def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
     with raises(JobError, "module_missing", module="no_such_job"):
         pipeline.stage(pipeline.request("no_such_job"))

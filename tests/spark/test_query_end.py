@@ -91,6 +91,14 @@ def test_an_outage_between_micro_batches_is_why_a_query_ends() -> None:
     assert made._why.first is caught.value
 
 
+def test_the_jvm_hears_of_every_exception() -> None:
+    """py4j answers the JVM after an Exception only; otherwise it waits until the checkpoint expires."""
+    why = Ending(None, Path())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError), why.remembering():
+        raise KeyboardInterrupt
+    assert isinstance(why.first, KeyboardInterrupt)
+
+
 class StoppedQuery:
     """Ends without an error when another thread stops it, as Spark's does."""
 

@@ -54,14 +54,19 @@ class Ending:
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
-        """Remember the error of a micro-batch, whose function this block is, unless it is `Ended`."""
+        """Remember the error of a micro-batch, whose function this block is, unless it is `Ended`.
+
+        Only an Exception leaves the block. After any other one py4j sends no answer, and the JVM waits for it.
+        """
         try:
             yield
         except Ended:
             raise
         except BaseException as error:
             self.failed(error)
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
