@@ -34,6 +34,7 @@ from airflow_ft.spark.attribution import MarkedOutput, current, inherited, worki
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
+from airflow_ft.spark.driver.speech import speak
 from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS, await_query_end
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
@@ -62,8 +63,7 @@ def main(folder: str, master: str) -> int:
     die_with_parent()
     output = MarkedOutput(sys.stdout.fileno())
     sys.stdout = sys.stderr = output
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    speak(output)
     private = Path(folder)
     with inherited():
         try:
