@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from asyncio import CancelledError
 from datetime import datetime
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
 from airflow_ft.jobs.uids import uid
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.spark.driver import publisher, stopper, topics
 from airflow_ft.spark.state import timers
 
@@ -34,6 +36,25 @@ class Plain:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return cast(DataFrame, sources["numbers"])
+
+
+class Stopping:
+    """A thread stops the query as soon as it runs; the file `said` has the code of the error that it gets."""
+
+    def __init__(self, said: str) -> None:
+        self.said = Path(said)
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        threading.Thread(target=self._stop, args=(spark,), daemon=True).start()
+        return cast(DataFrame, sources["numbers"])
+
+    def _stop(self, spark: SparkSession) -> None:
+        while not spark.streams.active:
+            time.sleep(0.01)
+        try:
+            spark.streams.active[0].stop()
+        except JobError as error:
+            self.said.write_text(error.code)
 
 
 class Crawling:

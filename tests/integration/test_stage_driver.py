@@ -90,6 +90,19 @@ def test_two_sinks_cannot_depend_on_changing_values(pipeline: StageWorld, column
     assert pipeline.published() == []
 
 
+def test_a_job_cannot_stop_the_query_of_its_pipeline(pipeline: StageWorld, tmp_path: Path) -> None:
+    """I9: Spark would call it a good end, and what was not read yet would count as read."""
+    for n in range(4):
+        pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
+    said = tmp_path / "said"
+    request = pipeline.request(
+        f"{JOBS}:Stopping", _numbers(pipeline, max_files_per_trigger=1), job_arguments={"said": str(said)}
+    )
+    result = pipeline.complete(request)
+    assert result.complete and result.rows == {"orders": 4}
+    assert said.read_text() == "query_in_job"
+
+
 def test_the_log_is_compressed_as_it_is_read_fastest(pipeline: StageWorld) -> None:
     """By Spark as by `write_segment`: a session's own setting of another codec changes nothing."""
     request = pipeline.request(f"{JOBS}:Static", conf={"spark.sql.parquet.compression.codec": "gzip"})

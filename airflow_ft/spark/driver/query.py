@@ -34,6 +34,7 @@ from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
+from airflow_ft.spark.driver.own_queries import refusing_stops, stop
 from airflow_ft.spark.driver.plan_facts import never_adds_rows
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
@@ -224,21 +225,22 @@ class Query:
         await_query_end(self._frame.sparkSession, self._request.pipeline)
         self._queries += 1
         self._ending, self._refused, self._stopper.query = False, False, None
-        query = (
+        start = (
             self._frame.writeStream.foreachBatch(bound(partial(on_batch, self._queries)))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
             .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
             .trigger(**trigger)
-            .start()
+            .start
         )
-        self._stopper.query = query
-        try:
-            yield query
-        except BaseException:
-            with suppress(Exception):  # unless it has ended by that error
-                query.stop()
-            raise
+        with refusing_stops(self._request.pipeline):
+            query = self._stopper.query = start()
+            try:
+                yield query
+            except BaseException:
+                with suppress(Exception):  # unless it has ended by that error
+                    stop(query)
+                raise
 
     def _end(self, query: StreamingQuery) -> None:
         """Ends the query after the micro-batch under way, which is published."""
@@ -247,7 +249,7 @@ class Query:
             pass
         self._settle(query)
         with suppress(Exception):  # a micro-batch that began meanwhile has ended by `Ended`
-            query.stop()
+            stop(query)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
         """Wait for a moment. Raise why the query failed, or was stopped, which Spark takes for a good end."""
