@@ -90,7 +90,8 @@ def _columns(
         warn(not_judged("", f"`split` of an empty batch took longer than {SPLIT_SECONDS:.0f} s."))
         return {}
     except Exception as error:  # whatever it is, a batch with rows will show it
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        cause = error.__cause__ or error
+        reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
         text = "the columns of the sinks are unknown until there are rows (split of an empty batch raised %s)"
         log.warning(text, reason)
         return {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 STAGE, SESSION = "airflow-ft-stage-", "airflow-ft-session-"
 PROPERTIES = "spark.properties"  # in either of them, until a JVM has read it
-_LOCK = "lock"
+_HIDDEN = "."  # before the name of a folder that is not locked yet
 
 
 def airflow_home() -> Path:
@@ -42,15 +42,16 @@ def private_folder() -> Iterator[Path]:
 def make(prefix: str) -> tuple[Path, int]:
     """Return a new folder, and an open file whose lock shows that its owner is alive.
 
-    The lock ends with the last process that has the file.
+    The lock ends with the last process that has the file. It is on the folder itself, which `systemd-tmpfiles` then
+    leaves alone.
     """
     for dead in folders(prefix):
         sweep(dead)
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    hidden = folder / f"{_LOCK}.new"
-    lock = os.open(hidden, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    hidden.rename(folder / _LOCK)  # it must not be found before it is locked
+    hidden = Path(tempfile.mkdtemp(prefix=f"{_HIDDEN}{prefix}"))
+    lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    folder = hidden.with_name(hidden.name.removeprefix(_HIDDEN))
+    hidden.rename(folder)  # it must not be found before it is locked
     return folder, lock
 
 
@@ -66,10 +67,14 @@ def folders(prefix: str) -> list[Path]:
 
 def sweep(folder: Path) -> bool:
     """Removes a folder whose owner has died; whether it did."""
-    with suppress(OSError), (folder / _LOCK).open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-        return True
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            return True
+        finally:
+            os.close(lock)
     return False
 
 

@@ -36,6 +36,10 @@ FIXED_CONF = {
     # A file that is gone or damaged would be left out without a word, and counts as read (I10).
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # After lost executors a task may compute other rows, of which some readers already have the first ones. Spark then
+    # computes all that follows again. (Not on by default before 4.2; 4.0 does not know it.)
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 
 HADOOPS_LOCAL = "org.apache.hadoop.fs.LocalFileSystem"

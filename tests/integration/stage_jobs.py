@@ -5,7 +5,10 @@ import json
 import os
 import shutil
 import signal
+import sys
+import threading
 import time
+from asyncio import CancelledError
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
 from airflow_ft.jobs.uids import uid
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.spark.driver import publisher, stopper, topics
 from airflow_ft.spark.state import timers
 
@@ -32,6 +36,25 @@ class Plain:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return cast(DataFrame, sources["numbers"])
+
+
+class Stopping:
+    """A thread stops the query as soon as it runs; the file `said` has the code of the error that it gets."""
+
+    def __init__(self, said: str) -> None:
+        self.said = Path(said)
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        threading.Thread(target=self._stop, args=(spark,), daemon=True).start()
+        return cast(DataFrame, sources["numbers"])
+
+    def _stop(self, spark: SparkSession) -> None:
+        while not spark.streams.active:
+            time.sleep(0.01)
+        try:
+            spark.streams.active[0].stop()
+        except JobError as error:
+            self.said.write_text(error.code)
 
 
 class Crawling:
@@ -53,11 +76,17 @@ class Faulty:
         frame: DataFrame = sources["numbers"]
         if "stop" in self.fault:
             SparkSession.stop = lambda _: time.sleep(3600)  # type: ignore[method-assign]
+        if self.fault == "exit in transform":
+            sys.exit("no such file")
         if self.fault == "cast":
             return frame.select(F.expr("cast('abc' || n as int)").alias("n"))
         return frame
 
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if "exit" in self.fault:
+            sys.exit(3)
+        if "cancelled" in self.fault:
+            raise CancelledError
         if "split" in self.fault:
             raise KeyError("colour")
         if self.fault == "hang":
@@ -526,6 +555,51 @@ class Holding(StatefulProcessor):
         pass
 
 
+class Shuffled:
+    """The running total of a key, with a random part, and a shuffle behind it, whose readers wait in the second file.
+
+    Two of the four wait for a file in `folder`; with two cores the others have not begun by then. Another file has the
+    working folder of the executor that has computed state.
+    """
+
+    output_mode = "update"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        schema = "k string, n bigint, added double, total double, steps bigint"
+        totals = keyed.transformWithStateInPandas(Placed(self.folder), schema, "update", "none")
+        return totals.repartition(4).mapInPandas(functools.partial(_hold, self.folder), schema).repartition(2)
+
+
+class Placed(Totals):
+    """The totals of `Shuffled`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        Path(self.folder, "at").write_text(str(Path.cwd()))
+        yield from super().handleInputRows(key, rows, timerValues)
+
+
+class Ranged(Crashing):
+    """The running total of a key, with a random part, and rows by ranges, for which Spark computes them twice."""
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return super().transform(spark, sources).repartitionByRange(2, "k")
+
+
+def _hold(folder: str, frames: Any) -> Any:
+    for frame in frames:
+        while 1 in set(frame["n"]) and not Path(folder, "go").exists():
+            Path(folder, f"there-{os.getpid()}").touch()
+            time.sleep(0.05)
+        yield frame
+
+
 class Grown:
     """Tells what a key's state variables hold (as JSON), and adds the rows to each; `fields` are those of their values.
 
@@ -574,6 +648,30 @@ class Static:
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         return spark.range(10).withColumn("r", F.rand())
+
+
+class Parted:
+    """Rows of the last and the next ten seconds. `split` divides them by an expression; the first sink takes seconds.
+
+    Each row belongs to one of the sinks.
+    """
+
+    def __init__(self, column: str, condition: str) -> None:
+        self.column, self.condition = column, condition
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        seconds = F.make_dt_interval(secs=(F.col("id") - 40) / 4)
+        return spark.range(80).repartition(1).withColumn("at", F.current_timestamp() + seconds)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        spark = batch.sparkSession
+        spark.udf.register("changing", F.udf(os.getpid, "int").asNondeterministic())
+        found = batch.withColumn("x", F.expr(self.column))
+        slow = "reflect('java.lang.Thread', 'sleep', 50L) AS slept"
+        return {
+            "late": found.where(self.condition).selectExpr("id", slow),
+            "fresh": found.where(f"NOT ({self.condition})").select("id"),
+        }
 
 
 class Meddling:

@@ -253,6 +253,43 @@ def test_a_replaced_executor_that_wakes_up_changes_nothing(pipeline: StageWorld,
         assert row["total"] == pytest.approx(totals[row["k"]])
 
 
+def test_state_that_an_executor_took_along_is_not_kept(pipeline: StageWorld, tmp_path: Path) -> None:
+    """Its task has ended, and is computed again elsewhere, with other values, for the readers of its rows."""
+    for n in range(3):
+        pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in "abcdefgh"])
+    (held := tmp_path / "held").mkdir()
+    request = pipeline.request(
+        "stage_jobs:Shuffled",
+        {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)},
+        conf={
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.locality.wait": "0s",
+            "spark.shuffle.readHostLocalDisk": "false",  # as if each had a machine of its own
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        },
+        job_arguments={"folder": str(held)},
+    )
+    with _cluster(tmp_path, 2) as master, ThreadPoolExecutor(1) as pool:
+        staged = pool.submit(pipeline.complete, replace(request, master=master))
+        deadline = time.monotonic() + 300
+        while len(list(held.glob("there-*"))) < 2:
+            assert not staged.done() and time.monotonic() < deadline, pipeline.lines[-5:]
+            time.sleep(0.1)
+        worker = Path((held / "at").read_text()).relative_to(tmp_path).parts[0]
+        [executor] = _executors(tmp_path / worker)
+        os.kill(executor, signal.SIGKILL)
+        (held / "go").touch()
+        assert staged.result(timeout=300).rows == {"orders": 24}
+    totals = dict.fromkeys("abcdefgh", 0.0)
+    for row in pipeline.all_rows():
+        totals[row["k"]] += row["added"]
+        assert row["total"] == pytest.approx(totals[row["k"]])
+
+
 def _is_alive(pid: int) -> bool:
     """Return whether a process still runs; one whose parent is stopped stays as a zombie."""
     try:

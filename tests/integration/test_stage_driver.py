@@ -3,10 +3,12 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -29,7 +31,7 @@ from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
 from tests.protocol.systems import Metered
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -67,6 +69,40 @@ def test_a_batch_job_is_one_checkpoint_a_run(pipeline: StageWorld) -> None:
     assert pipeline.store.pipeline(PIPELINE).base is None
 
 
+@pytest.mark.parametrize(
+    ("column", "condition"),
+    [("now()", "at < x"), ("1", "at < (SELECT max(current_timestamp()))"), ("rand()", "x < 0.5")],
+)
+def test_each_row_reaches_one_of_two_sinks(pipeline: StageWorld, column: str, condition: str) -> None:
+    """The sinks are written one after the other, and the values on which their rows depend are the same."""
+    job = {"column": column, "condition": condition}
+    request = pipeline.request(f"{JOBS}:Parted", job_arguments=job, sinks=("late", "fresh"))
+    pipeline.complete(request)
+    found = [row["id"] for sink in ("late", "fresh") for row in pipeline.all_rows(sink)]
+    assert sorted(found) == list(range(80))
+
+
+@pytest.mark.parametrize("column", ["changing()", "reflect('java.util.UUID', 'randomUUID')"])
+def test_two_sinks_cannot_depend_on_changing_values(pipeline: StageWorld, column: str) -> None:
+    job = {"column": column, "condition": "x > '5'"}
+    with raises(JobError, "split_unfit", sinks=["late", "fresh"]):
+        pipeline.stage(pipeline.request(f"{JOBS}:Parted", job_arguments=job, sinks=("late", "fresh")))
+    assert pipeline.published() == []
+
+
+def test_a_job_cannot_stop_the_query_of_its_pipeline(pipeline: StageWorld, tmp_path: Path) -> None:
+    """I9: Spark would call it a good end, and what was not read yet would count as read."""
+    for n in range(4):
+        pipeline.add_file(f"f{n}", [{"k": "a", "n": n}])
+    said = tmp_path / "said"
+    request = pipeline.request(
+        f"{JOBS}:Stopping", _numbers(pipeline, max_files_per_trigger=1), job_arguments={"said": str(said)}
+    )
+    result = pipeline.complete(request)
+    assert result.complete and result.rows == {"orders": 4}
+    assert said.read_text() == "query_in_job"
+
+
 def test_the_log_is_compressed_as_it_is_read_fastest(pipeline: StageWorld) -> None:
     """By Spark as by `write_segment`: a session's own setting of another codec changes nothing."""
     request = pipeline.request(f"{JOBS}:Static", conf={"spark.sql.parquet.compression.codec": "gzip"})
@@ -101,6 +137,14 @@ def test_each_micro_batch_with_rows_becomes_a_checkpoint(pipeline: StageWorld) -
     assert last.position is not None and result.position is not None
     assert (last.position.location, last.position.batch) == (result.position.location, 3)
     assert [row["n"] for row in pipeline.all_rows()] == [0, 1, 2, 3]
+
+
+def test_a_job_that_sets_up_logging_silences_no_driver(pipeline: StageWorld) -> None:
+    """The task counts checkpoints, and keeps a standby, by what the driver says."""
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    pipeline.complete(pipeline.request("silent_jobs", _numbers(pipeline)))
+    assert any(line.startswith("checkpoint 1 published: 1 row in") for line in pipeline.lines)
+    assert pipeline.lines[-1] == "staged 1 checkpoints with 1 rows"
 
 
 def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
@@ -153,6 +197,18 @@ def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message
     assert (ended, checkpoint.reason, events[0].kind) == ("ended", AbortReason.JOB_FAILED, "ABORTED")
     assert pipeline.published() == []
     assert all(c.reason is AbortReason.JOB_FAILED and c.message for c in pipeline.checkpoints())
+
+
+@pytest.mark.parametrize(
+    ("fault", "exception"),
+    [("exit in split", "SystemExit"), ("exit in transform", "SystemExit"), ("cancelled in split", "CancelledError")],
+)
+def test_a_job_that_exits_has_failed(pipeline: StageWorld, fault: str, exception: str) -> None:
+    """The JVM hears of no such exception by itself."""
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault})
+    with raises(JobError, "job_failed", exception=exception):
+        pipeline.stage(request)
 
 
 def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
@@ -272,6 +328,26 @@ def test_a_killed_driver_is_reported_with_its_signal(pipeline: StageWorld) -> No
     assert checkpoint.state is CheckpointState.TRIGGERED, "it could not say anything: the stage does"
 
 
+@pytest.mark.parametrize(("lost", "code"), [("", "driver_ended"), ("spark-local/blockmgr-*", "query_failed")])
+def test_a_stream_whose_local_files_are_lost_gets_a_driver(
+    pipeline: StageWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, code: str
+) -> None:
+    """A cleaner of temporary files removes them; the JVM cannot make them again."""
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    pipeline.add_file("f", [{"k": "a", "n": 1}])
+    endless = {"type": "fixed-delay", "attempts": None, "delay": 0.0}
+    conf = {"spark.sql.shuffle.partitions": "1"}  # other sessions have a folder of their own
+    request = pipeline.request(f"{JOBS}:Sums", _numbers(pipeline), restart=endless, conf=conf)
+    with raises(StageError, code), streaming(pipeline, request) as drivers:
+        _eventually(pipeline.published)
+        [folder] = temporary.glob("airflow-ft-stage-*")
+        for found in [folder] if not lost else folder.glob(lost):
+            shutil.rmtree(found)
+        pipeline.add_file("f2", [{"k": "a", "n": 2}])
+        _eventually(lambda: not psutil.pid_exists(drivers[0].pid))
+
+
 def test_a_driver_ends_on_request(pipeline: StageWorld) -> None:
     pipeline.add_file("f", [{"k": "a", "n": 1}])
     request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": "hang"}, keep_session=0.0)
@@ -325,7 +401,7 @@ def test_no_secret_is_in_arguments_environment_files_or_log(
 
     with pytest.raises(StageError):
         pipeline.stage(request, look)
-    assert len(seen) > 6 and "request.json" not in seen[-1] and "spark.properties" not in seen[-1]
+    assert len(seen) > 5 and "request.json" not in seen[-1] and "spark.properties" not in seen[-1]
     assert all(secret not in text for text in [*seen, *pipeline.lines])
 
 

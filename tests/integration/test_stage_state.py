@@ -13,6 +13,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import settings
 from airflow_ft.spark.state.locations import open_location
+from airflow_ft.spark.state.settings import FORMAT
 from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.protocol.systems import Metered
@@ -86,6 +87,19 @@ def test_short_runs_leave_full_snapshots_of_their_state(pipeline: StageWorld, co
     _add(pipeline, 12)
     pipeline.complete(_request(pipeline, "count"))
     assert _counts(pipeline)[-2:] == [{24}, {26}]
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_state_fits_rows_that_spark_computes_twice(pipeline: StageWorld, version: str) -> None:
+    """Rows by ranges: the first computation is a sample. In format 2 each one has state of its own."""
+    for n in range(3):
+        _add(pipeline, n)
+    source = FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)
+    pipeline.complete(pipeline.request("stage_jobs:Ranged", {"numbers": source}, conf={FORMAT: version}))
+    totals = {"a": 0.0, "b": 0.0}
+    for row in pipeline.all_rows():
+        totals[row["k"]] += row["added"]
+        assert row["total"] == pytest.approx(totals[row["k"]])
 
 
 def test_only_a_new_pipeline_gets_rocksdb_with_a_changelog(pipeline: StageWorld) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import StageError, StoreUnavailableError
-from airflow_ft.spark.driver.ending import Ending
-from airflow_ft.spark.driver.query import Query, _Ended
+from airflow_ft.spark.driver.ending import Ended, Ending
+from airflow_ft.spark.driver.query import Query
 
 
 class SparksQuery:
@@ -57,17 +57,17 @@ def test_a_micro_batch_that_begins_meanwhile_is_no_failure() -> None:
     def begins(made: Query, sparks: SparksQuery) -> None:
         try:
             made._on_batch(1, None, 7)  # type: ignore[arg-type]
-        except _Ended as error:
+        except Ended as error:
             sparks.error = error
 
     made, sparks = ending(begins)
     made._end(sparks)  # type: ignore[arg-type]
-    assert isinstance(sparks.error, _Ended) and sparks.stopped
+    assert isinstance(sparks.error, Ended) and sparks.stopped
 
 
 def test_a_failure_of_the_query_itself_is_raised() -> None:
     def fails(made: Query, sparks: SparksQuery) -> None:
-        with suppress(_Ended):
+        with suppress(Ended):
             made._on_batch(0, None, 7)  # type: ignore[arg-type]
         sparks.error = ValueError("of Spark")
 
@@ -86,9 +86,17 @@ def test_an_outage_between_micro_batches_is_why_a_query_ends() -> None:
     made.publisher.carry = fails  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailableError) as caught:
         made._look(None, sparks)  # type: ignore[arg-type]
-    with pytest.raises(_Ended):
+    with pytest.raises(Ended):
         made._on_batch(1, None, 7)  # type: ignore[arg-type]
     assert made._why.first is caught.value
+
+
+def test_the_jvm_hears_of_every_exception() -> None:
+    """py4j answers the JVM after an Exception only; otherwise it waits until the checkpoint expires."""
+    why = Ending(None, Path())  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError), why.remembering():
+        raise KeyboardInterrupt
+    assert isinstance(why.first, KeyboardInterrupt)
 
 
 class StoppedQuery:

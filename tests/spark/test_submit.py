@@ -1,5 +1,6 @@
 """How a driver is submitted: settings, environment, secrets; how its end is told."""
 
+import fcntl
 import json
 import os
 import signal
@@ -120,6 +121,8 @@ def test_settings_that_break_the_protocol_are_refused() -> None:
         ("spark.speculation", "true"),
         ("spark.sql.parquet.outputTimestampType", "INT96"),
         ("spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version", "2"),
+        ("spark.sql.shuffle.orderIndependentChecksum.enabled", "false"),
+        ("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false"),
     ):
         with raises(ConfigurationError, "spark_setting_unsafe", setting=name, value=value) as caught:
             _request(conf={name: value})
@@ -252,10 +255,18 @@ def test_only_the_private_folders_of_dead_processes_are_removed() -> None:
     with private_folder() as living:
         dead = living.with_name("airflow-ft-stage-dead")
         dead.mkdir()
-        (dead / "lock").touch()
         (dead / "request.json").write_text(SECRET)
         with private_folder():
             assert living.exists() and not dead.exists()
+
+
+def test_cleaners_of_temporary_files_see_that_a_folder_is_used() -> None:
+    """systemd-tmpfiles leaves a folder alone that has a lock of BSD."""
+    with private_folder() as folder:
+        other = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
 
 
 def test_arguments_that_json_cannot_say_are_refused() -> None:

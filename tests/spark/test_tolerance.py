@@ -25,7 +25,7 @@ from airflow_ft.protocol.restart import FixedDelay, Restarts
 from airflow_ft.spark.driver import job_restarts
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.executors import MOST_LOSSES
-from airflow_ft.spark.driver.job_restarts import JobRestarts
+from airflow_ft.spark.driver.job_restarts import MOST_RESTARTS, JobRestarts
 from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
@@ -52,8 +52,13 @@ class _Driver:
         )
         self.store = scene.store
         self.ending = Ending(self.request, folder / "report")
-        self._restarts = JobRestarts(self.request, waits, PublishedCounts(), self.ending)  # type: ignore[arg-type]
+        self._counts = PublishedCounts()
+        self._restarts = JobRestarts(self.request, waits, self._counts, self.ending)  # type: ignore[arg-type]
         self._restarts._restarts = restarts
+
+    def publishes(self) -> None:
+        """One checkpoint."""
+        self._counts.numbers = self._counts.numbers.plus(1)
 
     def fails(self, error: AirflowFtError) -> None:
         """An attempt that has begun to compute fails, and the next one begins."""
@@ -145,6 +150,23 @@ def test_a_failure_that_the_strategy_gave_up_on_is_terminal(
     data = rebuild_error(json.loads((tmp_path / "report").read_text())["error"])
     assert isinstance(data, TerminalError) and (data.sink, data.remedy) == ("s", "mend it.")
     assert ("a test. It is not restarted any more (once, after 0 s)." in data.what) == (error is not JobError)
+
+
+def test_restarts_that_do_not_help_end_with_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local files of the JVM may be lost. An error of the job would be the same in another one."""
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    endless = FixedDelay(attempts=None, delay=timedelta(0))
+    with SqliteStore(tmp_path / "ft.db") as store:
+        driver = _Driver(Scene(store), tmp_path, _Waits(), endless.begin(0.0))
+        for _ in range(MOST_RESTARTS + 1):
+            driver.fails(JobError("a test"))
+        for _ in range(MOST_RESTARTS):
+            driver.fails(StageError("a test"))
+        driver.publishes()
+        for _ in range(MOST_RESTARTS):
+            driver.fails(StageError("a test"))
+        with pytest.raises(StageError):
+            driver.fails(StageError("a test"))
 
 
 class _Away:

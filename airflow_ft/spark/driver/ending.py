@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobError, StageError, WalCorruptError
@@ -18,6 +20,10 @@ _MAY_BE_AWAY = ConfigurationError, JobError, StageError, WalCorruptError
 """Errors that files which are away may cause."""
 
 log = logging.getLogger("airflow_ft.spark")
+
+
+class Ended(Exception):
+    """Raised in a micro-batch that is no longer computed, because the query was ended before."""
 
 
 class Ending:
@@ -45,6 +51,22 @@ class Ending:
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
         self.first = self.first or error
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Remember the error of a micro-batch, whose function this block is, unless it is `Ended`.
+
+        Only an Exception leaves the block. After any other one py4j sends no answer, and the JVM waits for it.
+        """
+        try:
+            yield
+        except Ended:
+            raise
+        except BaseException as error:
+            self.failed(error)
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""

@@ -32,8 +32,10 @@ from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, l
 from airflow_ft.protocol.errors import AirflowFtError, JobError, StageError
 from airflow_ft.spark.attribution import MarkedOutput, current, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.own_queries import stop
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
+from airflow_ft.spark.driver.speech import speak
 from airflow_ft.spark.driver.stopper import GROUP_STOP_SECONDS, await_query_end
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
@@ -62,8 +64,7 @@ def main(folder: str, master: str) -> int:
     die_with_parent()
     output = MarkedOutput(sys.stdout.fileno())
     sys.stdout = sys.stderr = output
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    speak(output)
     private = Path(folder)
     with inherited():
         try:
@@ -204,7 +205,7 @@ class _Member:
             if self._spark is not None:
                 for query in self._spark.streams.active:
                     with suppress(Exception):  # it ends meanwhile
-                        query.stop()
+                        stop(query)
             self._thread.join(_LOOK_SECONDS)
         if self.is_alive:  # the job hangs in its own code
             with suppress(Exception):
@@ -242,7 +243,7 @@ class _Member:
             if self._spark is not None:
                 with suppress(Exception):  # the JVM may have gone
                     for query in self._spark.streams.active:
-                        query.stop()
+                        stop(query)
 
     def _session(self, request: StageRequest, conf: Mapping[str, str]) -> SparkSession:
         """A session of its own in the JVM of all."""

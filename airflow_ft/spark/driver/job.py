@@ -200,7 +200,7 @@ class Job:
             return self.split(Frame(nothing, spark), sinks, ())
         job = self._object if inspect.ismodule(self._object) else _copied(self._object)
         with refusing_queries(self.reference, "split"):
-            frames = job.split(Frame(nothing, spark))
+            frames = _called(job.split, Frame(nothing, spark))
         return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}
 
     def _checked(self, frame: Any, function: str, sink: str = "") -> DataFrame:
@@ -264,5 +264,8 @@ def _copied(thing: Any) -> Any:
 def _called(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
     try:
         return function(*arguments, **keywords)
-    except Exception as error:
+    except BaseException as error:
+        # asyncio's own is no Exception; to import it here takes time. A test of a user may raise others.
+        if not isinstance(error, Exception | SystemExit) and type(error).__name__ != "CancelledError":
+            raise
         raise InUserCode(str(error)) from error

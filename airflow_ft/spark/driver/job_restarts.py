@@ -17,7 +17,15 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.protocol.restart import (
+    ExponentialDelay,
+    FixedDelay,
+    RestartStrategy,
+    given_up,
+    is_tolerated,
+    wait_after,
+)
+from airflow_ft.spark.attribution import current
 from airflow_ft.spark.driver.ending import Ending, warn_of
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
 from airflow_ft.spark.driver.publisher import PublishedCounts
@@ -37,6 +45,9 @@ _OF_THE_JOB = JobError, StageError, CheckpointExpiredError
 _OF_OTHERS = ExecutorLostError, StoreUnavailableError
 _PAUSE = 1.0, 60.0
 """Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
+MOST_RESTARTS = 5
+"""Restarts in a row without a published checkpoint. After them the fault may be in the JVM, such as lost local files.
+"""
 _LOG_AWAY, _LOG_PAUSE = 60.0, 1.0
 """Seconds for which a driver waits for the decision log, and between two looks."""
 
@@ -60,6 +71,7 @@ class JobRestarts:
         self._requests, self._counts, self._ending = requests, counts, ending
         # What is computed again then, though nothing has died, would be lost without a base.
         self.expects_few = request.streaming and not request.starts_from_scratch
+        self._failures = 0, 0  # numbers published before the last failure, and failures in a row since then
         self._losses = 0, 0  # numbers published before executors or the log were lost, and how often that was
 
     def after(
@@ -68,7 +80,8 @@ class JobRestarts:
         """Handle an error of a stream. Returns the request of a new attempt; None: it was stopped meanwhile.
 
         Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
-        job itself, or a dead JVM.
+        job itself, or a dead JVM. After `MOST_RESTARTS` without success the error goes to the task, which starts
+        another JVM.
         """
         ending, restarts = self._ending, self._restarts
         if self._requests.is_killed():
@@ -83,6 +96,9 @@ class JobRestarts:
         if restarts is None or not ending.began or not isinstance(cause, _OF_THE_JOB):
             raise error
         if not is_alive(spark):
+            raise error
+        if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck():
+            log.warning("%d restarts in this driver did not help, so it ends", MOST_RESTARTS)
             raise error
         tolerable = request.checkpointing.tolerable_failures
         wait: float | None
@@ -102,6 +118,20 @@ class JobRestarts:
                 ending.first = given_up(cause, restarts.strategy)
                 raise error
         return self._begin_again(store, request, wait)
+
+    def _is_stuck(self) -> bool:
+        """Count a failure, and return whether another JVM is due: if the strategy sets no end, which would come first.
+
+        Streams of a group would get the same JVM again.
+        """
+        published, failures = self._failures
+        now = self._counts.numbers.count
+        self._failures = now, failures + 1 if published == now else 1
+        strategy = self._restarts.strategy if self._restarts is not None else None
+        endless = (isinstance(strategy, FixedDelay) and strategy.attempts is None) or (
+            isinstance(strategy, ExponentialDelay) and strategy.attempts_before_reset_backoff is None
+        )
+        return endless and not current() and self._failures[1] > MOST_RESTARTS
 
     def _may_compute_again(self) -> bool:
         """Return whether executors or the log may be lost again. Each publication resets the count."""

@@ -2,6 +2,8 @@
 
 Such a query has a checkpoint location and a sink of its own. Nothing fences it, and it ends with the driver at any
 place. So a call that starts one raises an error while code of the job runs. Nothing is published by then.
+
+Nor may a job stop the query of its pipeline: Spark calls that a good end, so the rest would count as read.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 _STARTS = ("start", "toTable")
 _LOCK = threading.Lock()
 _guards: list[_Guard] = []
+_pipelines: set[str] = set()
+"""The pipelines with a query, which has the pipeline's name."""
+_own = threading.local()
+"""Whether this thread stops a query for this package."""
 
 
 class _Guard:
@@ -67,9 +73,29 @@ def refuse_running(spark: SparkSession, job: str, before: set[str]) -> None:
     started = [query for query in spark.streams.active if query.id not in before]
     for query in started:
         with suppress(Exception):  # it is about to end, or does not; the driver ends after it
-            query.stop()
+            stop(query)
     if started:
         raise _Guard(job, "transform", None).error()
+
+
+@contextmanager
+def refusing_stops(pipeline: str) -> Iterator[None]:
+    """Raise JobError inside for a call that stops the query of the pipeline, unless it is `stop` of this module."""
+    _patch()
+    _pipelines.add(pipeline)
+    try:
+        yield
+    finally:
+        _pipelines.discard(pipeline)
+
+
+def stop(query: Any) -> None:
+    """Stop a query."""
+    _own.stops = True
+    try:
+        query.stop()
+    finally:
+        _own.stops = False
 
 
 def running(spark: SparkSession) -> set[str]:
@@ -78,9 +104,13 @@ def running(spark: SparkSession) -> set[str]:
 
 
 def _patch() -> None:
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     with _LOCK:
+        if not hasattr(StreamingQuery.stop, "__airflow_ft__"):
+            queries: Any = StreamingQuery
+            queries.stop = _unless_ours(StreamingQuery.stop)
         for name in _STARTS:
             original = getattr(DataStreamWriter, name)
             if not hasattr(original, "__airflow_ft__"):
@@ -98,3 +128,18 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     start.__airflow_ft__ = True  # type: ignore[attr-defined]
     return start
+
+
+def _unless_ours(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def stop(self: Any) -> None:
+        if _pipelines and not getattr(_own, "stops", False) and self.name in _pipelines:
+            raise JobError(
+                "the job stops the streaming query of its pipeline.",
+                code="query_in_job",
+                remedy="Remove that call. To end a stream, run `airflow ft stop`.",
+            )
+        original(self)
+
+    stop.__airflow_ft__ = True  # type: ignore[attr-defined]
+    return stop

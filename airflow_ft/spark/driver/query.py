@@ -27,19 +27,21 @@ from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.durable import Durable
-from airflow_ft.spark.driver.ending import Ending
+from airflow_ft.spark.driver.ending import Ended, Ending
 from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.idle import Idle
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
+from airflow_ft.spark.driver.own_queries import refusing_stops, stop
 from airflow_ft.spark.driver.plan_facts import never_adds_rows
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
 from airflow_ft.spark.driver.slices import has_known_bounds, is_at_most, is_bounded_in_bytes, is_slice
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import FEW_ROWS, is_small, materialised, write_batch
+from airflow_ft.spark.driver.state_ids import keep_last_ids
 from airflow_ft.spark.driver.state_reports import StateReports
 from airflow_ft.spark.driver.stopper import Stopper, await_query_end
 from airflow_ft.spark.driver.topics import Topics, by_topic
@@ -64,10 +66,6 @@ _UNKNOWN_SECONDS = 30.0  # longest wait of gates for a stream that may not have 
 _OnBatch = Callable[[int, "DataFrame", int], None]
 
 log = logging.getLogger("airflow_ft.spark")
-
-
-class _Ended(Exception):
-    """Raised in a micro-batch that is no longer computed, because the query was ended before."""
 
 
 class Query:
@@ -227,21 +225,22 @@ class Query:
         await_query_end(self._frame.sparkSession, self._request.pipeline)
         self._queries += 1
         self._ending, self._refused, self._stopper.query = False, False, None
-        query = (
+        start = (
             self._frame.writeStream.foreachBatch(bound(partial(on_batch, self._queries)))
             .outputMode(self._job.output_mode)
             .queryName(self._request.pipeline)
             .option("checkpointLocation", filesystem(location.uri).hadoop_path(location.uri))
             .trigger(**trigger)
-            .start()
+            .start
         )
-        self._stopper.query = query
-        try:
-            yield query
-        except BaseException:
-            with suppress(Exception):  # unless it has ended by that error
-                query.stop()
-            raise
+        with refusing_stops(self._request.pipeline):
+            query = self._stopper.query = start()
+            try:
+                yield query
+            except BaseException:
+                with suppress(Exception):  # unless it has ended by that error
+                    stop(query)
+                raise
 
     def _end(self, query: StreamingQuery) -> None:
         """Ends the query after the micro-batch under way, which is published."""
@@ -249,8 +248,8 @@ class Query:
         with self._busy:
             pass
         self._settle(query)
-        with suppress(Exception):  # a micro-batch that began meanwhile has ended by `_Ended`
-            query.stop()
+        with suppress(Exception):  # a micro-batch that began meanwhile has ended by `Ended`
+            stop(query)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
         """Wait for a moment. Raise why the query failed, or was stopped, which Spark takes for a good end."""
@@ -264,7 +263,7 @@ class Query:
     def _settle(self, query: StreamingQuery) -> None:
         """Wait until everything that the query has begun is published; raises its error if it failed.
 
-        A failed query shows its error a moment later. `_Ended` is no error: Spark has committed what was before.
+        A failed query shows its error a moment later. `Ended` is no error: Spark has committed what was before.
         """
         while not self.publisher.settled(_LOOK_SECONDS):
             try:
@@ -274,25 +273,19 @@ class Query:
                     raise
 
     def _on_batch(self, of_query: int, batch: DataFrame, batch_id: int) -> None:
-        try:
-            with self._busy:
-                self.publisher.settle()
-                self._state.report_if_due(self.publisher.last_batch, self.publisher.last_number)
-                self._capacity.take(lambda: self._ending, self.publisher.carry)
-                if of_query != self._queries:  # a call that comes late, when its query has ended
-                    raise _Ended
-                if self._ending:
-                    self._refused = True
-                    raise _Ended
-                self._compute(batch, batch_id)
-        except _Ended:
-            raise
-        except BaseException as error:
-            self._why.failed(error)
-            raise
+        with self._why.remembering(), self._busy:
+            self.publisher.settle()
+            self._state.report_if_due(self.publisher.last_batch, self.publisher.last_number)
+            self._capacity.take(lambda: self._ending, self.publisher.carry)
+            if of_query != self._queries:  # a call that comes late, when its query has ended
+                raise Ended
+            if self._ending:
+                self._refused = True
+                raise Ended
+            self._compute(batch, batch_id)
 
     def _on_last_batch(self, _: int, batch: DataFrame, batch_id: int) -> None:
-        try:
+        with self._why.remembering():
             assert self._terminal is not None
             number = self.publisher.begin(batch_id)
             end = self._terminal.offsets(batch_id)
@@ -303,10 +296,8 @@ class Query:
             positions = marked(named_positions(list(self._sources), end, end, ids), drained)
             written = write_batch(self._request, self._job, batch, batch_id, number, positions, made_of=self._made_of)
             check_listings(self._inputs.listings, self._request.pipeline)
+            keep_last_ids(self._frame.sparkSession, self._spark_query())
             self.publisher.written(written.seal, positions)
-        except BaseException as error:
-            self._why.failed(error)
-            raise
 
     def _compute(self, batch: DataFrame, batch_id: int) -> None:
         self._durable.freeze()
@@ -333,7 +324,7 @@ class Query:
 
     def _stage(self, batch: DataFrame, batch_id: int, start: list[Any], end: list[Any], as_of: datetime | None) -> None:
         spark, request, location = self._frame.sparkSession, self._request, self._location
-        query = self._stopper.query or next(each for each in spark.streams.active if each.name == request.pipeline)
+        query = self._spark_query()
         declared = list(self._sources.values())
         read = [*batch_listings(spark, location, batch_id, query, declared), *self._inputs.listings]
         number = self.publisher.begin(batch_id)
@@ -352,6 +343,7 @@ class Query:
             request, self._job, batch, batch_id, number, positions, few=few, bounded=bounded, made_of=self._made_of
         )
         check_listings(read, request.pipeline)
+        keep_last_ids(spark, query)
         self._was_slice = is_part = is_slice(self._sources, start, end, read)
         if as_of is not None:
             may_be_part = is_part or is_bounded_in_bytes(self._sources, read)
@@ -363,8 +355,13 @@ class Query:
                 self._knew = time.monotonic()
         self.publisher.written(written.seal, positions, as_of)
 
+    def _spark_query(self) -> Any:
+        name, active = self._request.pipeline, self._frame.sparkSession.streams.active
+        return self._stopper.query or next(each for each in active if each.name == name)
+
     def _pass_by(self, as_of: datetime | None) -> None:
         """Nothing was read, and nothing has come of it: all of before is published."""
+        keep_last_ids(self._frame.sparkSession, self._spark_query())
         if as_of is not None and has_known_bounds(self._sources) and self._idle.is_due():
             self._record_read(as_of)
 

@@ -33,6 +33,7 @@ from airflow_ft.spark.driver.publisher import PublishedCounts
 from airflow_ft.spark.driver.query_run import QueryRun
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.session import leave_session, start_session
+from airflow_ft.spark.driver.speech import speak
 from airflow_ft.spark.driver.staging import fix_conf
 from airflow_ft.spark.driver.static_run import run_static
 from airflow_ft.spark.driver.stopper import await_query_end
@@ -62,8 +63,7 @@ def main(folder: str, session: int | None = None) -> int:
     `session`: the open file that leads to a JVM which is kept; None: spark-submit has started one for this process.
     """
     die_with_parent()
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    speak(sys.stdout)
     private = Path(folder)
     request = StageRequest.from_json(json.loads((private / REQUEST).read_text(encoding="utf-8")))
     for each in request.buckets:

@@ -13,6 +13,7 @@ from airflow_ft.protocol.errors import SealError, StageError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.executors import lost, storage_level
+from airflow_ft.spark.driver.same_values import with_same_values
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.wal.filesystem import another_history, refuse_another_history
@@ -104,14 +105,16 @@ def write_batch(
 
     Raises:
         ManyRowsError: `few`, but the batch was not small.
+        JobError: the job has returned the wrong thing, or sinks would get different values (`with_same_values`).
     """
     folder = SegmentFolder(request.wal_root, request.pipeline, request.epoch, request.attempt, batch_id)
     refuse_another_history(folder.files, folder.location, request.pipeline)
     with materialised(batch) if job.has_split else nullcontext(batch) as found:
-        frames = job.split(found, request.sinks, request.optional_sinks)
+        frames: Mapping[str, DataFrame] = job.split(found, request.sinks, request.optional_sinks)
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
         lineage = made_of.lineage(found, frames) if made_of is not None else {}
+        frames = with_same_values(frames, job.reference)
         collect = partial(_collect, bounded=bounded)
         ways = {sink: collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
         counted = {

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from airflow_ft.spark.driver import runner
 from airflow_ft.spark.driver.session import start_session
+from airflow_ft.spark.driver.speech import speak
 from airflow_ft.spark.driver.warm_up import warm_up
 from airflow_ft.spark.private import PROPERTIES
 from airflow_ft.spark.process import die_with_parent
@@ -32,7 +33,7 @@ log = logging.getLogger("airflow_ft.spark")
 def main(folder: str, master: str) -> int:
     """Warm up, wait for the request in `folder`, and run it as `runner.main` does; the exit code of the process."""
     die_with_parent()
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    speak(sys.stdout)
     request = Path(folder) / REQUEST
     spark = start_session(master, None)
     (Path(folder) / PROPERTIES).unlink(missing_ok=True)

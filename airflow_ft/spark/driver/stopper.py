@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.attribution import current
+from airflow_ft.spark.driver.own_queries import stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ class Stopper:
         deadline = time.monotonic() + (GROUP_STOP_SECONDS if current() else STOP_SECONDS)
         try:
             if self.query is not None:
-                self.query.stop()
+                stop(self.query)
         except Exception as error:
             log.warning("the query did not stop: %s", error)
         if self._ended.wait(max(0.0, deadline - time.monotonic())):

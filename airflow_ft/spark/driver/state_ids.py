@@ -1,0 +1,61 @@
+"""Let a commit of Spark name the state that belongs to the rows of the micro-batch (I1), in format 2 of state.
+
+There each computation of a task gives its state an id of its own. Of several ids of one partition Spark commits the
+first, although the rows come from the last computation:
+
+- An executor is lost with rows that no task has fetched yet, so another one computes them and their state again.
+- Rows are divided by ranges, for which Spark computes them once more before, to look at some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.spark.driver.executors import ExecutorLostError
+from airflow_ft.spark.driver.plan_facts import items, kind
+from airflow_ft.spark.state.settings import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_has_ids: dict[str, bool] = {}
+"""By class of a node of an executed plan: whether it keeps state."""
+
+
+def keep_last_ids(spark: SparkSession, query: Any) -> None:
+    """Call it for `query` when the rows of its micro-batch are written, before Spark commits it.
+
+    Raises:
+        ExecutorLostError: a partition was computed twice, so its state may not belong to the rows.
+    """
+    if spark.conf.get(FORMAT, "1") != "2":
+        return
+    for node, is_sampled in _stateful(query._jsq.streamingQuery().lastExecution().executedPlan()):
+        accumulator = node.checkpointInfoAccumulator()
+        if accumulator.value().size() <= len(node.getStateStoreCheckpointInfo()):
+            continue
+        if not is_sampled:
+            raise ExecutorLostError(
+                "Spark has computed a part of the state twice in this micro-batch, and would keep the state that does"
+                " not belong to the rows.",
+                remedy="Look in the cluster's log for executors that ended (memory, a removed node), and for failed"
+                " fetches between them.",
+            )
+        last = {info.partitionId(): info for info in accumulator.value()}
+        accumulator.reset()
+        for info in last.values():
+            accumulator.add(info)
+
+
+def _stateful(node: Any, is_sampled: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Yield the nodes that keep state, each with whether Spark samples its rows."""
+    name = kind(node)
+    if name == "ShuffleExchangeExec":
+        is_sampled = kind(node.outputPartitioning()) == "RangePartitioning"
+    if name not in _has_ids:
+        _has_ids[name] = "checkpointInfoAccumulator" in dir(node)
+    if _has_ids[name]:
+        yield node, is_sampled
+    for child in items(node.children()):
+        yield from _stateful(child, is_sampled)
