@@ -33,9 +33,10 @@ class Participant(Protocol):
         """Make the rows visible under this plan's marker, or find that this has happened; repeatable without limit.
 
         `vote` is the one that the decision counted. A TWO_PHASE participant finishes what that attempt prepared, and
-        delivers lost parts of it from the write-ahead log under the same marker. With
-        `vote.prepared` 0 all parts count as lost: a late attempt took the vote back while another sink decided. The
-        notes are then those of that vote. Returns the proof: COMMITTED, or ABORTED if the sink holds an abort marker.
+        delivers lost parts of it from the write-ahead log under the same marker. With `vote.prepared` 0 a late attempt
+        took the vote back while another sink decided. Then the notes are those of that vote, and all parts count as
+        lost, except those that the notes still name. Returns the proof: COMMITTED, or ABORTED if the sink holds an
+        abort marker.
 
         With `set_aside` (at a person's request, and only for decided numbers) refused rows go into the plan's dead
         letters, durably before the commit. All others are delivered, and the proof names the refused ones

@@ -131,7 +131,8 @@ class Resolver:
         if found.decided_at is None:
             raise self._refusal(
                 found,
-                "it is not decided. If a sink refuses it, it is aborted and its rows are computed again.",
+                "it is not decided. If a sink refuses it before any sink shows it, it is aborted and its rows are"
+                " computed again.",
                 "Use --commit to deliver it, or --abort to give it up.",
                 "not_decided",
             )

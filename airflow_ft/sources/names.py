@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -66,8 +66,11 @@ def local_folders(path: str) -> list[str]:
 def finds(path: str, place: str) -> bool:
     """Return whether a declared path finds a file: as a pattern or literally, itself or a folder above it.
 
-    Only names are compared, since a path without a scheme may belong to any file system.
+    Names are compared, and scheme and authority that the path has. One without them may belong to any file system.
     """
+    declared, read = urlsplit(path), urlsplit(place)
+    if declared.scheme not in ("", read.scheme) or declared.netloc not in ("", read.netloc):
+        return False
     names = _names(place)
     return any(
         len(parts) <= len(names) and all(map(fnmatchcase, names, map(_as_python, parts)))
@@ -165,13 +168,10 @@ def _decodes(name: str, encoding: str) -> bool:
     return True
 
 
-def twins(
-    places: Iterable[str], root: str = "", *, recursive: bool = False, before: Callable[[], Iterable[str]] = tuple
-) -> list[tuple[str, str]]:
+def twins(places: Iterable[str], root: str = "", *, recursive: bool = False) -> list[tuple[str, str]]:
     """(link, file) of local files that a source reads by two names: among `places` (URIs), or below its path `root`.
 
-    recursive: as the option `recursiveFileLookup`. before: places that were read earlier. They are asked for if a link
-    leads out of `root`.
+    recursive: as the option `recursiveFileLookup`.
     """
     paths = [path for place in places if (path := local(place)) is not None]
     resolved = _Resolved()
@@ -182,7 +182,6 @@ def twins(
     for each in roots:
         named.setdefault(resolved.name(each), []).append(each)
     seen: dict[str, str] = {}
-    outside: dict[str, str] = {}
     found: list[tuple[str, str]] = []
     for path in paths:
         target = resolved.path(path)
@@ -198,13 +197,8 @@ def twins(
             is_twin = any(other != own for each in readers for other in named.get(each, ()))
         else:
             is_twin = any(each in real for each in readers)
-            if not is_twin:
-                outside[target] = path
         if is_twin:
             found.append((path, target))
-    for other in filter(None, map(local, before() if outside else ())):
-        if (link := outside.get(resolved.path(other))) is not None:
-            found.append((link, other))
     return found
 
 

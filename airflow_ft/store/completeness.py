@@ -74,6 +74,7 @@ def correct_stamps(change: Callable[..., int], row: Row, now: int) -> None:
     name = row["name"]
     for correction in _CORRECTIONS:
         change(correction, name, now, name, now)
+    change("UPDATE pipeline SET created_at = ? WHERE name = ? AND created_at > ?", now, name, now)
     change(_CORRECT_RUNNING, name, now, name, now, row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"])
 
 

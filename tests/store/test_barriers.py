@@ -40,6 +40,16 @@ class TestInjection:
         assert len(store.events("orders")) == events
         assert list(store.inject("closing", ["orders"], "carl")) == [first]
 
+    def test_a_stream_on_a_fast_clock_does_not_move_it(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, clock = scene.store, time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+        scene.stage(continues=True)
+        store.end_stage(PIPELINE, scene.epoch, RUN, None, complete=False)
+        store.leave_turn(PIPELINE, RUN)
+        monkeypatch.undo()
+        [found] = store.inject("closing", [PIPELINE], "anna")
+        assert found.injected_at <= store.now()
+
     @pytest.mark.parametrize("reader", ["stage", "stream", "idle"])
     def test_it_is_later_than_what_was_read_before(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch, reader: str

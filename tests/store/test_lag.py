@@ -92,6 +92,15 @@ class TestLate:
         scene.complete(2)
         assert scene.store.overview(PIPELINE).condition is Condition.RUNNING
 
+    def test_a_pipeline_made_by_a_fast_clock_becomes_late(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+        scene.take()
+        monkeypatch.undo()
+        scene.stage(made_with=LATE)
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + 2 * 3600 * 10**9)
+        assert scene.store.overview(PIPELINE).condition is Condition.LATE
+
     @pytest.mark.parametrize("waits", [False, True])
     def test_a_fast_clock_does_not_silence_it(self, scene: Scene, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = time.time_ns

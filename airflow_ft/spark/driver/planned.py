@@ -10,8 +10,7 @@ of these ends the attempt, and nothing is published.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, StageError
@@ -44,27 +43,15 @@ def batch_listings(
         StageError: a file of Spark's log is not in the plan, or has changed; or the plan holds another file.
         JobError: Spark would read a file twice or not at all; the error names it.
     """
-    logged, files = _logged(location, batch), filesystem(location.uri)
-
-    def before(index: int) -> list[str]:
-        """Places of the files that a source has read before this batch."""
-        offsets = location.offsets(batch - 1)
-        last = source_log.last_id(offsets[index]) if index < len(offsets) else None
-        read = [] if last is None else source_log.all_entries(files, location.uri, str(index), last)
-        return [source_log.place(each["path"], encoded=True) for each in read]
-
+    logged = _logged(location, batch)
     plan = query._jsq.streamingQuery().lastExecution().logical()
     found = [(Listing(spark, relation), streams) for relation, streams in relations(plan)]
-    check_plan(location.pipeline, logged, [listing for listing, streams in found if streams], sources, before)
+    check_plan(location.pipeline, logged, [listing for listing, streams in found if streams], sources)
     return [listing for listing, _ in found]
 
 
 def check_plan(
-    pipeline: str,
-    logged: Logged,
-    listings: Sequence[Listing],
-    sources: Sequence[Source | None] = (),
-    before: Callable[[int], Sequence[str]] = lambda _: (),
+    pipeline: str, logged: Logged, listings: Sequence[Listing], sources: Sequence[Source | None] = ()
 ) -> None:
     """See `batch_listings`; `listings` are those of streams alone."""
     for entries in logged.values():
@@ -87,7 +74,7 @@ def check_plan(
         _refuse_left_out(listing)
         _refuse_inexact(listing)
     _refuse_colons(planned)
-    _refuse_twins(logged, sources, before)
+    _refuse_twins(logged, sources)
     wanted = {index: Counter(place for place, _ in entries) for index, entries in logged.items() if entries}
     for listing in listings:
         if listing.times and listing.times not in wanted.values():
@@ -176,12 +163,11 @@ def colon_error(places: Collection[str]) -> JobError:
     )
 
 
-def _refuse_twins(logged: Logged, sources: Sequence[Source | None], before: Callable[[int], Sequence[str]]) -> None:
+def _refuse_twins(logged: Logged, sources: Sequence[Source | None]) -> None:
     for index, entries in logged.items():
         source = sources[index] if index < len(sources) else None
         root, recursive = (source.path, source.is_recursive) if isinstance(source, FileSource) else ("", False)
-        places = [place for place, _ in entries]
-        for path, other in twins(places, root, recursive=recursive, before=partial(before, index)):
+        for path, other in twins([place for place, _ in entries], root, recursive=recursive):
             raise _twin(path, other)
 
 

@@ -278,17 +278,6 @@ def test_a_link_into_a_recursively_read_folder_is_refused(reading: Reading) -> N
     assert caught.error and caught.error.fields["paths"][0].endswith("/latest.json")
 
 
-def test_two_links_to_one_file_are_refused_in_any_batch(reading: Reading) -> None:
-    reading.add("../elsewhere/a.json", "../elsewhere/b.json")
-    for name in ("b", "a"):
-        (reading.folder / f"in/{name}.json").symlink_to(f"../elsewhere/{name}.json")
-        assert reading.read(logs="spark") == ([1] if name == "b" else [0, 1])
-    (reading.folder / "in/c.json").symlink_to("../elsewhere/b.json")
-    with raises(JobError, "file_read_twice") as caught:
-        reading.read(logs="spark")
-    assert caught.error and caught.error.fields["paths"][0].endswith("/c.json") and "/b.json" in caught.error.what
-
-
 def test_a_pattern_of_many_files_is_looked_at_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file was compared with each other one: 100,000 files took 20 minutes."""
     files = [tmp_path / f"{n}.json" for n in range(2000)]
