@@ -431,7 +431,7 @@ def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
 def test_the_doctor_skips_spark_if_another_program_computes(shop: Shop) -> None:
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
-        assert not doctor._computes(store, "orders")
+        assert not doctor._as_last_run(doctor.Patient("orders", "/wal"), store).computes
 
 
 def test_a_follower_that_lost_its_head_is_noticed_in_time(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
