@@ -24,6 +24,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import RunKey, SparkPosition
 from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import describe_error, rebuild_error
@@ -258,6 +259,19 @@ def test_only_the_private_folders_of_dead_processes_are_removed() -> None:
         (dead / "request.json").write_text(SECRET)
         with private_folder():
             assert living.exists() and not dead.exists()
+
+
+def test_a_lost_folder_is_no_request_to_end(tmp_path: Path) -> None:
+    """A scheduled run would drain input that it has only read in part, and open gates."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    requests = Requests(folder)
+    assert not requests.is_to_end()
+    folder.rmdir()
+    for _ in range(2):
+        with raises(StageError, "driver_ended", path=str(folder)):
+            requests.is_to_end()
+        folder.mkdir(exist_ok=True)  # as Spark does for its own files
 
 
 def test_cleaners_of_temporary_files_see_that_a_folder_is_used() -> None:

@@ -33,6 +33,7 @@ from airflow_ft.protocol.errors import AirflowFtError, JobError, StageError
 from airflow_ft.spark.attribution import MarkedOutput, current, inherited, working_for
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.own_queries import stop
+from airflow_ft.spark.driver.requests import require_folder
 from airflow_ft.spark.driver.runner import Attempt, log_result
 from airflow_ft.spark.driver.session import is_alive, leave_session, start_session
 from airflow_ft.spark.driver.speech import speak
@@ -146,6 +147,7 @@ def _serve(private: Path, spark: SparkSession, output: MarkedOutput) -> None:
     while True:
         if time.monotonic() - looked > _ALIVE_SECONDS:
             _require_alive(spark)
+            require_folder(private)
             looked = time.monotonic()
         for order in sorted(private.glob(f"*.{START}")):
             members.append(_Member(Path(order.read_text(encoding="utf-8")), spark, buckets, output))

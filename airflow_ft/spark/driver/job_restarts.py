@@ -19,6 +19,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import (
     ExponentialDelay,
+    FailureRate,
     FixedDelay,
     RestartStrategy,
     given_up,
@@ -97,15 +98,16 @@ class JobRestarts:
             raise error
         if not is_alive(spark):
             raise error
-        if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck():
+        tolerable = request.checkpointing.tolerable_failures
+        tolerated = not isinstance(cause, ManyRowsError) and is_tolerated(cause, store, request.pipeline, tolerable)
+        if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck(tolerated):
             log.warning("%d restarts in this driver did not help, so it ends", MOST_RESTARTS)
             raise error
-        tolerable = request.checkpointing.tolerable_failures
         wait: float | None
         if isinstance(cause, ManyRowsError):
             wait, self.expects_few = 0.0, False  # such a job would meet it again and again
             log.info("%s Spark computes it again at once, and writes all micro-batches itself from now on", cause.what)
-        elif is_tolerated(cause, store, request.pipeline, tolerable):
+        elif tolerated:
             least, most = _PAUSE
             wait = max(least, min(most, request.checkpointing.interval.total_seconds()))
             if isinstance(cause, CheckpointExpiredError):  # the next one is overdue
@@ -119,8 +121,8 @@ class JobRestarts:
                 raise error
         return self._begin_again(store, request, wait)
 
-    def _is_stuck(self) -> bool:
-        """Count a failure, and return whether another JVM is due: if the strategy sets no end, which would come first.
+    def _is_stuck(self, tolerated: bool) -> bool:
+        """Count a failure, and return whether another JVM is due: if no count of restarts ends them before.
 
         Streams of a group would get the same JVM again.
         """
@@ -128,8 +130,11 @@ class JobRestarts:
         now = self._counts.numbers.count
         self._failures = now, failures + 1 if published == now else 1
         strategy = self._restarts.strategy if self._restarts is not None else None
-        endless = (isinstance(strategy, FixedDelay) and strategy.attempts is None) or (
-            isinstance(strategy, ExponentialDelay) and strategy.attempts_before_reset_backoff is None
+        endless = (
+            tolerated
+            or isinstance(strategy, FailureRate)
+            or (isinstance(strategy, FixedDelay) and strategy.attempts is None)
+            or (isinstance(strategy, ExponentialDelay) and strategy.attempts_before_reset_backoff is None)
         )
         return endless and not current() and self._failures[1] > MOST_RESTARTS
 

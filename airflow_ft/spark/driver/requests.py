@@ -6,9 +6,21 @@ import logging
 import time
 from pathlib import Path
 
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.session.submit import DRAIN, END, KILL
 
 log = logging.getLogger("airflow_ft.spark")
+
+
+def require_folder(folder: Path) -> None:
+    """Raise StageError if a driver has lost its private folder: no request could reach it."""
+    if not folder.exists():
+        raise StageError(
+            f"another program has removed the driver's folder {folder}.",
+            code="driver_ended",
+            remedy="Exclude airflow-ft-* from the cleaning of temporary files. Another driver starts.",
+            path=str(folder),
+        )
 
 
 class Requests:
@@ -16,24 +28,31 @@ class Requests:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._end, self._kill = folder, folder / END, folder / KILL
-        self._is_lost = False
+        self._lost: StageError | None = None
 
     def is_to_end(self, within: float = 0.0) -> bool:
         """Wait up to these seconds, and return whether the stream is to end after its current checkpoint.
 
-        Without its folder no request could reach the driver, so it ends. Its task then starts another one.
+        Raises:
+            StageError: the folder is lost, now or at an earlier look. This is no end that anybody asked for.
         """
         deadline = time.monotonic() + within
         while not self._end.exists():
-            if not self._folder.exists():
-                if not self._is_lost:
-                    log.error("the driver ends: another program has removed its folder %s", self._folder)
-                self._is_lost = True
-                return True
+            self._require_folder()
             if (left := deadline - time.monotonic()) <= 0:
                 return False
             time.sleep(min(0.1, left))
         return True
+
+    def _require_folder(self) -> None:
+        try:
+            require_folder(self._folder)
+        except StageError as error:
+            if self._lost is None:  # the report that goes into the folder is lost as well
+                log.error("%s", error)
+            self._lost = error
+        if self._lost is not None:  # Spark may make the folder again
+            raise self._lost
 
     def is_killed(self) -> bool:
         """Return whether it is to end at once, as a stream of a group whose process continues."""

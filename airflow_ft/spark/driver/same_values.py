@@ -3,10 +3,13 @@
 The micro-batch itself is kept, but Spark runs an action for each sink, seconds apart. So the actions get one value of
 `now()` and its kin. An expression may have other values at its second computation; then two sinks must not depend on
 it, or a row could reach both or neither (I1).
+
+Not seen: results that follow from the order of rows after a shuffle (`dropDuplicates`, `limit`, `first`, ties).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,8 @@ from airflow_ft.spark.driver.plan_facts import items, kind, nodes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger("airflow_ft.spark")
 
 _OF_THE_PLACE = frozenset(
     {"MonotonicallyIncreasingID", "Rand", "RandStr", "Randn", "Shuffle", "SparkPartitionID", "Uuid"}
@@ -39,7 +44,7 @@ def with_same_values(frames: Mapping[str, DataFrame], job: str) -> Mapping[str, 
             f"job {job}: split computes {', '.join(sorted(set(changing.values())))} for each of the sinks"
             f" {', '.join(changing)}. Each gets other values, so a row could reach both or neither.",
             code="split_unfit",
-            remedy="Add the column in transform: its rows are computed once for all sinks.",
+            remedy="Add the column in transform. Or keep the rows in split: rows = rows.localCheckpoint().",
             job=job,
             sinks=list(changing),
         )
@@ -69,7 +74,12 @@ def _changing(plan: Any) -> str:
     """Return an expression of a plan that has other values at a second computation; "": there is none."""
     if plan.deterministic():
         return ""
-    for node in nodes_of(plan):
+    try:
+        nodes = list(nodes_of(plan))
+    except ValueError:
+        log.warning("a plan of split is too large to look for values that change")
+        return ""
+    for node in nodes:
         for expression in items(node.expressions()):
             for leaf in _undetermined(expression):
                 if kind(leaf) not in _OF_THE_PLACE or any(kind(below) not in _IN_PLACE for below in nodes_of(node)):

@@ -5,6 +5,7 @@ first, although the rows come from the last computation:
 
 - An executor is lost with rows that no task has fetched yet, so another one computes them and their state again.
 - Rows are divided by ranges, for which Spark computes them once more before, to look at some.
+- A cross join computes each partition once for each partition of its other side.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def keep_last_ids(spark: SparkSession, query: Any) -> None:
     """
     if spark.conf.get(FORMAT, "1") != "2":
         return
-    for node, is_sampled in _stateful(query._jsq.streamingQuery().lastExecution().executedPlan()):
+    for node, is_repeated in _stateful(query._jsq.streamingQuery().lastExecution().executedPlan()):
         accumulator = node.checkpointInfoAccumulator()
         if accumulator.value().size() <= len(node.getStateStoreCheckpointInfo()):
             continue
-        if not is_sampled:
+        if not is_repeated:
             raise ExecutorLostError(
-                "Spark has computed a part of the state twice in this micro-batch, and would keep the state that does"
-                " not belong to the rows.",
+                "Spark has computed a part of the state twice in this micro-batch, as after the loss of an"
+                " executor. It would keep the state that does not belong to the rows.",
                 remedy="Look in the cluster's log for executors that ended (memory, a removed node), and for failed"
                 " fetches between them.",
             )
@@ -48,14 +49,16 @@ def keep_last_ids(spark: SparkSession, query: Any) -> None:
             accumulator.add(info)
 
 
-def _stateful(node: Any, is_sampled: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Yield the nodes that keep state, each with whether Spark samples its rows."""
+def _stateful(node: Any, is_repeated: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Yield the nodes that keep state, each with whether Spark computes its rows several times."""
     name = kind(node)
     if name == "ShuffleExchangeExec":
-        is_sampled = kind(node.outputPartitioning()) == "RangePartitioning"
+        is_repeated = kind(node.outputPartitioning()) == "RangePartitioning"
+    elif name == "CartesianProductExec":
+        is_repeated = True
     if name not in _has_ids:
         _has_ids[name] = "checkpointInfoAccumulator" in dir(node)
     if _has_ids[name]:
-        yield node, is_sampled
+        yield node, is_repeated
     for child in items(node.children()):
-        yield from _stateful(child, is_sampled)
+        yield from _stateful(child, is_repeated)
