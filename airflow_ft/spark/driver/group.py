@@ -237,6 +237,8 @@ class _Member:
         try:
             result = attempt.run()
         except BaseException as error:
+            if not is_alive(self._root):  # `_serve` ends the process, which no stream is to blame for
+                time.sleep(3 * _ALIVE_SECONDS)
             attempt.report(error)
         else:
             log_result(result)
