@@ -136,8 +136,10 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
         found = _one(store, name, number)
         visible_checkpoint = replace(found, run=shown(found.run, visible))
         events = list(reversed(store.events(name, number)))
-        if visible_checkpoint.run != found.run:  # they name it
-            events = [replace(each, message="An event of another DAG.") for each in events]
+        if visible_checkpoint.run != found.run:  # the messages name it
+            events = [
+                replace(each, message="Hidden: this event belongs to a DAG that you may not see.") for each in events
+            ]
         return views.whole(
             visible_checkpoint,
             events,
@@ -228,7 +230,7 @@ def _spec(store: SpecLog, digest: str) -> Mapping[str, Any]:
 
 
 def _readable(spec: Mapping[str, Any], user: BaseUser, dags: Collection[str]) -> dict[str, Any]:
-    """Return it, without the job's source for users who may not read the code of these DAGs."""
+    """Return a specification, without the job's source if the user may not read the code of these DAGs."""
     found = dict(spec)
     if "job_source" in found and not may_read_code(user, dags):
         del found["job_source"]

@@ -112,9 +112,9 @@ class BucketSettings:
             remedy = f"Give both keys in a connection, and name it: {_HOW}."
             remedy += " Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for every task and command."
             if conn_id:
-                what = f"connection {conn_id!r} has no access key and secret key. The environment adds none to it."
-                remedy = "Give both keys in the connection: its login and password. A sink may also name no connection"
-                remedy += " (s3://BUCKET/FOLDER): then it uses the keys or the role of the worker."
+                what = f"connection {conn_id!r} has no access key and secret key. Keys of the environment do not count."
+                remedy = "Give both keys in the connection: its login and password. Or, for a sink, name no connection"
+                remedy += " (s3://BUCKET/FOLDER), to use the keys or the role of the worker."
             raise ConfigurationError(
                 what,
                 code="connection_invalid",

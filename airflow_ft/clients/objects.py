@@ -180,7 +180,7 @@ class Bucket(ABC):
         except OSError as error:
             if error.errno is not None:
                 raise
-            self._raise_translated(uri, error)  # ReadableFile raises the client's errors so
+            self._raise_translated(uri, error)  # ReadableFile raises errors of the client as OSError
 
     def _raise_translated(self, uri: str, error: Exception) -> NoReturn:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
@@ -197,9 +197,7 @@ def is_refused(text: str) -> bool:
 def remedy_of_refusal(text: str) -> str:
     """Return what to do about an answer that `is_refused`."""
     if re.search(_REGION, text):
-        return (
-            "Set region_name in the connection's extra to the region of the bucket. Without a connection: AWS_REGION."
-        )
+        return "Set region_name in the connection's extra to the bucket's region. Without a connection, set AWS_REGION."
     return (
         "Check login and password of the connection, and aws_session_token and region_name in its extra. The keys must"
         " allow to list, get, put and delete objects there."

@@ -69,7 +69,8 @@ class RecoverOperator(CheckpointOperator):
         try:
             recovery = recover_or_wait(self, run, self.poll_interval, left, rewind=rewind)
         except TaskDeferred:
-            self._keep(context, (run.store.now() - waited).isoformat())
+            if self.turn_timeout is not None:
+                self._keep(context, (run.store.now() - waited).isoformat())
             raise
         pipeline_steps.restore_savepoint(run, spec.savepoint, spec.sources, wal_root_of(spec))
         emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
@@ -85,7 +86,7 @@ class RecoverOperator(CheckpointOperator):
         return timedelta(seconds=found or 0.0)
 
     def _keep(self, context: Context, waited: float | str) -> None:
-        """Keep the seconds that it has waited; while it waits, the time at which an unbroken wait would have begun."""
+        """Store the seconds waited so far; during a wait, its start time minus the earlier waits."""
         kept = context.get("task_state_store")
         if kept is not None and self.turn_timeout is not None:
             kept.set(self._key(context), waited, retention=self.turn_timeout + timedelta(days=30))
@@ -133,9 +134,10 @@ def recover_or_wait(
     except (TurnHeldError, LeaseHeldError) as error:
         if timeout is not None and timeout <= timedelta(0):
             raise NotDeliveredError(
-                f"it has waited as long as turn_timeout allows: {error.what}",
+                f"the task has waited for turn_timeout, and another process still works on the pipeline: {error.what}",
                 code="turn_timeout",
-                remedy="Find out why the other run does not end. Then clear this task.",
+                remedy="Open the log of that run or process. If it hangs, mark the run as failed in Airflow, or end the"
+                " process. Then clear this task.",
                 pipeline=run.pipeline,
             ) from error
         operator.log.info("%s", error)

@@ -216,7 +216,7 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLo
 
 
 def _as_last_run(patient: Patient, store: DecisionLog) -> Patient:
-    """Return it with the settings that the newest known specification has from the pipeline itself.
+    """Return the patient with the pipeline's own settings of the newest recorded specification.
 
     Settings from the configuration, secrets and Jinja stay as the configuration has them now.
     """

@@ -34,8 +34,9 @@ class Acting:
         level: int = logging.INFO,
     ) -> None:
         """`timeout`: from TRIGGERED to the decision; a checkpoint that takes longer is ABORTED(EXPIRED), its rows are
-        delivered with another. `began` (None: the first look): when the time begins for what was triggered before,
-        which no process delivered until then. `level`: of what is logged of each step that went well.
+        delivered with another. `began`: when the timeout begins for checkpoints that were triggered earlier, since
+        no process delivered them before; None: at the first look. `level`: of what is logged of each step that went
+        well.
         """
         self._timeout, self._began, self._level = timeout, began, level
         self._store = store

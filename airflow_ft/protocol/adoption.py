@@ -50,8 +50,8 @@ class SinksLog(HistoryLog, Protocol):
 def participants_of(store: SinksLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
     """Return the sinks that the pipeline delivers into: those of the newest plan.
 
-    A stage that is halted before it plans leaves its sinks in the event of the halt. Until the halt ends, these count:
-    sinks may have been added and removed since the newest plan. Only a number that may be visible goes first.
+    While the pipeline is halted, they are those that the event of the halt names, since sinks may have been added and
+    removed since the newest plan. If rows of an open checkpoint may be visible, the newest plan is used all the same.
     """
     halt = store.noted(pipeline, Noted.HALTED)
     named = halt.detail.get("participants", ()) if halt is not None else ()

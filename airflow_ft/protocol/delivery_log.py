@@ -99,8 +99,8 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
     ) -> Checkpoint:
         """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
 
-        With the `proof` of the participant that carries the commit point it is decided already: the stored votes count.
-        A late attempt may have taken back others, whose participants deliver from the write-ahead log.
+        With the `proof` of the participant that carries the commit point, it is decided already, and only the stored
+        votes count. A participant whose vote a late attempt took back delivers from the write-ahead log.
         Returns at once when it is COMMITTING or COMPLETED already.
         """
 

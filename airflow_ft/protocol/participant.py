@@ -33,10 +33,10 @@ class Participant(Protocol):
         """Make the rows visible under this plan's marker, or find that this has happened; repeatable without limit.
 
         `vote` is the one that the decision counted. A TWO_PHASE participant finishes what that attempt prepared, and
-        delivers lost parts of it from the write-ahead log under the same marker. With `vote.prepared` 0 a late attempt
-        took the vote back while another sink decided. Then the notes are those of that vote, and all parts count as
-        lost, except those that the notes still name. Returns the proof: COMMITTED, or ABORTED if the sink holds an
-        abort marker.
+        delivers lost parts of it from the write-ahead log under the same marker. `vote.prepared` is 0 if a
+        late attempt took the vote back while another sink decided. `vote.notes` are then those of the old vote, and all
+        parts count as lost, except those that the notes name. Returns the proof: COMMITTED, or ABORTED if the sink
+        holds an abort marker.
 
         With `set_aside` (at a person's request, and only for decided numbers) refused rows go into the plan's dead
         letters, durably before the commit. All others are delivered, and the proof names the refused ones

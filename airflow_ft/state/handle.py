@@ -351,8 +351,8 @@ class State:
     def _operator_beside(self, op: int | str, other: State) -> Operator:
         """Return an operator. If it has its uid at the `other` checkpoint alone: the only one of its kind without."""
         if self._found(op) is None and (named := other._found(op)) is not None and named.uid == op:
-            unnamed = [each for each in self.operators() if each.name == named.name and not each.uid]
-            if len(unnamed) == 1:
+            unnamed = [x for x in self.operators() if x.name == named.name and not x.uid]
+            if len(unnamed) == 1 and all(x.uid or x.name != named.name for x in other.operators()):
                 return unnamed[0]
         return self._operator(op)
 

@@ -1,7 +1,7 @@
 """Queries for gates and barriers: up to which checkpoint all input of some moment is published.
 
-The clock of the decision log may have been ahead. A stamp that is still in the future proves nothing, and a later write
-with an earlier time corrects it (`correct_stamps`).
+The clock of the decision log may have been ahead. A time in the future proves nothing, and the next write with an
+earlier time corrects it (`correct_times`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REWOUND = (
     "SELECT number FROM checkpoint WHERE pipeline = ? AND number > ? AND number <= ? AND after_abort = 'rewound'"
     " LIMIT 1"
 )
-# The last write that was made before the stamp, and that this clock does not contradict.
+# The time of the last write that is not in the future.
 _BEFORE = "COALESCE((SELECT at FROM event WHERE pipeline = ? AND at <= ? ORDER BY id DESC LIMIT 1), 0)"
 _CORRECTIONS = (
     f"UPDATE run SET stage_began = {_BEFORE} WHERE pipeline = ? AND stage_began > ? AND complete = 1",
@@ -65,11 +65,11 @@ _CORRECT_RUNNING = (
 )
 
 
-def correct_stamps(change: Callable[..., int], row: Row, now: int) -> None:
-    """Replace the stamps of a pipeline that are later than this write (I9): the log's clock was ahead.
+def correct_times(change: Callable[..., int], row: Row, now: int) -> None:
+    """Replace the times of a pipeline that are later than this write (I9): the log's clock was ahead.
 
-    Each becomes the time of the last write before it that this clock does not contradict: the stage began later than
-    that. `row`: of `pipeline`; `change`: see `PipelineWrite.change`.
+    Each becomes the time of the last write that is not in the future: the stage began after that write. `row`: of
+    `pipeline`; `change`: see `PipelineWrite.change`.
     """
     name = row["name"]
     for correction in _CORRECTIONS:

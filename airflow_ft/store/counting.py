@@ -58,7 +58,7 @@ class CountingOperations:
         )
 
     def count_run(self, pipeline: str, run: RunKey) -> None:
-        """Give the run what no run has counted, up to the end of its stage: it left its turn uncounted (`leave_turn`).
+        """Give the run, which left its turn with `counts=False`, what no run has counted up to the end of its stage.
 
         Another run may have the turn by now, and counts what came later.
         """

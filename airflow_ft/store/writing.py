@@ -20,7 +20,7 @@ from airflow_ft.protocol.reasons import Reason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
-from airflow_ft.store.completeness import correct_stamps
+from airflow_ft.store.completeness import correct_times
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
@@ -335,5 +335,5 @@ def lock_pipeline(tx: Transaction, pipeline: str) -> PipelineWrite:
         raise UnknownPipelineError(pipeline)
     write = PipelineWrite(tx, rows[0], now)
     if now < write.row["changed_at"]:  # the clock went back since the last write
-        correct_stamps(write.change, write.row, now)
+        correct_times(write.change, write.row, now)
     return write

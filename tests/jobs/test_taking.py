@@ -164,6 +164,12 @@ def test_a_job_class_that_is_changed_below_is_refused(tmp_path: Path) -> None:
         job_of(tmp_path / "orders.py", f"@ft.job\n{text}Orders.RATES['USD'] = 1\n", "Orders")
 
 
+def test_the_name_of_a_job_may_be_given_to_its_pipeline(tmp_path: Path) -> None:
+    below = "class Pipeline:\n    pass\nJOB, transform = transform, Pipeline()\ntransform.doc_md = 'text'\n"
+    text = f"@ft.job\ndef transform(spark, sources):\n    return 1\n{below}"
+    assert job_of(tmp_path / "orders.py", text, "JOB").name == "transform"
+
+
 @pytest.mark.parametrize(
     ("above", "below"),
     [

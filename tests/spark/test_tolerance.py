@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     JobError,
+    RestartsExhaustedError,
     SealError,
     StageError,
     StoreUnavailableError,
@@ -21,7 +23,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.restart import FixedDelay, Restarts
+from airflow_ft.protocol.restart import FailureRate, FixedDelay, Restarts
 from airflow_ft.spark.driver import job_restarts
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.executors import MOST_LOSSES
@@ -150,6 +152,18 @@ def test_a_failure_that_the_strategy_gave_up_on_is_terminal(
     data = rebuild_error(json.loads((tmp_path / "report").read_text())["error"])
     assert isinstance(data, TerminalError) and (data.sink, data.remedy) == ("s", "mend it.")
     assert ("a test. It is not restarted any more (once, after 0 s)." in data.what) == (error is not JobError)
+
+
+def test_a_failure_rate_is_reached_before_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    rate = FailureRate(max_failures_per_interval=8, failure_rate_interval=timedelta(hours=1), delay=timedelta(0))
+    with SqliteStore(tmp_path / "ft.db") as store:
+        driver = _Driver(Scene(store), tmp_path, _Waits(), rate.begin(time.monotonic()))
+        for _ in range(8):
+            driver.fails(StageError("a test"))
+        with pytest.raises(StageError):
+            driver.fails(StageError("a test"))
+        assert isinstance(driver.ending.first, RestartsExhaustedError)
 
 
 def test_restarts_that_do_not_help_end_with_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ class Taking:
                 line=line_of(closed[0], node),
             )
         self._known.add(node.name)
-        if node in file.tree.body:
-            self._require_unchanged([node.name], node, node)
+        if isinstance(node, ast.ClassDef) and len(file.bindings.get(node.name, ())) == 1:
+            self._require_own(node)
         self._take_names(node, names)
         parts = sorted(self._parts, key=lambda part: part.line)
         own = file.definition(node)
@@ -65,6 +65,16 @@ class Taking:
             path=self._file.path,
             **fields,
         )
+
+    def _require_own(self, node: ast.ClassDef) -> None:
+        """Refuse a job class that its file changes later: the driver would get it as it was written."""
+        if (line := self._file.changed.get(node.name)) is not None:
+            raise self.refused(
+                f"is changed in line {line}, and the driver would not see that.",
+                f"Write that into the class {node.name}.",
+                name=node.name,
+                line=line,
+            )
 
     def _take_names(self, node: ast.stmt, names: set[str]) -> None:
         for name in sorted(names):

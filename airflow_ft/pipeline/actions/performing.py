@@ -49,8 +49,8 @@ class Asked:
         full: of verify: count other rows too.
         halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
         wait: seconds that a stream may take to stop.
-        first_try: of a stop: the first of the task's tries that ask once in all; 0: each asks.
-        is_retry: of a stop: it is not the first of these.
+        first_try: of a stop: the task's first try since its run began or it was cleared; 0: each try asks.
+        is_retry: of a stop: this try comes after `first_try`, and shares its request.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
         reason: why, for the event log.
 

@@ -160,10 +160,11 @@ class Place:
 
 
 def _private(keys: BucketSettings) -> dict[str, str]:
-    """Return options for which the environment says nothing: delta-rs reads from it what no option says.
+    """Return all options of a connection. delta-rs takes each one that is missing here from the environment.
 
     Raises:
-        ConfigurationError: the environment has a session token. No option says that there is none.
+        ConfigurationError: the environment has a session token and the connection has none. No option of delta-rs
+            turns it off.
     """
     variables = sorted(name for name in os.environ if name.lower() in _TOKENS)
     if variables and not keys.session_token:

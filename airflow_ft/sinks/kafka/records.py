@@ -282,7 +282,7 @@ def _refused_headers(column: pa.Array) -> Iterator[tuple[pa.Array, str, str, str
     keys = pc.cast(_header_parts(column)[0], pa.large_string())
     for found, what, remedy, code in (
         (keys.is_null(), "a header without a key", "Give every header a key.", "null_refused"),
-        (pc.match_substring(keys, "\0"), "a header key with a NUL", "Remove it in the job.", "value_unfit"),
+        (pc.match_substring(keys, "\0"), "a header key with a NUL", "Remove the NULs in the job.", "value_unfit"),
     ):
         marked = booleans(pc.fill_null(found, scalar(False, pa.bool_())))
         if marked.any():

@@ -56,7 +56,7 @@ class Ending:
     def remembering(self) -> Iterator[None]:
         """Remember the error of a micro-batch, whose function this block is, unless it is `Ended`.
 
-        Only an Exception leaves the block. After any other one py4j sends no answer, and the JVM waits for it.
+        Only an Exception leaves the block. For others py4j sends no answer, and the JVM waits for ever.
         """
         try:
             yield

@@ -265,7 +265,7 @@ def _called(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -
     try:
         return function(*arguments, **keywords)
     except BaseException as error:
-        # asyncio's own is no Exception; to import it here takes time. A test of a user may raise others.
+        # asyncio.CancelledError is no Exception, and its import takes time. A user's test may raise others.
         if not isinstance(error, Exception | SystemExit) and type(error).__name__ != "CancelledError":
             raise
         raise InUserCode(str(error)) from error

@@ -101,7 +101,7 @@ class JobRestarts:
         tolerable = request.checkpointing.tolerable_failures
         tolerated = not isinstance(cause, ManyRowsError) and is_tolerated(cause, store, request.pipeline, tolerable)
         if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck(tolerated):
-            log.warning("%d restarts in this driver did not help, so it ends", MOST_RESTARTS)
+            log.warning("%d restarts published no checkpoint, so the task starts another driver", self._failures[1] - 1)
             raise error
         wait: float | None
         if isinstance(cause, ManyRowsError):
@@ -122,7 +122,7 @@ class JobRestarts:
         return self._begin_again(store, request, wait)
 
     def _is_stuck(self, tolerated: bool) -> bool:
-        """Count a failure, and return whether another JVM is due: if no count of restarts ends them before.
+        """Count a failure. Return whether to start another JVM: after `MOST_RESTARTS`, if the strategy sets no maximum.
 
         Streams of a group would get the same JVM again.
         """
@@ -130,13 +130,16 @@ class JobRestarts:
         now = self._counts.numbers.count
         self._failures = now, failures + 1 if published == now else 1
         strategy = self._restarts.strategy if self._restarts is not None else None
+        most = MOST_RESTARTS
         endless = (
             tolerated
             or isinstance(strategy, FailureRate)
             or (isinstance(strategy, FixedDelay) and strategy.attempts is None)
             or (isinstance(strategy, ExponentialDelay) and strategy.attempts_before_reset_backoff is None)
         )
-        return endless and not current() and self._failures[1] > MOST_RESTARTS
+        if isinstance(strategy, FailureRate):  # so many in a row that have not ended the stream are rarer than its rate
+            most = max(most, strategy.max_failures_per_interval + 1)
+        return endless and not current() and self._failures[1] > most
 
     def _may_compute_again(self) -> bool:
         """Return whether executors or the log may be lost again. Each publication resets the count."""

@@ -18,7 +18,7 @@ def require_folder(folder: Path) -> None:
         raise StageError(
             f"another program has removed the driver's folder {folder}.",
             code="driver_ended",
-            remedy="Exclude airflow-ft-* from the cleaning of temporary files. Another driver starts.",
+            remedy="Do nothing: another driver starts. To prevent this, let no cleaner of $TMPDIR remove airflow-ft-*.",
             path=str(folder),
         )
 
@@ -34,7 +34,7 @@ class Requests:
         """Wait up to these seconds, and return whether the stream is to end after its current checkpoint.
 
         Raises:
-            StageError: the folder is lost, now or at an earlier look. This is no end that anybody asked for.
+            StageError: the folder is gone, now or at an earlier look. This is a failure, and no request to end.
         """
         deadline = time.monotonic() + within
         while not self._end.exists():

@@ -1,7 +1,7 @@
-"""What the driver says to its task: lines of its output, each a record of this package's loggers.
+"""Send the driver's log records to its task, a line each.
 
-A job may set up logging as a program of its own does. By default `dictConfig` and `fileConfig` disable all loggers that
-exist. So the package's loggers heed neither that nor `logging.disable`, and have one handler of their own.
+A job may configure logging: by default `dictConfig` and `fileConfig` disable all loggers that exist. So the package's
+loggers ignore that and `logging.disable`, and have a handler that the job does not reach.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Let a commit of Spark name the state that belongs to the rows of the micro-batch (I1), in format 2 of state.
 
-There each computation of a task gives its state an id of its own. Of several ids of one partition Spark commits the
-first, although the rows come from the last computation:
+There each computation of a task gives its state a new id. If a partition has several ids, Spark commits the first,
+although the rows come from the last computation. The causes:
 
-- An executor is lost with rows that no task has fetched yet, so another one computes them and their state again.
-- Rows are divided by ranges, for which Spark computes them once more before, to look at some.
+- An executor is lost before any task has fetched its rows. Another one then computes the rows and their state again.
+- To divide rows by ranges, Spark computes them once more, to sample them.
 - A cross join computes each partition once for each partition of its other side.
 """
 
@@ -39,7 +39,7 @@ def keep_last_ids(spark: SparkSession, query: Any) -> None:
         if not is_repeated:
             raise ExecutorLostError(
                 "Spark has computed a part of the state twice in this micro-batch, as after the loss of an"
-                " executor. It would keep the state that does not belong to the rows.",
+                " executor. It would commit the first state, which may not match the rows.",
                 remedy="Look in the cluster's log for executors that ended (memory, a removed node), and for failed"
                 " fetches between them.",
             )

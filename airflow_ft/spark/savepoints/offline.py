@@ -50,7 +50,7 @@ def changed_copy(
         raise ConfigurationError(
             f"someone took the savepoint {uri} between a restore of the pipeline and its next checkpoint.",
             code="restore_unfinished",
-            remedy="Wait until the pipeline completes a checkpoint with new rows. Then take another savepoint.",
+            remedy="Run the pipeline until it completes a checkpoint with new rows. Then take another savepoint.",
             path=uri,
         )
     verify(uri, savepoint)

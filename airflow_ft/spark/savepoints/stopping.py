@@ -35,9 +35,9 @@ def stop(
     """Ask a stream to stop after its current checkpoint, and wait up to `wait` seconds; returns the outcome.
 
     `at_once` aborts the current checkpoint. `drain` makes one more, which emits open windows. With a `savepoint_dir`
-    it takes a savepoint of the final state there, also when no process runs. `first_try`: the first of the tries of a
-    task that ask once in all. A retry waits for the same answer: another request would stop the next run.
-    `is_over`: whether a run can no longer continue.
+    it takes a savepoint of the final state there, also when no process runs. `first_try`: the task's first try since
+    its run began or the task was cleared. All tries from there on share one request: a second one would stop the next
+    run. `is_over`: whether a run can no longer continue.
 
     Raises:
         ConfigurationError: the arguments conflict.
@@ -98,7 +98,7 @@ def stop(
 
 
 def _asked_before(store: RequestOperations, pipeline: str, by: str, first_try: int) -> Request | None:
-    """Return the request of an earlier try; None: there is none. `first_try` is another one after clearing."""
+    """Return the stop request of an earlier try, or None. A cleared task has another `first_try`, and asks again."""
     asked = (each for each in store.requests_by(pipeline, by) if each.kind is RequestKind.STOP)
     return next((each for each in asked if each.arguments.get(_FIRST_TRY) == first_try), None)
 

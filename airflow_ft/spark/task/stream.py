@@ -153,7 +153,7 @@ def stream_step(
                     log.warning("the stream restarts, and does not count it")
                     stopping.wait(error.fields.get(WAIT, _LOOK_SECONDS))
                     continue
-                if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end
+                if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, or restarts did not help
                     log.warning("%s", error)
                     log.warning("the stream restarts at once: tolerable_failures is %d", tolerable)
                     continue
@@ -255,7 +255,7 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
         log.warning("its checkpoints are kept, since requests to stop cannot be read: %s", error)
         return
     if needed:
-        log.warning("its checkpoints are kept for an open request to stop with a savepoint or a drain; clear the task")
+        log.warning("a request to stop with a savepoint or a drain is open, so checkpoints are kept. Clear the task")
         return
     seen_requests = [request.id for request in asked]
     clean_up(context, epoch, config, archive, progress, failed=True, seen_requests=seen_requests)
