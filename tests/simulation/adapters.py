@@ -35,6 +35,7 @@ from airflow_ft.sinks.mysql.vote import Verdict
 from airflow_ft.spark.driver import (
     capacity,
     durable,
+    folders,
     idle,
     job_restarts,
     publisher,
@@ -136,6 +137,7 @@ _FILED = (
     beginnings,
     catching_up,
     evolution,
+    folders,
     location_files,
     locations,
     metadata,

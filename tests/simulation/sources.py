@@ -35,7 +35,7 @@ _DECLARED: Mapping[str, tuple[str, Any]] = {
     "r": ("refunds", KafkaSource(topics=["refunds"], **_LATEST)),
     "R": ("refunds", KafkaSource(topics=["returns"], **_LATEST)),  # moved, under the same name
     "f": ("lines", FileSource(path="/lines", format="text")),
-    "F": ("lines", FileSource(path="/moved", format="text")),
+    "F": ("lines", FileSource(path="/lines*", format="text")),  # the same files by another path
 }
 Read = Mapping[str, Mapping[str, tuple[str, int, int]]]
 """By source and topic: the topic's id, and from where to where it was read."""
@@ -150,7 +150,7 @@ class Sources:
             if name.startswith(logs)
         }
         known = {each["path"] for entries in logged.values() for each in entries}
-        there = frozenset(f"file://{folder}/{n}" for n in range(self._written))
+        there = frozenset(f"file://{folder.rstrip('*')}/{n}" for n in range(self._written))
         last = max(logged, default=-1)
         if new := sorted(there - known):
             last += 1
