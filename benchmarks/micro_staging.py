@@ -45,7 +45,7 @@ def stage(folder: str, number: int, job: str) -> Mapping[str, Any]:
     published: list[float] = []
 
     def look(line: str) -> None:
-        if " published (batch " in line:
+        if " published: " in line:
             published.append(time.monotonic())
 
     files = FileSource(path=str(source), schema="k string, n bigint", max_files_per_trigger=1)

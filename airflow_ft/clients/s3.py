@@ -131,7 +131,7 @@ def missing_client(scheme: str = SCHEME, package: str = "obstore") -> Configurat
 
 
 def config_of(connection: ConnectionInfo) -> dict[str, str]:
-    """Return the settings of an Airflow connection of type `aws`; without one the client uses its environment.
+    """Return the settings of an Airflow connection of type `aws`.
 
     Raises:
         SinkAccessError: a field is not Unicode text.

@@ -76,7 +76,6 @@ class Patient:
         **more: Any,
     ) -> Patient:
         """A pipeline as it is declared."""
-        packages = [*listed(spark.conf.get("spark.jars.packages", "")), *spark.packages]
         return cls(
             pipeline=pipeline,
             wal_root=wal_root,
@@ -84,7 +83,7 @@ class Patient:
             sources=sources,
             spark_master=spark.master,
             jars=spark.jars,
-            spark_conf={**spark.conf, "spark.jars.packages": ",".join(packages)},
+            spark_conf=_with_packages(spark.conf, spark.packages),
             **more,
         )
 
@@ -215,12 +214,17 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLo
     return examine_wal(root, wal, needed, store)
 
 
+def _with_packages(conf: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:
+    """Return the settings of Spark with these packages after their own."""
+    return {**conf, "spark.jars.packages": ",".join((*listed(conf.get("spark.jars.packages", "")), *packages))}
+
+
 def _as_last_run(patient: Patient, store: DecisionLog) -> Patient:
     """Return the patient with the pipeline's own settings of the newest recorded specification.
 
     Settings from the configuration, secrets and Jinja stay as the configuration has them now.
     """
-    spec: Mapping[str, Any] = {"job": ""}
+    spec: Mapping[str, Any] = {"job": ""}  # if none is recorded: assume that Spark computes
     with suppress(KeyError):
         newest = next((c for c in store.checkpoints(patient.pipeline, 50) if c.spec), None)
         spec = store.spec(newest.spec) if newest is not None else spec
@@ -233,9 +237,7 @@ def _as_last_run(patient: Patient, store: DecisionLog) -> Patient:
         for name, value in (spec.get("spark_conf") or {}).items()
         if f"spark_conf.{name}" not in configured and HIDDEN not in str(value) and not is_template(value)
     }
-    conf = {**patient.spark_conf, **conf}
-    if packages := listed(spec.get("packages") or ()):
-        conf["spark.jars.packages"] = ",".join((*listed(conf.get("spark.jars.packages", "")), *packages))
+    conf = _with_packages({**patient.spark_conf, **conf}, listed(spec.get("packages") or ()))
     return replace(patient, spark_conf=conf, computes=spec.get("job") is not None, **own)
 
 

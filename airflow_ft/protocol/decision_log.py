@@ -96,8 +96,9 @@ class RunLog(PipelineLog, Protocol):
 
         `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
         the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
-        is fixed what the run's result counts (`StepLog.counted`): each confirmed number in the result of one run. Not
-        with `counts=False`, for a run that may still fail: it counts later, or leaves the numbers to the next run.
+        is fixed what the run's result counts (`StepLog.counted`): each confirmed number in the result of one run.
+        `counts=False` leaves the count out, for a run that may still fail: that run counts later (`count_run`), or the
+        next run does.
         """
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:

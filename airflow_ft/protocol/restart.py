@@ -57,6 +57,11 @@ class RestartStrategy(ABC):
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:
         """Seconds to wait after the failure that `restarts` has just counted; see `Restarts.failed`."""
 
+    @property
+    def is_endless(self) -> bool:
+        """Return whether failures far enough apart never end it."""
+        return False
+
     def begin(self, now: float) -> Restarts:
         """The counter for something that starts at `now`, in seconds of a monotonic clock."""
         return Restarts(self, now)
@@ -189,6 +194,11 @@ class FixedDelay(RestartStrategy):
     attempts: int | None = field(default=1, metadata={"kind": Count(0, endless=True)})
     delay: timedelta = field(default=timedelta(seconds=1), metadata={"kind": _ANY})
 
+    @property
+    def is_endless(self) -> bool:
+        """See `RestartStrategy.is_endless`."""
+        return self.attempts is None
+
     def __str__(self) -> str:
         if self.attempts == 0:
             return "never"
@@ -216,6 +226,11 @@ class FailureRate(RestartStrategy):
     max_failures_per_interval: int = field(default=1, metadata={"kind": Count(1)})
     failure_rate_interval: timedelta = field(default=timedelta(minutes=1), metadata={"kind": _SOME})
     delay: timedelta = field(default=timedelta(seconds=1), metadata={"kind": _ANY})
+
+    @property
+    def is_endless(self) -> bool:
+        """See `RestartStrategy.is_endless`."""
+        return True
 
     def __str__(self) -> str:
         failures = count_text(self.max_failures_per_interval, "failure")
@@ -266,6 +281,11 @@ class ExponentialDelay(RestartStrategy):
                 remedy=f"Give a max_backoff of at least {_text(self.initial_backoff)}, or a shorter initial_backoff.",
                 arguments=["initial_backoff", "max_backoff"],
             )
+
+    @property
+    def is_endless(self) -> bool:
+        """See `RestartStrategy.is_endless`."""
+        return self.attempts_before_reset_backoff is None
 
     def __str__(self) -> str:
         grows = f"after {_text(self.initial_backoff)}, each time {self.backoff_multiplier:g} times as long"

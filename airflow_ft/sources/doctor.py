@@ -66,8 +66,7 @@ def _files(exam: Examination, source: FileSource) -> None:
         exam.problem("folder", f"{path} is a file", "Name the folder that contains it.")
     else:
         exam.ok("folder", f"{path} exists")
-        options = {name.lower(): str(value).lower() for name, value in source.options.items()}
-        _names(exam, look(found, recursive=options.get("recursivefilelookup") == "true"))
+        _names(exam, look(found, recursive=source.is_recursive))
 
 
 def _names(exam: Examination, found: Names) -> None:

@@ -194,7 +194,7 @@ class FileSource(PlainSource):
 
     @property
     def is_recursive(self) -> bool:
-        """Return whether Spark also reads folders below the folder, whatever their names."""
+        """Return whether Spark also reads folders below the folder, under any name."""
         given = {name.lower(): value for name, value in self.options.items()}
         return str(given.get("recursivefilelookup", "false")).lower() == "true"
 

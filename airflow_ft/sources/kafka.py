@@ -282,7 +282,7 @@ class KafkaSource:
             options["subscribe"] = ",".join(self.topics)
         start = self.starting_offsets
         if isinstance(start, datetime):
-            options["startingTimestamp"] = str(-((_EPOCH - start) // timedelta(milliseconds=1)))  # rounded up
+            options["startingTimestamp"] = str(to_milliseconds(start))
             options["startingOffsetsByTimestampStrategy"] = "latest"
         elif isinstance(start, str):  # `starting_at` looks up a group's offsets before the first run
             options["startingOffsets"] = "earliest" if start == GROUP_OFFSETS else start
@@ -340,3 +340,8 @@ _PLAIN_FIELDS = (
 
 def _invalid(argument: str, what: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(what, code="argument_invalid", remedy=remedy, argument=argument)
+
+
+def to_milliseconds(time: datetime) -> int:
+    """Return milliseconds since 1970, rounded up."""
+    return -((_EPOCH - time) // timedelta(milliseconds=1))

@@ -134,7 +134,7 @@ class DeliveryOperations:
             require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
             if proof is not None and proof.participant == plan.commit_point:
-                _require_committed(write, number, plan, proof)  # it is decided, whatever votes are there
+                _require_committed(write, number, plan, proof)  # it is decided, with or without votes
             elif set(votes) != set(plan.names) or dict(prepared) != votes:
                 # R7: a decision may only land on the very attempts that it counts.
                 raise write.conflict(

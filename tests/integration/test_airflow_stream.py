@@ -77,7 +77,7 @@ def test_a_stream_delivers_opens_gates_and_stops_when_asked(streams: Streams) ->
     streams.sent += 1
     streams.stop("copy", "--now")
     assert airflow.finish("copy", second)["copy.stream"] == "success"
-    assert "nobody is at work on copy" in streams.stop("copy")
+    assert "no process works on copy" in streams.stop("copy")
     third = airflow.trigger("copy")
     streams.deliver(1)
     streams.stop("copy")

@@ -26,6 +26,17 @@ from tools.servers.processes import free_port
 
 pytestmark = [pytest.mark.release, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
+_TWO_EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.locality.wait": "0s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+}
+"""Begin only when both are there, each with a task at once."""
+
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[StageWorld]:
@@ -202,13 +213,7 @@ def test_a_replaced_executor_that_wakes_up_changes_nothing(pipeline: StageWorld,
         "stage_jobs:Held",
         {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)},
         conf={
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.locality.wait": "0s",
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            **_TWO_EXECUTORS,
             "spark.executor.heartbeatInterval": "3s",
             "spark.network.timeout": "20s",
             "spark.network.timeoutInterval": "2s",
@@ -262,14 +267,8 @@ def test_state_that_an_executor_took_along_is_not_kept(pipeline: StageWorld, tmp
         "stage_jobs:Shuffled",
         {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)},
         conf={
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.locality.wait": "0s",
+            **_TWO_EXECUTORS,
             "spark.shuffle.readHostLocalDisk": "false",  # as if each had a machine of its own
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
         },
         job_arguments={"folder": str(held)},
     )

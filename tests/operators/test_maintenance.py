@@ -397,7 +397,7 @@ def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_asked(world: World) ->
 
 def test_resume_refuses_a_halt_that_its_user_did_not_see(world: World) -> None:
     world.store.register(PIPELINE)
-    world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "somebody committed it")
+    world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "committed by hand")
     with raises(AirflowException, "action_refused", reason="HEURISTIC_COMMIT"):
         trigger("resume", halt_reason="TOKEN_LOST")
     with raises(AirflowFailException, "argument_invalid", argument="halt_reason"):
@@ -549,7 +549,7 @@ def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
 
 
 def test_a_stopped_stream_yields_a_savepoint_but_cannot_drain(scene: Scene) -> None:
-    assert trigger("stop").result == "nobody is at work on orders"
+    assert trigger("stop").result == "no process works on orders"
     assert "savepoint of checkpoint 1: file://" in trigger("stop_with_savepoint")
     with raises(AirflowException, "action_refused", pipeline=PIPELINE):
         trigger("drain")

@@ -245,7 +245,7 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
 def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: Path) -> None:
     operator = StopStreamOperator(task_id="s", pipeline=PIPELINE, store=scene.store.url, savepoint=True)
     operator.savepoint_dir = str(tmp_path / "s")
-    assert "nobody is at work on" in _execute(operator) and "savepoint of checkpoint 1" in _execute(operator)
+    assert "no process works on" in _execute(operator) and "savepoint of checkpoint 1" in _execute(operator)
     with raises(StateConflictError, "action_refused", pipeline=PIPELINE):
         stop(scene.store, PIPELINE, "a test", drain=True)
     with raises(ConfigurationError, "arguments_conflict", argument="drain"):
@@ -273,7 +273,7 @@ def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Pat
         stopped(True, drain=True)
     assert not scene.store.open_requests(PIPELINE)
     assert stopped(False, first_try=1) == f"{PIPELINE} was asked to stop", "it waits for its restart"
-    assert "nobody is at work" in stopped(True, first_try=1, is_retry=True)
+    assert "no process works" in stopped(True, first_try=1, is_retry=True)
     assert not scene.store.open_requests(PIPELINE), "a cleared stream would obey it"
     stopped(False, first_try=1)
     assert len(scene.store.open_requests(PIPELINE)) == 1, "the same run, made again, asks again"

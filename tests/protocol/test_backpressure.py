@@ -46,7 +46,7 @@ def test_a_full_queue_holds_back_a_stream_since_the_newest_stage(store: SqliteSt
     store.record_lags(PIPELINE, scene.epoch, second, [Lag("orders", Unit.RECORDS, 7)])
     assert held_back(store, PIPELINE) is not None
     store.leave_turn(PIPELINE, RUN)
-    assert held_back(store, PIPELINE) is None, "nobody is at work"
+    assert held_back(store, PIPELINE) is None, "no process works"
     store.enter_turn(PIPELINE, RUN, None)
     scene.complete(1)
     assert held_back(store, PIPELINE) is None, "there is room"

@@ -282,7 +282,7 @@ def decision_that_counts_no_attempts(change: Change) -> None:
     """R7: a decision lands on branches that a newer attempt has rolled back."""
     decide = ModelStore.decide
 
-    def whatever(self: ModelStore, pipeline: str, epoch: int, number: int, *based_on: Any) -> Any:
+    def unchecked(self: ModelStore, pipeline: str, epoch: int, number: int, *based_on: Any) -> Any:
         self._require_epoch(pipeline, epoch)
         row = self._row(number)
         if row.state is not S.PREPARED:
@@ -292,7 +292,7 @@ def decision_that_counts_no_attempts(change: Change) -> None:
         self._delivered |= {p.name: number for p in row.plan.participants}
         return self._move(row, S.COMMITTING)
 
-    change(ModelStore, "decide", whatever)
+    change(ModelStore, "decide", unchecked)
 
 
 @defect(NAMED["a person aborts what is prepared"], "I7")

@@ -150,8 +150,10 @@ class Taking:
     def _require_builtin(self, name: str, user: ast.stmt) -> None:
         if name in _OF_A_MODULE:
             return
-        if hasattr(builtins, name) and self._module.get(name, builtin := getattr(builtins, name)) is builtin:
-            return
+        if hasattr(builtins, name):
+            builtin = getattr(builtins, name)
+            if self._module.get(name, builtin) is builtin:  # the file does not shadow it
+                return
         if name in self._file.for_types:
             why = "which is imported only for type checkers"
         elif self._file.stars:

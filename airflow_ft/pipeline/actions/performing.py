@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
-_STOPS: dict[str, dict[str, Any]] = {
+_STOPS: dict[str, dict[str, bool]] = {
     "stop": {},
     "stop_now": {"at_once": True},
     "stop_with_savepoint": {},
@@ -127,9 +127,16 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         return settling.settle(by, store, name, asked.action, number, after)
     if asked.action in _STOPS:
         folder = _folder(asked) if asked.action.endswith("with_savepoint") else ""
-        tries = {"first_try": asked.first_try, "is_retry": asked.is_retry}
-        how = {**_STOPS[asked.action], "savepoint_dir": folder, "wait": asked.wait, **tries}
-        return savepoints.stop(by, store, name, **how)
+        return savepoints.stop(
+            by,
+            store,
+            name,
+            **_STOPS[asked.action],
+            savepoint_dir=folder,
+            wait=asked.wait,
+            first_try=asked.first_try,
+            is_retry=asked.is_retry,
+        )
     match asked.action:
         case "recover":
             return pipelines.recover(by, store, name)

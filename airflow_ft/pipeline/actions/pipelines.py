@@ -104,7 +104,7 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
-    """Return whether a run can no longer continue. That of a program cannot if no lease moves for `lease_seconds`."""
+    """Return whether a run can no longer continue. A program's is over if no lease moves for `lease_seconds`."""
     if not run.is_plain:
         return by.is_over(run)
     by.say(f"waiting up to {by.lease_seconds:g} s to see whether the program of run {run} is alive")

@@ -24,7 +24,7 @@ AS_IT_IS = (
 """The end of a remedy for a sink or a decision log that is older than the other. `resume` alone halts again."""
 
 NO_INSTALLATION = ""
-"""No installation has this name, so the markers of others are all markers."""
+"""No installation has this name, so all markers count as those of others."""
 
 
 def damaged(where: str) -> AbstractContextManager[None]:

@@ -335,7 +335,7 @@ class FilesParticipant(OwnedFolder):
             raise
 
     def _published(self, plan: Plan, fence: Fence, rank: Rank, manifest: Mapping[str, Any]) -> Marker:
-        """Renames; or finds who was faster. Returns what the marker is to say."""
+        """Publish, unless another process was first. Return the marker to write."""
         self._mine(fence)  # I5: after the folder is whole, just before the rename
         existing = self._publish(plan.number, rank, manifest)
         if existing is None:
@@ -344,7 +344,7 @@ class FilesParticipant(OwnedFolder):
         return existing
 
     def _publish(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Marker | None:
-        """Renames; or returns the marker of who was faster."""
+        """Publish the prepared folder. Return None, or the marker of another process that published first."""
         if not manifest["files"]:
             return None
         try:

@@ -35,7 +35,7 @@ def type_of(kind: pa.DataType) -> str:
 
 
 _ODD = re.compile(r"[^A-Za-z0-9_]")
-_ODD_WITHIN = re.compile(r"^(?![\w.$]+\Z)")  # readers parse them from the text of the type
+_ODD_WITHIN = re.compile(r"[^\w.$]|^$")  # an empty name too: readers parse names from the text of the type
 FORMAT = Format("Hive", HiveSink.__name__, type_of, _ODD, KEY, evolves=False, odd_within=_ODD_WITHIN)
 
 

@@ -119,6 +119,8 @@ def refuse_other_folders(location: SparkLocation, sources: Sequence[Source | Non
     Raises:
         JobError: a path was changed to one that finds none of the files that its source has read.
     """
+    if not any(isinstance(source, FileSource) for source in sources):
+        return
     before: dict[str, str] = note(location.uri, PATHS_FILE) or {}
     now: dict[str, str] = {}
     names, offsets = location.sources(), location.offsets(location.batch)
@@ -133,8 +135,7 @@ def refuse_other_folders(location: SparkLocation, sources: Sequence[Source | Non
         places = [source_log.place(each["path"], encoded=True) for each in read]
         if places and not any(finds(source.path, place) for place in places):
             raise other_folder(source.path, places[-1])
-    if now:
-        keep(location.uri, PATHS_FILE, {**before, **now})
+    keep(location.uri, PATHS_FILE, {**before, **now})
 
 
 def other_folder(path: str, read: str) -> JobError:
@@ -181,7 +182,6 @@ def _encoding(spark: SparkSession) -> str:
 
 def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str) -> None:
     encoding = _encoding(spark)
-    options = {option.lower(): value for option, value in source.options.items()}
     try:
         found = look(local_folders(path), encoding=encoding, recursive=source.is_recursive)
     except OSError as error:  # of a machine where the driver does not see what Spark's workers see
@@ -193,7 +193,7 @@ def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str
     if found.nested:
         text = "source %s: Spark does not read subfolders (unless they are named name=value): %s"
         log.warning(text, name, some(found.nested))
-    if "pathglobfilter" in options:  # which may leave these out
+    if "pathglobfilter" in map(str.lower, source.options):  # which may leave these out
         return
     if found.foreign:
         raise JobError(

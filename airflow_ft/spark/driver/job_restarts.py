@@ -18,9 +18,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import (
-    ExponentialDelay,
     FailureRate,
-    FixedDelay,
     RestartStrategy,
     given_up,
     is_tolerated,
@@ -60,6 +58,20 @@ def continuing(request: StageRequest, base: SparkPosition | None) -> StageReques
     return replace(request, base=behind_the_beginning(base), incarnation=incarnation_of(base))
 
 
+class _InARow:
+    """Count failures since the last publication."""
+
+    def __init__(self, counts: PublishedCounts) -> None:
+        self._counts, self._published, self.count = counts, 0, 0
+
+    def add(self) -> int:
+        """Count one more. Return how many there are."""
+        now = self._counts.numbers.count
+        self.count = self.count + 1 if now == self._published else 1
+        self._published = now
+        return self.count
+
+
 class JobRestarts:
     """The restarts of one driver. `expects_few`: see `staging.write_batch`."""
 
@@ -69,11 +81,10 @@ class JobRestarts:
         """
         given = request.restart
         self._restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
-        self._requests, self._counts, self._ending = requests, counts, ending
+        self._requests, self._ending = requests, ending
         # What is computed again then, though nothing has died, would be lost without a base.
         self.expects_few = request.streaming and not request.starts_from_scratch
-        self._failures = 0, 0  # numbers published before the last failure, and failures in a row since then
-        self._losses = 0, 0  # numbers published before executors or the log were lost, and how often that was
+        self._failures, self._losses = _InARow(counts), _InARow(counts)
 
     def after(
         self, store: DecisionLog, spark: SparkSession, request: StageRequest, error: Exception
@@ -100,8 +111,10 @@ class JobRestarts:
             raise error
         tolerable = request.checkpointing.tolerable_failures
         tolerated = not isinstance(cause, ManyRowsError) and is_tolerated(cause, store, request.pipeline, tolerable)
-        if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck(tolerated):
-            log.warning("%d restarts published no checkpoint, so the task starts another driver", self._failures[1] - 1)
+        if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck(restarts.strategy, tolerated):
+            log.warning(
+                "%d restarts published no checkpoint, so the task starts another driver", self._failures.count - 1
+            )
             raise error
         wait: float | None
         if isinstance(cause, ManyRowsError):
@@ -121,32 +134,19 @@ class JobRestarts:
                 raise error
         return self._begin_again(store, request, wait)
 
-    def _is_stuck(self, tolerated: bool) -> bool:
+    def _is_stuck(self, strategy: RestartStrategy, tolerated: bool) -> bool:
         """Count a failure. Return whether to start another JVM: after `MOST_RESTARTS`, if the strategy sets no maximum.
 
         Streams of a group would get the same JVM again.
         """
-        published, failures = self._failures
-        now = self._counts.numbers.count
-        self._failures = now, failures + 1 if published == now else 1
-        strategy = self._restarts.strategy if self._restarts is not None else None
-        most = MOST_RESTARTS
-        endless = (
-            tolerated
-            or isinstance(strategy, FailureRate)
-            or (isinstance(strategy, FixedDelay) and strategy.attempts is None)
-            or (isinstance(strategy, ExponentialDelay) and strategy.attempts_before_reset_backoff is None)
-        )
-        if isinstance(strategy, FailureRate):  # so many in a row that have not ended the stream are rarer than its rate
+        failures, most = self._failures.add(), MOST_RESTARTS
+        if isinstance(strategy, FailureRate):  # more than these in a row are rarer than its rate
             most = max(most, strategy.max_failures_per_interval + 1)
-        return endless and not current() and self._failures[1] > most
+        return (tolerated or strategy.is_endless) and not current() and failures > most
 
     def _may_compute_again(self) -> bool:
         """Return whether executors or the log may be lost again. Each publication resets the count."""
-        published, losses = self._losses
-        now = self._counts.numbers.count
-        self._losses = now, losses + 1 if published == now else 1
-        return self._losses[1] <= MOST_LOSSES
+        return self._losses.add() <= MOST_LOSSES
 
     def _await_log(
         self, store: DecisionLog, request: StageRequest, error: StoreUnavailableError

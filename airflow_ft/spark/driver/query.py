@@ -356,8 +356,11 @@ class Query:
         self.publisher.written(written.seal, positions, as_of)
 
     def _spark_query(self) -> Any:
-        name, active = self._request.pipeline, self._frame.sparkSession.streams.active
-        return self._stopper.query or next(each for each in active if each.name == name)
+        """Return the query under way, which may compute a micro-batch before `start` has returned it."""
+        if self._stopper.query is not None:
+            return self._stopper.query
+        active = self._frame.sparkSession.streams.active
+        return next(each for each in active if each.name == self._request.pipeline)
 
     def _pass_by(self, as_of: datetime | None) -> None:
         """Nothing was read, and nothing has come of it: all of before is published."""

@@ -170,8 +170,9 @@ def compute_planned(
     Raises:
         ConfigurationError: files of the micro-batch are gone or have changed.
     """
-    spark, failed = frame.sparkSession, list[AirflowFtError]()
+    spark = frame.sparkSession
     conf = spark.conf
+    failed: list[AirflowFtError] = []  # Spark wraps what a micro-batch raises
     before = conf.get(_CHANGELOG)
     if whole:
         conf.set(_CHANGELOG, "false")

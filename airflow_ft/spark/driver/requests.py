@@ -45,12 +45,12 @@ class Requests:
         return True
 
     def _require_folder(self) -> None:
-        try:
-            require_folder(self._folder)
-        except StageError as error:
-            if self._lost is None:  # the report that goes into the folder is lost as well
+        if self._lost is None:
+            try:
+                require_folder(self._folder)
+            except StageError as error:  # the report that goes into the folder is lost as well
                 log.error("%s", error)
-            self._lost = error
+                self._lost = error
         if self._lost is not None:  # Spark may make the folder again
             raise self._lost
 

@@ -64,7 +64,7 @@ def stop(
                 remedy="Trigger a run of the stream. Then drain it.",
                 pipeline=pipeline,
             )
-        outcome = f"nobody is at work on {pipeline}"
+        outcome = f"no process works on {pipeline}"
         if savepoint_dir:
             uri, taken = take(store, pipeline, savepoint_dir, by)
             outcome = f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"

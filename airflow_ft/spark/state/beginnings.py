@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.model import canonical_json
-from airflow_ft.sources.kafka import GROUP_OFFSETS
+from airflow_ft.sources.kafka import GROUP_OFFSETS, to_milliseconds
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import (
     SparkLocation,
@@ -264,7 +264,7 @@ def _rendered_time(source: Any) -> int | None:
     start = source.get("starting_offsets")
     if not source.get("start_declared") or not isinstance(start, Mapping) or "timestamp" not in start:
         return None
-    return max(0, -((_EPOCH - datetime.fromisoformat(start["timestamp"])) // _MILLISECOND))  # as Spark is told it
+    return max(0, to_milliseconds(datetime.fromisoformat(start["timestamp"])))
 
 
 def time_of(milliseconds: int) -> datetime:

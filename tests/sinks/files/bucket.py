@@ -29,7 +29,7 @@ from tools.servers import S3
 REGION = "us-east-1"
 ELSEWHERE = {
     "AWS_SESSION_TOKEN": "stale", "AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1",
-    "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "else", "AWS_REGION": "eu-north-1",
+    "AWS_ACCESS_KEY_ID": "another", "AWS_SECRET_ACCESS_KEY": "else", "AWS_REGION": "eu-north-1",
     "AWS_SKIP_SIGNATURE": "true", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
 }  # fmt: skip
 """An environment that leads to another store."""

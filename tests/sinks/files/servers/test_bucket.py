@@ -358,7 +358,7 @@ def test_the_doctor_tells_of_bucket_and_keys(world: World) -> None:
     assert last_check(connection).verdict == Verdict.OK
     for wrong in (
         replace(connection, password="n0t-the-One"),
-        replace(connection, login="nobody"),
+        replace(connection, login="another"),
         replace(connection, extra={**connection.extra, "aws_session_token": "n0t-the-One"}),
     ):
         check = last_check(wrong)
