@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ft.clients.foreign_connections import require_text
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from obstore.store import RetryConfig, S3Credential, S3Store
+    from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential, S3Store
 
 SCHEME = "s3"
 KEYS = {
@@ -39,16 +39,7 @@ def _store(pid: int, bucket: str, keys: Keys | None) -> S3Store:
     """By process: a client does not survive a fork."""
     if keys is not None:
         return private_store(bucket, keys.endpoint, keys, _TIMEOUT)
-    try:
-        from obstore.store import S3Store
-    except ImportError as error:
-        raise missing_client() from error
-
-    return S3Store(
-        bucket,
-        client_options={"allow_http": False, "connect_timeout": "5s", "timeout": f"{_TIMEOUT}s"},
-        retry_config=_RETRIES,
-    )
+    return _client(bucket, _TIMEOUT)
 
 
 class Keys(Protocol):
@@ -77,10 +68,6 @@ def private_store(bucket: str, endpoint: str, keys: Keys, seconds: int, *, is_ro
 
     The environment could add a session token to other keys, or another endpoint, which Spark would not have.
     """
-    try:
-        from obstore.store import S3Store
-    except ImportError as error:
-        raise missing_client() from error
 
     def proven() -> S3Credential:
         token = {"token": keys.session_token} if keys.session_token else {}
@@ -91,26 +78,29 @@ def private_store(bucket: str, endpoint: str, keys: Keys, seconds: int, *, is_ro
             "expires_at": None,
         }
 
-    return S3Store(
-        bucket,
-        config={
-            "region": keys.region,
-            "endpoint": endpoint,
-            "aws_endpoint_url_s3": endpoint,  # of the environment it would go before
-            "virtual_hosted_style_request": is_root,
-            "disable_bulk_delete": is_root,
-            "skip_signature": False,
-            "s3_express": False,
-            "conditional_put": "etag",
-        },
-        client_options={
-            "allow_http": endpoint.startswith("http://"),
-            "connect_timeout": "5s",
-            "timeout": f"{seconds}s",
-        },
-        retry_config=_RETRIES,
-        credential_provider=proven,
-    )
+    config: S3Config = {
+        "region": keys.region,
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,  # of the environment it would go before
+        "virtual_hosted_style_request": is_root,
+        "disable_bulk_delete": is_root,
+        "skip_signature": False,
+        "s3_express": False,
+        "conditional_put": "etag",
+    }
+    is_plain = endpoint.startswith("http://")
+    return _client(bucket, seconds, is_plain=is_plain, config=config, credential_provider=proven)
+
+
+def _client(bucket: str, seconds: int, *, is_plain: bool = False, **more: Any) -> S3Store:
+    """Return a client whose requests take at most `seconds` each. `is_plain`: HTTP without TLS is allowed."""
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise missing_client() from error
+
+    options: ClientConfig = {"allow_http": is_plain, "connect_timeout": "5s", "timeout": f"{seconds}s"}
+    return S3Store(bucket, client_options=options, retry_config=_RETRIES, **more)
 
 
 def require_client() -> None:

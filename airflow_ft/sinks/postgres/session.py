@@ -156,10 +156,10 @@ class Session:
         """
         with closing(Ahead(items)) as made:
             while True:
-                pings = int(4 * self._limits.answer / self._limits.idle)
-                while pings and not made.ready(self._limits.idle / 4):
+                for _ in range(int(4 * self._limits.answer / self._limits.idle)):
+                    if made.ready(self._limits.idle / 4):
+                        break
                     self.value("SELECT 1")
-                    pings -= 1
                 try:
                     item = next(made)
                 except StopIteration:
