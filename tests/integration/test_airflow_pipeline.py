@@ -490,7 +490,7 @@ def test_a_token_that_vanished_while_all_was_settled_is_set_anew(shop: Shop) -> 
     shop.put("orders", 3)
     run_id, states = airflow.run("orders")
     assert set(states.values()) == {"success"}, states
-    assert "has vanished" in airflow.log_text("orders", run_id, "orders.prepare.bus")
+    assert "expired. Nothing is unsettled" in airflow.log_text("orders", run_id, "orders.prepare.bus")
     assert "ACTIVE" in airflow.command("ft", "pipelines")
     shop.check_exactly_once()
 
@@ -574,7 +574,7 @@ def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> No
             "broken_job",
             "stage",
             1,
-            ["JobError: ", "ValueError: this job is broken on purpose (", "job_of_tests.py, line"],
+            ["JobError [job_failed]: ", "ValueError: this job is broken on purpose (", "job_of_tests.py, line"],
         ),
         ("failing_rows", "stage", 1, ["no such order"]),
     )
