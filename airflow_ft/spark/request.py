@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
 from airflow_ft.clients.buckets import BucketSettings
@@ -227,8 +228,9 @@ class StageRequest:
     def secrets(self) -> tuple[str, ...]:
         """Return what must not appear in any log or message: passwords, the store's URL, secret-looking settings."""
         found = {self.store_url} if "@" in self.store_url else set()
-        if match := re.search(r"//[^/@]*:([^/@]+)@", self.store_url):
-            found.add(match[1])
+        for match in re.finditer(r"//[^/@:]*:([^/@]+)@|[?&]\w*password=([^&]+)", self.store_url):
+            password = match[1] or match[2]
+            found |= {password, unquote(password)}
         for connection in self.connections.values():
             found.add(connection.password)
             found.update(str(v) for k, v in connection.extra.items() if SECRET.search(k))
