@@ -17,10 +17,11 @@ _LOGIN = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+(?=@)")  # user:password@host
 _NAMED = re.compile(
     rf"""(?ix)
     (?<![\w.-])  # once for each name, so that a long text takes no longer than its length
-    ([\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
+    (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
     (?:
-        (\\*["']?\s*[=:]\s*) (?:(\\+["'])(?:(?!\3)[^\n])+ | (["'])(?:\\.|(?!\4)[^\\\n])+)  # quoted, and perhaps escaped
-        |=(?!=|\\+["'])[^\s&;"']+
+        \\*["']?\s*[=:]\s*(?P<escape>\\+["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
+        |\\*["']?\s*[=:]\s*(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
+        |=(?!=|\\+["'])(?P<plain>[^\s&;"']+)
     )
     """
 )
@@ -29,7 +30,7 @@ _NAMED = re.compile(
 def without_secrets(value: Any) -> Any:
     """Return plain data with every value hidden that follows the name of a secret, also inside of a text."""
     if isinstance(value, Mapping):
-        return {name: HIDDEN if SECRET.search(str(name)) else without_secrets(each) for name, each in value.items()}
+        return {name: HIDDEN if _sounds(name) else without_secrets(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(each) for each in value]
     if isinstance(value, str):
@@ -38,6 +39,27 @@ def without_secrets(value: Any) -> Any:
     return value
 
 
+def secret_values(value: Any, *, is_secret: bool = False) -> set[str]:
+    """Return the texts that `without_secrets` hides in plain data. `is_secret`: all that is in it."""
+    if isinstance(value, Mapping):
+        each_of = [secret_values(each, is_secret=is_secret or _sounds(name)) for name, each in value.items()]
+        return set().union(*each_of)
+    if isinstance(value, list | tuple):
+        return set().union(*(secret_values(each, is_secret=is_secret) for each in value))
+    if not isinstance(value, str):
+        return {str(value)} if is_secret and value is not None and not isinstance(value, bool) else set()
+    found = {found[0].partition(":")[2] for found in _LOGIN.finditer(value)}
+    found |= {_value(each) for each in _NAMED.finditer(_LOGIN.sub("", value))}
+    return found | ({value} if is_secret and value.lower() not in ("true", "false") else set())
+
+
+def _sounds(name: object) -> bool:
+    return SECRET.search(str(name)) is not None
+
+
+def _value(found: re.Match[str]) -> str:
+    return found[found.lastgroup or 0]
+
+
 def _hidden(found: re.Match[str]) -> str:
-    name, between, escaped, plain = found.groups()
-    return f"{name}{between or '='}{escaped or plain or ''}{HIDDEN}"
+    return found[0].removesuffix(_value(found)) + HIDDEN
