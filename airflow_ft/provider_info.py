@@ -18,14 +18,18 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def _option(description: str, default: str, example: str | None = None, kind: str = "string") -> dict[str, Any]:
-    return {
+def _option(
+    description: str, default: str, example: str | None = None, kind: str = "string", *, sensitive: bool = False
+) -> dict[str, Any]:
+    """Describe an option. Airflow masks a `sensitive` one, and reads it also from `<option>_cmd` and `_secret`."""
+    described = {
         "description": description,
         "version_added": "0.1.0",
         "type": kind,
         "example": example,
         "default": default,
     }
+    return described | ({"sensitive": True} if sensitive else {})
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -92,6 +96,7 @@ def get_provider_info() -> dict[str, Any]:
                         " `conn:<connection id>`. Empty: SQLite in $AIRFLOW_HOME/airflow_ft/ft.db.",
                         "",
                         "conn:airflow_ft_store",
+                        sensitive=True,
                     ),
                     "wal_root": _option(
                         "Folder of the write-ahead log, reached by all workers and by Spark under the same path,"
@@ -134,6 +139,7 @@ def get_provider_info() -> dict[str, Any]:
                         "Settings for every Spark driver, as a JSON object; those of a pipeline go before them.",
                         "",
                         '{"spark.driver.memory": "2g"}',
+                        sensitive=True,
                     ),
                     "spark_jars": _option(
                         "Jar files, or folders of them, for Spark's class path, separated by commas: the"

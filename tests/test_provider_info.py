@@ -104,6 +104,22 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     }
 
 
+def test_airflow_masks_options_that_may_hold_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.configuration import conf
+
+    masked = {name for section, name in conf.sensitive_config_values if section == "airflow_ft"}
+    assert masked == {"store", "spark_conf"}
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", "postgresql://ada:sesame@db/ft")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "sesame"}')
+    assert "sesame" not in str(conf.as_dict(display_sensitive=False)["airflow_ft"])
+
+
+def test_a_command_may_supply_the_decision_logs_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW__AIRFLOW_FT__STORE", raising=False)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE_CMD", "echo postgresql://ada:sesame@db/ft")
+    assert settings.store() == "postgresql://ada:sesame@db/ft"
+
+
 def test_what_lies_in_airflows_home_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever comes first: a dry run has made the folder of the rows as the umask has it."""
     monkeypatch.setattr(private, "airflow_home", lambda: tmp_path)
@@ -193,6 +209,9 @@ def test_an_option_that_nothing_reads_is_told_once(
     assert options.unknown_options() == {}
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROT", "/wal")
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE_CMD", "true")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT_CMD", "true")  # Airflow runs it for sensitive options alone
+    assert list(options.unknown_options()) == ["wal_root_cmd", "wal_rot"]
+    monkeypatch.delenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT_CMD")
     [(name, (_, remedy))] = options.unknown_options().items()
     close = remedy.rpartition("The closest options: ")[2].split(", ")
     assert (name, close[0], len(close)) == ("wal_rot", "wal_root", 3)

@@ -1,4 +1,6 @@
-"""Settings of a PostgreSQL session that exactness rests on, as SQL that sets them for one transaction.
+"""What a connection hands to libpq, and the settings of a PostgreSQL session that exactness rests on.
+
+The settings are SQL that sets them for one transaction.
 
 Roles, databases, `options` of a connection and other clients of a pooler may have set any of them. A pooler that pools
 transactions hands each of them to any backend, so what a session sets once may reach another client's backend and miss
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 _FIXED = {
     "client_encoding": "UTF8",
@@ -34,6 +37,21 @@ _DURABLE = ("on", "remote_apply")
 # replica skips foreign keys and triggers. Only a superuser may set it, to any value.
 _ROLE = "session_replication_role"
 _NORMAL = ("origin", "local")
+
+_LIBPQ = frozenset(
+    {
+        "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count", "keepalives_idle",
+        "keepalives_interval", "options", "require_auth", "target_session_attrs", "tcp_user_timeout",
+    }
+)  # fmt: skip
+
+
+def libpq_parameters(extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return what of a connection's extra libpq gets; the rest belongs to Airflow's own hook.
+
+    It gets all names that begin with ssl, and refuses the unknown ones: a slip would leave the connection without TLS.
+    """
+    return {name: str(value) for name, value in extra.items() if name in _LIBPQ or name.startswith("ssl")}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.clients.foreign_connections import require_text
+from airflow_ft.clients.postgres import libpq_parameters
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.metrics import Counters
@@ -19,26 +20,6 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
     from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.store.decision_log import DecisionLog
-
-# What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
-_LIBPQ = frozenset(
-    {
-        "application_name",
-        "connect_timeout",
-        "gssencmode",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslrootcert",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
 
 
 def store_url(setting: str | None = None, connections: ConnectionResolver = task_connections) -> str:
@@ -113,7 +94,9 @@ def _postgres_url(connection: ConnectionInfo) -> str:
     address = f"{login}@{host}" if login else host
     if connection.port:
         address += f":{connection.port}"
-    parameters = {name: str(value) for name, value in connection.extra.items() if name in _LIBPQ}
+    parameters = libpq_parameters(connection.extra)
+    if label := connection.extra.get("application_name"):
+        parameters["application_name"] = str(label)
     if schema := connection.extra.get("airflow_ft_schema"):
         parameters["schema"] = str(schema)
     query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""

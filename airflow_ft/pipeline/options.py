@@ -24,8 +24,9 @@ def unknown_options() -> dict[str, tuple[str, str]]:
     from airflow.sdk.configuration import conf
 
     known = get_provider_info()["config"][SECTION]["options"]
-    # Airflow reads an option also from a command or a secret.
-    read = {*known, *(f"{name}_{how}" for name in known for how in ("cmd", "secret"))}
+    # Airflow reads a sensitive option also from a command or a secret.
+    sensitive = [name for name, option in known.items() if option.get("sensitive")]
+    read = {*known, *(f"{name}_{how}" for name in sensitive for how in ("cmd", "secret"))}
     # Names only: reading values would run commands and ask for secrets.
     given = {name.lower() for name in (conf.options(SECTION) if conf.has_section(SECTION) else ())}
     given |= {name.removeprefix(_VARIABLE).lower() for name in os.environ if name.startswith(_VARIABLE)}

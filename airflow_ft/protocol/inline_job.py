@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import PurePath
@@ -13,15 +12,12 @@ from typing import Any
 
 from airflow_ft.protocol.ddl import check_ddl
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.shown_source import shown_source
 
 MOST_BYTES = 256 * 1024
 """The decision log keeps the source of each version of a job."""
 
 _DECLARED = "__airflow_ft_job__"
-_SECRET = re.compile(
-    r"""(?ix)(\w*(?:secret|passw(?:or)?d|passphrase|token|credential|(?:access|account|api|private)_?key)\w*["']?
-    \s*(?::[^=\n"']*)?[=:]\s*\(?\s*[rbuf]{0,2})(["'])(?:(?!\2)[^\\\n]|\\.)+\2"""
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +66,7 @@ class InlineJob:
     @property
     def source(self) -> str:
         """Return the whole source as one text, independent of where its parts are in the file."""
-        first = ("from __future__ import annotations",) if self.postponed else ()
-        return "\n\n".join([*first, *(part.text for part in self.parts)])
+        return self._joined(part.text for part in self.parts)
 
     @property
     def sha256(self) -> str:
@@ -81,7 +76,11 @@ class InlineJob:
     @property
     def shown_source(self) -> str:
         """`source` for people, in which text that is given to what is called like a secret is hidden."""
-        return _SECRET.sub(r"\1\2***\2", self.source)
+        return self._joined(shown_source(part.text) for part in self.parts)
+
+    def _joined(self, parts: Iterable[str]) -> str:
+        first = ("from __future__ import annotations",) if self.postponed else ()
+        return "\n\n".join([*first, *parts])
 
     def check_arguments(self, given: Collection[str]) -> None:
         """Raise ConfigurationError that names arguments (`job_args`) that it does not take, or that it lacks.

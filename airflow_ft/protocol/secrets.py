@@ -6,23 +6,60 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-SECRET = re.compile(
-    r"(?i)secret|pass(word|wd|phrase)|token|jaas|\.pem$|ssl\.key|credential|(access|account|api|private|shared|signing)"
-    r"[._-]?key|\.sas\b|\bsas\."
+_SOUND = (
+    "secret|pass(?:word|wd|phrase)|pwd|token|credential"
+    "|(?:access|account|api|auth|encryption|master|private|service|shared|signing|storage)[._-]?key"
 )
+SECRET = re.compile(rf"(?i){_SOUND}|jaas|\.pem$|ssl\.key|\.sas\b|\bsas\.")
 HIDDEN = "***"
-_INLINE = (
-    re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"),  # user:password@host
-    re.compile(r"(?i)(?<=[=\s&?;\"'-])(\S*?(?:secret|pass(?:word|wd|phrase)|token|key)\w*=)[^\s&;\"']+"),
+_WORDS = ("secret", "pass", "pwd", "token", "credential", "key")  # most lines of a log have none, and take no time
+_LOGIN = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+(?=@)")  # user:password@host
+_NAMED = re.compile(
+    rf"""(?ix)
+    (?<![\w.-])  # once for each name, so that a long text takes no longer than its length
+    (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
+    (?:
+        \\*["']?\s*[=:]\s*(?P<escape>\\+["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
+        |\\*["']?\s*[=:]\s*(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
+        |=(?!=|\\+["'])(?P<plain>[^\s&;"']+)
+    )
+    """
 )
 
 
 def without_secrets(value: Any) -> Any:
     """Return plain data with every value hidden that follows the name of a secret, also inside of a text."""
     if isinstance(value, Mapping):
-        return {name: HIDDEN if SECRET.search(str(name)) else without_secrets(each) for name, each in value.items()}
+        return {name: HIDDEN if _sounds(name) else without_secrets(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(each) for each in value]
     if isinstance(value, str):
-        return _INLINE[1].sub(rf"\1{HIDDEN}", _INLINE[0].sub(HIDDEN, value))
+        text, lower = _LOGIN.sub(HIDDEN, value), value.lower()
+        return _NAMED.sub(_hidden, text) if any(word in lower for word in _WORDS) else text
     return value
+
+
+def secret_values(value: Any, *, is_secret: bool = False) -> set[str]:
+    """Return the texts that `without_secrets` hides in plain data. `is_secret`: all that is in it."""
+    if isinstance(value, Mapping):
+        each_of = [secret_values(each, is_secret=is_secret or _sounds(name)) for name, each in value.items()]
+        return set().union(*each_of)
+    if isinstance(value, list | tuple):
+        return set().union(*(secret_values(each, is_secret=is_secret) for each in value))
+    if not isinstance(value, str):
+        return {str(value)} if is_secret and value is not None and not isinstance(value, bool) else set()
+    found = {found[0].partition(":")[2] for found in _LOGIN.finditer(value)}
+    found |= {_value(each) for each in _NAMED.finditer(_LOGIN.sub("", value))}
+    return found | ({value} if is_secret and value.lower() not in ("true", "false") else set())
+
+
+def _sounds(name: object) -> bool:
+    return SECRET.search(str(name)) is not None
+
+
+def _value(found: re.Match[str]) -> str:
+    return found[found.lastgroup or 0]
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return found[0].removesuffix(_value(found)) + HIDDEN

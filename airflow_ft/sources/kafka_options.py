@@ -71,7 +71,7 @@ def _sasl(options: dict[str, str], connection: ConnectionInfo) -> None:
             remedy=f"Add sasl.jaas.config to the extra of connection {connection.conn_id}.",
             setting="sasl.jaas.config",
         )
-    options["sasl.jaas.config"] = f'{module} required username="{_quoted(login)}" password="{_quoted(password)}";'
+    options["sasl.jaas.config"] = f'{module} required username="{quoted(login)}" password="{quoted(password)}";'
 
 
 def _tls(options: dict[str, str], connection: ConnectionInfo) -> None:
@@ -106,7 +106,8 @@ def _file(path: str, connection: ConnectionInfo) -> str:
         ) from error
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as it is between the quotes in a line of JAAS."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
 from airflow_ft.clients.buckets import BucketSettings
@@ -18,8 +18,9 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.secrets import SECRET
+from airflow_ft.protocol.secrets import HIDDEN, secret_values, without_secrets
 from airflow_ft.sources import source_from_json
+from airflow_ft.sources.kafka_options import quoted
 from airflow_ft.spark.session.kubernetes import is_kubernetes
 
 # What the protocol rests on; a user's `conf` must not say otherwise.
@@ -226,24 +227,22 @@ class StageRequest:
 
     def secrets(self) -> tuple[str, ...]:
         """Return what must not appear in any log or message: passwords, the store's URL, secret-looking settings."""
-        found = {self.store_url} if "@" in self.store_url else set()
-        if match := re.search(r"//[^/@]*:([^/@]+)@", self.store_url):
-            found.add(match[1])
-        for connection in self.connections.values():
-            found.add(connection.password)
-            found.update(str(v) for k, v in connection.extra.items() if SECRET.search(k))
+        found = secret_values((self.store_url, self.conf, [each.extra for each in self.connections.values()]))
+        found.update(connection.password for connection in self.connections.values())
         found.update(secret for each in self.buckets for secret in BucketSettings(**each).secrets)
-        found.update(value for name, value in self.conf.items() if SECRET.search(name))
+        found |= {form for text in found for form in (unquote(text), quoted(text))}  # of a URL, and in a line of JAAS
+        if "@" in self.store_url:
+            found.add(self.store_url)
         return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
     def redactor(self) -> Callable[[str], str]:
-        """Makes texts without `secrets`."""
+        """Makes texts without `secrets`, and without others that follow the name of a secret."""
         secrets = self.secrets()
 
         def hide(text: str) -> str:
             for secret in secrets:
-                text = text.replace(secret, "***")
-            return text
+                text = text.replace(secret, HIDDEN)
+            return str(without_secrets(text))
 
         return hide
 

@@ -22,6 +22,9 @@ from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.local import local_path
 
+_MOST_BYTES = 256 << 20
+"""Bytes that the small files of an archive may have, unpacked."""
+
 
 class Snapshot:
     """Keys and values, by their bytes. The caller closes it."""
@@ -89,14 +92,23 @@ def _damaged(what: str, error: Exception) -> WalCorruptError:
 def _unpack(folder: str, name: str, into: Path) -> dict[str, Any]:
     files = filesystem(folder)
     with zipfile.ZipFile(io.BytesIO(read_checked(files, files.uri(folder, name)))) as archive:
-        for each in archive.namelist():
-            if "/" not in each:
-                (into / each).write_bytes(archive.read(each))
+        small = [each for each in archive.infolist() if "/" not in each.filename]
+        if (size := sum(each.file_size for each in small)) > _MOST_BYTES:
+            raise ValueError(f"its files have {size:,} bytes, and at most {_MOST_BYTES:,} are allowed")
+        for each in small:
+            (into / _inside(each.filename)).write_bytes(archive.read(each))
         metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
     for each in metadata.get("sstFiles") or ():
-        here, there = into / str(each["localFileName"]), str(each["dfsSstFileName"])
+        here, there = into / _inside(each["localFileName"]), _inside(each["dfsSstFileName"])
         if is_remote(folder):
             here.write_bytes(files.read(files.uri(folder, "SSTs", there)))
         else:
             here.symlink_to(local_path(folder) / "SSTs" / there)
     return metadata
+
+
+def _inside(name: object) -> str:
+    """Return the name of a file, which a snapshot gives; ValueError if it could lead out of the snapshot's folders."""
+    if not isinstance(name, str) or "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is not the name of a file")
+    return name

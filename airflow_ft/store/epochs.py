@@ -16,7 +16,7 @@ from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.reports import clear_reports
-from airflow_ft.store.rows import clean_text, from_time, key_of, to_former, to_lease, to_pipeline
+from airflow_ft.store.rows import clean_text, from_time, key_of, shown_text, to_former, to_lease, to_pipeline
 from airflow_ft.store.writing import NO_HALT, NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -221,7 +221,7 @@ class EpochOperations:
         participants: Sequence[ParticipantPlan] = (),
     ) -> None:
         """See `DeliveryLog.halt`. `participants`: the sinks, if no plan names them; an adoption reads them."""
-        halt = Halt(reason.value, code or reason.code, clean_text(message), clean_text(remedy))
+        halt = Halt(reason.value, code or reason.code, shown_text(message), shown_text(remedy))
         columns = {f"halt_{name}": text for name, text in asdict(halt).items()}
         with pipeline_write(self._database, pipeline) as write:
             if write.row["status"] == PipelineStatus.ACTIVE.value:

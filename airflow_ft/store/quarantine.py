@@ -6,7 +6,7 @@ from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
-from airflow_ft.store.rows import clean_text
+from airflow_ft.store.rows import shown_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -34,7 +34,7 @@ class QuarantineOperations:
                 S.QUARANTINED,
                 f"kept for a person, from {checkpoint.state}; nothing later is delivered. {message}",
                 detail={"from": checkpoint.state.value},
-                message=clean_text(message),
+                message=shown_text(message),
             )
             return write.checkpoint(number)
 

@@ -12,7 +12,7 @@ from airflow_ft.protocol.warning import MOST_CHARACTERS, MOST_WARNINGS, Pipeline
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail
 from airflow_ft.store.reading import OF_RUN, by_pipeline
-from airflow_ft.store.rows import clean_text, json_text, key_of, to_failure, to_lag, to_pipeline, to_warning
+from airflow_ft.store.rows import clean_text, json_text, key_of, shown_text, to_failure, to_lag, to_pipeline, to_warning
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 _PUT_WARNING = (
@@ -40,7 +40,7 @@ class ReportOperations:
     def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
         """See `WarningLog.record_warning`."""
         code, subject, message, remedy = (
-            clean_text(shortened(text, MOST_CHARACTERS))
+            shortened(shown_text(text), MOST_CHARACTERS)
             for text in (warning.code, warning.subject, warning.message, warning.remedy)
         )
         with pipeline_write(self._database, pipeline) as write:

@@ -9,7 +9,7 @@ from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text, json_object, json_text, stored, to_time
+from airflow_ft.store.rows import clean_text, json_object, json_text, shown_text, stored, to_time
 from airflow_ft.store.writing import pipeline_write
 
 
@@ -61,7 +61,7 @@ class RequestOperations:
                 write.require_epoch(epoch)
             changed = write.change(
                 "UPDATE request SET outcome = ?, answered_at = ? WHERE pipeline = ? AND id = ? AND outcome IS NULL",
-                clean_text(outcome),
+                shown_text(outcome),
                 write.now,
                 pipeline,
                 id,

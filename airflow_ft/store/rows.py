@@ -15,6 +15,7 @@ from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import Former, RunKey, SparkPosition, canonical_json
 from airflow_ft.protocol.overview import Overview
 from airflow_ft.protocol.pipelines import Event, HaltReason, Lease, Pipeline, PipelineStatus, Run
+from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 
@@ -78,6 +79,11 @@ def json_object(text: str) -> dict[str, Any]:
 def clean_text(text: str) -> str:
     """The text without what a database cannot hold: NUL, and half characters as in undecodable file names."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\0")
+
+
+def shown_text(text: str) -> str:
+    """Return a text for people as the database keeps it: clean, and without secrets, which errors of jobs may quote."""
+    return clean_text(without_secrets(text))
 
 
 def json_text(value: Any) -> str:

@@ -24,7 +24,7 @@ from airflow_ft.store.completeness import correct_times
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, to_event, to_pipeline
+from airflow_ft.store.rows import EVENTS_OF_ONE, json_text, shown_text, to_event, to_pipeline
 from airflow_ft.store.summary import Counts, kept
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class PipelineWrite:
             self.now,
             self.row["epoch"],
             kind.value,
-            clean_text(f"{subject} {kind.value}: {message}"),
+            shown_text(f"{subject} {kind.value}: {message}"),
             json_text(dict(detail or {})),
         )
 
@@ -258,7 +258,7 @@ class PipelineWrite:
         published = checkpoint.state is not CheckpointState.TRIGGERED
         prepared = any(p.promise is Promise.TWO_PHASE and p.name in checkpoint.votes for p in checkpoint.participants)
         fate = f", {after.value}" if published else ""
-        message = clean_text(message)
+        message = shown_text(message)
         self.move(
             checkpoint,
             CheckpointState.ABORTED,

@@ -362,7 +362,7 @@ def test_a_specification_shows_job_source_without_its_secrets(tmp_path: Path) ->
     text = (
         "DB_PASSWORD = 'planted-1'\n@ft.job\ndef transform(spark, sources):\n"
         "    given = {'api_key': 'planted-2', 'key': '{{ ds }}'}\n"
-        '    return DB_PASSWORD, dict(token="planted-3"), given\n'
+        '    return DB_PASSWORD, dict(token="planted-3"), given  # or pwd="planted-4"\n'
     )
     made = imported(tmp_path / "orders.py", f"{HEAD}{text}")
     spec = PipelineSpec(job=made.transform, **DECLARED)

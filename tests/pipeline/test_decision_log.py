@@ -12,6 +12,7 @@ from airflow_ft.pipeline.connections import connection_info
 from airflow_ft.pipeline.decision_log import check_store, store_url
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.sinks.postgres.session import Limits, _arguments
 from airflow_ft.spark import private
 from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
@@ -66,6 +67,29 @@ def test_a_connection_becomes_a_url_that_the_store_reads_back(setting: str) -> N
         "sslmode": "require",
         "schema": "log",
     }
+
+
+def test_the_log_gets_the_tls_settings_that_a_sink_gets() -> None:
+    extra = {
+        "sslmode": "verify-full",
+        "sslrootcert": "/ca.pem",
+        "sslcrldir": "/crl",
+        "sslpassword": "p@ss&word",
+        "ssl_min_protocol_version": "TLSv1.3",
+        "channel_binding": "require",
+        "require_auth": "scram-sha-256",
+        "options": "-c a=b",
+    }
+    found = parse_url(store_url("log", connections(extra=extra))).dsn
+    assert found is not None and {name: found[name] for name in extra} == extra
+    sink = _arguments(connections(extra=extra)("shop"), Limits())
+    assert {name: sink[name] for name in extra} == extra
+
+
+def test_a_tls_setting_that_libpq_does_not_know_is_refused() -> None:
+    """Ignored, it would leave the connection without what was asked for."""
+    with raises(ConfigurationError, "store_url_invalid"):
+        open_store(store_url("log", connections(host="127.0.0.1", port=1, extra={"ssl_mode": "verify-full"})))
 
 
 def test_another_kind_of_connection_is_refused() -> None:

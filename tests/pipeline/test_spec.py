@@ -218,6 +218,8 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
             "credentials": {"user": "ada", "key": "planted-6"},
             "jdbc": "jdbc:mysql://ada:planted-7@h/db?user=ada&password=planted-8&ssl=true",
             "password": ["planted-9"],
+            "pwd": "planted-11",
+            "libpq": "password='planted-12' host=db",
             "weights": {1: 0.5, "rest": 1},
             "of another task": Output(),
         },

@@ -110,6 +110,34 @@ def test_secrets_are_shown_nowhere_and_known_to_the_redactor() -> None:
     assert {SECRET, "other-secret", "third-secret", "fourth-secret"} <= set(request.secrets())
 
 
+def test_the_decision_logs_url_hides_each_password() -> None:
+    url = "postgresql://ada:planted%2D1@db:5432/ft?sslmode=require&sslpassword=planted-2&a=b&password=planted-3"
+    hide = _request(store_url=url).redactor()
+    assert (
+        hide("planted-1, planted%2D1, planted-2, planted-3, sslmode=require b")
+        == "***, ***, ***, ***, sslmode=require b"
+    )
+    hide = _request(store_url="postgresql://db:5432/ft?sslpassword=planted-2").redactor()
+    assert hide("postgresql://db:5432/ft?sslpassword=planted-2") == "postgresql://db:5432/ft?sslpassword=***"
+
+
+def test_a_drivers_line_is_logged_without_secrets_in_any_form() -> None:
+    login = ConnectionInfo(
+        "kafka", "kafka", password='planted"3\\4', extra={"token": None, "dsn": "redis://:planted-5@h"}
+    )
+    conf = {
+        "spark.jars.repositories": "https://ada:planted-1@repo.example/maven",
+        "spark.driver.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=planted-2",
+        "spark.security.credentials.hive.enabled": "false",
+    }
+    hide = _request(connections={"kafka": login}, conf=conf).redactor()
+    assert hide('planted-1 planted-2 planted"3\\4 planted\\"3\\\\4 planted-5') == "*** *** *** *** ***"
+    for line in ("https://bob:planted@repo/maven added as a remote repository", "password='planted' refused"):
+        assert "planted" not in hide(line)
+    harmless = "26/11/29 WARN Group: key=5 of hdfs://node:8020/wal, token 7, None is false"
+    assert hide(harmless) == harmless
+
+
 @pytest.mark.parametrize("job", ["", "jobs/orders.py", "jobs.orders:", "jobs.orders:A-B", "os;rm"])
 def test_what_names_no_job_is_refused(job: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -3,6 +3,7 @@
 import json
 import struct
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.state import snapshots
 from airflow_ft.state.records import Changes, lineage, strings
 from airflow_ft.state.rows import StateColumn
 from airflow_ft.state.schemas import families
@@ -120,8 +122,15 @@ def test_names_in_a_schema_may_have_any_characters() -> None:
     assert families(split, "schema")[0].key == (StateColumn("💰", "long"),)
 
 
-def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") -> None:
-    """A full snapshot, as Spark's state store puts one there."""
+def rocks(
+    folder: Path,
+    version: int,
+    values: dict[bytes, bytes],
+    id: str = "",
+    *,
+    sst_files: Sequence[Mapping[str, str]] = (),
+) -> None:
+    """A full snapshot, as Spark's state store puts one there. `sst_files`: further ones that it names."""
     from rocksdict import Options, Rdict
 
     work = folder / f"work-{version}"
@@ -130,7 +139,11 @@ def rocks(folder: Path, version: int, values: dict[bytes, bytes], id: str = "") 
             db[key] = value
         db.flush()
     (folder / "SSTs").mkdir(exist_ok=True)
-    metadata: dict[str, Any] = {"sstFiles": [], "numKeys": len(values), "columnFamilyMapping": {"default": 1, "c": 2}}
+    metadata: dict[str, Any] = {
+        "sstFiles": [*sst_files],
+        "numKeys": len(values),
+        "columnFamilyMapping": {"default": 1, "c": 2},
+    }
     with zipfile.ZipFile(folder / f"{version}{id}.zip", "w") as archive:
         for path in sorted(work.iterdir()):
             if path.suffix == ".sst":
@@ -179,6 +192,24 @@ def test_missing_and_damaged_snapshot_files_are_told_apart(tmp_path: Path) -> No
     with raises(WalCorruptError, "state_damaged") as caught:
         open_version(tmp_path.as_uri(), 1)
     assert caught.error is not None and "1.zip" in caught.error.headline
+
+
+@pytest.mark.parametrize("field", ["localFileName", "dfsSstFileName"])
+@pytest.mark.parametrize("name", ["../planted", "/planted", "..", ""])
+def test_a_snapshot_names_no_file_outside_of_its_folder(tmp_path: Path, field: str, name: str) -> None:
+    named = {"localFileName": "000009.sst", "dfsSstFileName": "9-of-1.sst", field: name}
+    rocks(tmp_path, 1, {b"a": b"1"}, sst_files=[named])
+    (tmp_path / "planted").write_text("")
+    with raises(WalCorruptError, "state_damaged") as caught:
+        open_version(tmp_path.as_uri(), 1)
+    assert caught.error is not None and repr(name) in caught.error.headline
+
+
+def test_a_snapshot_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rocks(tmp_path, 1, {b"a": b"1"})
+    monkeypatch.setattr(snapshots, "_MOST_BYTES", 100)
+    with raises(WalCorruptError, "state_damaged"):
+        open_version(tmp_path.as_uri(), 1)
 
 
 def test_files_with_ids_are_followed_by_their_lineage(tmp_path: Path) -> None:

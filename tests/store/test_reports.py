@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from airflow_ft.protocol.doctor import Verdict, examine_state
-from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.errors import FencedError, StageError
 from airflow_ft.protocol.failure import MOST_CHARACTERS, Failure
+from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.noting import note_failure, note_problem
+from airflow_ft.protocol.pipelines import HaltReason, RequestKind
+from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.warning import MOST_WARNINGS, PipelineWarning, warn
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
@@ -84,3 +90,23 @@ class TestProblems:
         scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", replace(DECLINED, message="x" * 99_999 + "\0"))
         found = scene.checkpoint(1).votes["db"].problem
         assert found is not None and len(found.message) == MOST_CHARACTERS
+
+
+def test_no_message_that_is_kept_holds_a_password(scene: Scene) -> None:
+    """A job's driver or a server quotes the URL that it was given, and the error ends in many columns."""
+    store, quoted = scene.store, "cannot connect to postgresql://app:planted-1@db/shop?sslpassword=planted-2."
+    warn(store, PIPELINE, replace(GREW, message=quoted, remedy=quoted))
+    scene.stage(3, continues=True)
+    aborted = store.abort(PIPELINE, scene.epoch, 3, AbortReason.JOB_FAILED, quoted, AfterAbort.CARRIED)
+    scene.trigger()
+    store.give_up(PIPELINE, scene.epoch, AbortReason.JOB_FAILED, quoted)
+    scene.prepare(1)
+    scene.quarantine(1, quoted)
+    scene.release(1, quoted)
+    store.answer(PIPELINE, store.ask(PIPELINE, RequestKind.STOP, {}, "ada"), quoted)
+    note_failure(store, PIPELINE, RUN, StageError(quoted))
+    note_problem(store, PIPELINE, scene.epoch, 1, "db", StageError(quoted))
+    store.halt(PIPELINE, HaltReason.TOKEN_LOST, quoted, remedy=quoted)
+    with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as database:
+        assert "planted" not in "\n".join(database.iterdump())
+    assert aborted.message == "cannot connect to postgresql://***@db/shop?sslpassword=***"

@@ -61,15 +61,15 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             raise ValueError("it is neither a mapping nor true or false")
         if settings is False or mode == "DISABLED" or given.get("ssl_disabled"):
             return {"ssl_disabled": True}
-        if isinstance(settings, Mapping) and settings:
-            return {"ssl": _context(settings, mode)}
-        if mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY") or settings is True:
+        # Without an authority PyMySQL would take a certificate for any host.
+        by_name = given.get("ssl_verify_identity") and "ssl_ca" not in given
+        if settings or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
             if given.get("ssl_verify_identity"):
                 mode = "VERIFY_IDENTITY"
             elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):
                 mode = "VERIFY_CA"
-            return {"ssl": _context(named, mode)}
+            return {"ssl": _context(named | (dict(settings) if isinstance(settings, Mapping) else {}), mode)}
         if mode not in ("", "PREFERRED"):
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
         for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
@@ -90,15 +90,21 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
 
 
 def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
-    """A TLS context; without a CA the server's certificate is not verified, as with MySQL's REQUIRED."""
+    """A TLS context; without a CA the server's certificate is not verified, as with MySQL's REQUIRED.
+
+    Unless its name is to be verified: then the system's authorities count.
+    """
     file, folder = settings.get("ca"), settings.get("capath")
     context = ssl.create_default_context(cafile=file, capath=folder)
     if hasattr(ssl, "VERIFY_X509_STRICT"):  # certificates that MySQL makes for itself do not pass it
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     verify = settings.get("verify_mode")
-    verified = mode.startswith("VERIFY") or (bool(file or folder) and mode != "REQUIRED")
+    by_name = flag(settings.get("check_hostname"), default=False)
+    verified = mode.startswith("VERIFY") or by_name or (bool(file or folder) and mode != "REQUIRED")
     if verify is not None:
         verified = str(verify).lower() not in ("none", "0", "false", "no", "cert_none")
+        if by_name and not verified:
+            raise ValueError(f"check_hostname needs a verified certificate, and verify_mode is {verify!r}")
     identity = settings.get("check_hostname", mode != "VERIFY_CA")
     context.check_hostname = verified and flag(identity, default=True)
     context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE

@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.postgres import Settings
+from airflow_ft.clients.postgres import Settings, libpq_parameters
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.ahead import Ahead
@@ -28,14 +28,6 @@ from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, me
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
-# What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
-_LIBPQ = frozenset(
-    {
-        "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count", "keepalives_idle",
-        "keepalives_interval", "options", "sslcert", "sslcrl", "sslkey", "sslmode", "sslpassword", "sslrootcert",
-        "target_session_attrs", "tcp_user_timeout",
-    }
-)  # fmt: skip
 _OLDEST = 120000
 _IDLES = 140000  # knows idle_session_timeout, which would end a session that waits for another one
 _LONGEST = 2_000_000  # seconds: the server's settings are milliseconds of 31 bits
@@ -230,7 +222,6 @@ class Session:
 
 def _arguments(info: ConnectionInfo, limits: Limits) -> Mapping[str, Any]:
     require_type(info, "postgres")
-    extra = {name: str(value) for name, value in info.extra.items() if name in _LIBPQ}
     given = {
         "host": info.host or "localhost",
         "port": info.port or 5432,
@@ -243,4 +234,4 @@ def _arguments(info: ConnectionInfo, limits: Limits) -> Mapping[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
     }
-    return {name: value for name, value in given.items() if value} | extra
+    return {name: value for name, value in given.items() if value} | libpq_parameters(info.extra)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -20,13 +18,14 @@ from airflow_ft.clients.bucket_limits import check_bucket_spark
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, renew
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.spark.private import PROPERTIES, write
+from airflow_ft.spark.private import PROPERTIES, private_folder, write
+from airflow_ft.spark.process import Driver, die_with_parent
 from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.savepoints.metadata import SPARK, Savepoint, verify
 from airflow_ft.spark.savepoints.taking import finish, new_folder, removed_on_error
 from airflow_ft.spark.session import s3a
 from airflow_ft.spark.session.home import spark_home
-from airflow_ft.spark.session.submit import MAIN, environment, properties, settings, submit
+from airflow_ft.spark.session.submit import MAIN, RESULT, environment, properties, settings, submit
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.wal.filesystem import filesystem
@@ -71,7 +70,7 @@ def drive(
     on_line: Callable[[str], None],
     *places: str,
 ) -> None:
-    """Run `main` ("module:function") in a separate Spark driver.
+    """Run `main` ("module:function") in a separate Spark driver, which cannot outlive this thread.
 
     `what` names the work in the error. `conf` are settings of Spark, `on_line` receives the lines that it writes.
     `places`: URIs that it reads or writes. For buckets it gets keys.
@@ -87,14 +86,14 @@ def drive(
         for uri in filter(is_bucket, places):
             check_bucket_spark(uri, "local[*]", conf)
         jars = s3a.needed(spark_home(), listed(conf.get("spark.jars", "")), conf)
-    with tempfile.TemporaryDirectory(prefix="airflow-ft-savepoint-") as private:
+    with private_folder() as folder:
         request = StageRequest(
             pipeline=pipeline,
             run=RunKey("savepoint", function),
             epoch=0,
             attempt=0,
             store_url="",
-            wal_root=private,
+            wal_root=str(folder),
             job=main,
             sinks=("none",),
             master="local[*]",
@@ -102,28 +101,22 @@ def drive(
             jars=tuple(jars),
             buckets=tuple(each.to_json() for each in buckets.values()),
         )
-        folder = Path(private)
-        (folder / PROPERTIES).write_text(properties(settings(request, folder)), encoding="utf-8")
-        program = folder / MAIN
+        write(folder / PROPERTIES, properties(settings(request, folder)))
         write(folder / _KEYS, json.dumps([[str(place), each.to_json()] for place, each in buckets.items()]))
         text = f"from {__name__} import run\n\nrun({main!r}, {arguments!r}, {str(folder / _KEYS)!r})\n"
-        program.write_text(text, encoding="utf-8")
-        with subprocess.Popen(
-            submit(folder, str(program)),
-            env=environment(request),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
-        ) as driver:
-            assert driver.stdout is not None
-            reason = last = ""
-            for line in map(request.redactor(), driver.stdout):
-                on_line(line.rstrip("\n"))
-                last = line.strip() or last
-                reason = last if _REASON.search(last) else reason
-        if driver.returncode:
+        write(folder / MAIN, text)
+        hide = request.redactor()
+        reason = last = ""
+
+        def said(text: str) -> None:
+            nonlocal reason, last
+            line = hide(text)
+            on_line(line)
+            last = line.strip() or last
+            reason = last if _REASON.search(last) else reason
+
+        driver = Driver(submit(folder, str(folder / MAIN)), environment(request))
+        if driver.wait(said, folder / RESULT):
             raise StageError(
                 f"Spark could not {what}: {(reason or last or 'it wrote no output')[:_MOST_LISTED]}",
                 code="state_not_rewritten",
@@ -136,6 +129,7 @@ def run(main: str, arguments: Sequence[str | int], keys: str) -> None:
     """In the driver: let Spark reach the buckets whose keys are in a file, delete that, and run the function."""
     from pyspark.sql import SparkSession
 
+    die_with_parent()
     found = json.loads(Path(keys).read_text(encoding="utf-8"))
     Path(keys).unlink()
     for uri, values in found:

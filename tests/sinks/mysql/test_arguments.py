@@ -47,6 +47,9 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl_verify_cert": "false"}, False, False),
         ({"ssl_mode": "REQUIRED", "ssl_verify_cert": "true"}, True, False),
         ({"ssl": True, "ssl_verify_identity": "true"}, True, True),
+        ({"ssl": {"cipher": "DEFAULT"}}, True, True),
+        ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "REQUIRED"}, False, False),
+        ({"ssl_mode": "REQUIRED", "ssl": {"check_hostname": "true"}}, True, True),
     ],
 )
 def test_a_certificate_is_verified_by_the_named_authority(
@@ -60,7 +63,24 @@ def test_a_certificate_is_verified_by_the_named_authority(
 @pytest.mark.parametrize(
     "extra",
     [
+        {"ssl_verify_identity": "true"},
+        {"ssl_verify_identity": True, "ssl_mode": "PREFERRED"},
+        {"ssl_verify_identity": True, "ssl": {"cipher": "DEFAULT"}},
+        {"ssl": {"check_hostname": True}},
+        {"ssl": '{"check_hostname": "yes"}', "ssl_mode": "REQUIRED"},
+    ],
+)
+def test_the_systems_authorities_verify_a_name_by_themselves(extra: dict[str, object]) -> None:
+    """The driver would take a certificate for any host, or any certificate."""
+    driver: Any = pymysql.Connection(**given(**extra), defer_connect=True)
+    assert (driver.ctx.verify_mode, driver.ctx.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
         {"ssl": "no json"},
+        {"ssl": {"check_hostname": True, "verify_mode": "none"}},
         {"ssl": {"ca": "/not/there"}},
         {"ssl_ca": "/not/there"},
         {"ssl_mode": "SOMETIMES"},
