@@ -12,7 +12,7 @@ on the way are closed, and the next rows are the first undelivered ones.
 Spark computes planned, uncommitted micro-batches of a location, so they are planned one by one in the attempt's own
 copy. The base stays what was restored until a checkpoint is published, or the stage ends. If the process dies before
 that, it starts over. Until then a savepoint can be restored again: the planned micro-batches are what the pipeline had
-read.
+read. A location that was restored to write rows again has no such record (`note_written_again`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from airflow_ft.wal.filesystem import filesystem, link_tree
 
 FOLDER = "airflow_ft_catch_up"
 _IDS = f"{FOLDER}/topics"
+_AGAIN = "airflow_ft_again.json"
 _LOG_EACH = 20
 
 log = logging.getLogger("airflow_ft.spark")
@@ -82,6 +83,17 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
         )
     keep(here.uri, _IDS, note(base.uri, _IDS) if end > base.batch else list(recorded_ids(base).items()))
     return end - since
+
+
+def note_written_again(here: SparkLocation, newest: int) -> None:
+    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again."""
+    keep(here.uri, _AGAIN, newest)
+
+
+def require_all_read(here: SparkLocation, base: SparkPosition, newest: int) -> None:
+    """ConfigurationError if `base` lacks input of `newest`, the newest confirmed number (`note_written_again`)."""
+    if (note(base.location, _AGAIN) or 0) >= newest:
+        raise _unknown(here, "someone restored a savepoint with write-again, and no checkpoint was confirmed since")
 
 
 def is_planned(base: SparkPosition | None) -> bool:
