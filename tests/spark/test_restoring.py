@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_ft.protocol.errors import ConfigurationError
+from shutil import copytree, ignore_patterns, rmtree
+
+import pytest
+
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.spark.state.catching_up import FOLDER
 from airflow_ft.spark.state.location_files import batches
@@ -36,3 +40,27 @@ def test_continue_after_write_again_waits_for_a_checkpoint(saved: tuple[Pipeline
     restored(pipelines, behind, Later.WRITE_AGAIN)
     pipelines.run(OLD, 3)
     assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
+
+
+@pytest.mark.parametrize("known", ["nothing", "older numbers", "the same number"])
+def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipelines, known: str) -> None:
+    """R11: log and sinks come from one backup. The rows up to the savepoint are in none of them."""
+    pipelines.store.register(OLD)
+    if known != "nothing":
+        pipelines.run(OLD, 1)
+    folder, bring_back = pipelines.folder, pipelines.backup()
+    copytree(folder, folder / "copies", ignore=ignore_patterns("ft.db*", "backup.db"))
+    for offset in (2, 3):
+        pipelines.run(OLD, offset)
+    newer = pipelines.savepoint()
+    bring_back()
+    if known == "the same number":
+        for name in ("lake", "wal"):
+            rmtree(folder / name)
+        copytree(folder / "copies", folder, dirs_exist_ok=True)
+        for offset in (4, 5):
+            pipelines.run(OLD, offset)
+    for later in Later:
+        with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
+            restored(pipelines, newer, later)
+    pipelines.rename(newer, rename=False)

@@ -92,6 +92,7 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
                 rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
                 code=code_of(copied),
                 restored=is_replaced(store, pipeline, covered, base),
+                segment="" if checkpoint.segment is None else checkpoint.segment.digest,
             ),
         )
     store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
