@@ -283,3 +283,18 @@ def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: P
         stop(store, PIPELINE, "ada", savepoint_dir=folder, first_try=1, is_retry=True, is_over=lambda _: True)
     [uri] = map(str, (tmp_path / "savepoints").glob("savepoint-*"))
     assert uri in store.request(PIPELINE, asked).outcome and has_state(f"{uri}/spark")
+
+
+def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Path) -> None:
+    """A snapshot of the state is damaged. The state stays, and the answer says which file it is."""
+    stream.run()
+    store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
+    store.enter_turn(PIPELINE, RUN, None)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: str(tmp_path / "savepoints")}, "ada")
+    context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
+    before = stream.base
+    answer_stops(context, finish_step(context, over, stream.epoch)[1])
+    answer = store.request(PIPELINE, asked).outcome
+    assert f"{stream.base.location}/state/0/0/4.zip" in answer and "[state_damaged]" in answer
+    assert stream.base == before and stream.left() == WHOLE
+    assert not list((tmp_path / "savepoints").glob("savepoint-*"))

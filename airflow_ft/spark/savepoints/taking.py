@@ -25,7 +25,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.pipelines import Request
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, read_metadata, write_metadata
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
+from airflow_ft.spark.state.files import DAMAGED, drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, lost_state, require_batch
 from airflow_ft.spark.state.meaning import has_lost_state
 from airflow_ft.spark.state.operators import backend, code_of, operators
@@ -66,6 +66,7 @@ def take(
     Raises:
         ConfigurationError: the checkpoint is not confirmed, is pruned, or has no position (a job that reads no
             source); or the folder is unsuitable.
+        WalCorruptError: Spark's files of it are damaged or missing.
         TransientError: the folder cannot be written.
     """
     for _ in range(_TRIES):
@@ -73,11 +74,13 @@ def take(
         with writing(folder, pipeline):
             claim(store, folder)
         id, uri = new_folder(folder, pipeline, covered)
-        with removed_on_error(folder, uri, pipeline):
+        with removed_on_error(folder, uri, pipeline), _naming_the_original(base, uri):
             try:
                 copied = _copy(pipeline, base, uri)
                 break
             except WalCorruptError as error:
+                if error.code == DAMAGED:
+                    raise
                 require_moved(store, pipeline, number, (covered, base), error)
                 filesystem(uri).remove_tree(uri)
         log.info("the files of checkpoint %d were removed meanwhile; trying again", covered)
@@ -91,7 +94,7 @@ def take(
     checkpoint = store.checkpoint(pipeline, covered)
     spec = checkpoint.spec
     drained = drain_of(store, pipeline, covered) is not None  # even if more has been published since
-    with removed_on_error(folder, uri, pipeline):
+    with removed_on_error(folder, uri, pipeline), _naming_the_original(base, uri):
         savepoint = finish(
             uri,
             copied,
@@ -139,6 +142,21 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
             with suppress(OSError):
                 filesystem(uri).remove_tree(uri)
             raise
+
+
+@contextmanager
+def _naming_the_original(base: SparkPosition, uri: str) -> Iterator[None]:
+    """Has the error for a damaged snapshot name the pipeline's own file: the copy is removed."""
+    try:
+        yield
+    except WalCorruptError as error:
+        if error.code != DAMAGED:
+            raise
+        what, remedy, path = (
+            each.replace(filesystem(uri).uri(uri, SPARK), base.location)
+            for each in (error.what, error.remedy, error.fields["path"])
+        )
+        raise WalCorruptError(what, code=DAMAGED, remedy=remedy, path=path) from error
 
 
 @contextmanager
