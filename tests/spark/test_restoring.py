@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from shutil import copytree, ignore_patterns, rmtree
+from typing import Any
 
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import Former
 from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.location_files import batches
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
-from tests.spark.test_renaming import OLD, Pipelines, pipelines, saved
+from tests.spark.test_renaming import NEW, OLD, Pipelines, pipelines, saved
 
 __all__ = ["pipelines", "saved"]
 
@@ -64,3 +70,43 @@ def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipeli
         with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
             restored(pipelines, newer, later)
     pipelines.rename(newer, rename=False)
+
+
+def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]) -> None:
+    """Another savepoint alone does not help: it would have no positions, either."""
+    pipelines, _ = saved
+    pipelines.rename(BEGINNING, OLD, rename=False, later=Later.WRITE_AGAIN)
+    with raises(StateConflictError, "rows_would_repeat", later=()) as caught:
+        pipelines.rename(pipelines.savepoint())
+    assert caught.error is not None and "Let a run deliver a checkpoint first" in caught.error.remedy
+    pipelines.run(OLD, 2)
+    pipelines.rename(pipelines.savepoint())
+
+
+def test_a_drained_pipeline_is_renamed_without_its_state(
+    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines, _ = saved
+    store = pipelines.store
+    publish: Any = store.publish
+
+    def drain(*given: Any) -> None:
+        before = store.position_before(OLD, given[2])
+        assert before is not None
+        publish(*given[:-2], None, marked({}, before))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "publish", drain)
+        pipelines.run(OLD, 2)
+    with raises(StateConflictError, "pipeline_drained") as caught:
+        pipelines.rename(pipelines.savepoint())
+    assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
+    base = store.pipeline(OLD).base
+    assert base is not None
+    read = local_path(base.location) / "sources/0/0"
+    read.parent.mkdir(parents=True)
+    read.write_text('\0v1\n{"orders":{"0":0}}')
+    with new_epoch(store, OLD, Worker("", 1), "a test") as (epoch, _):
+        reset_state(store, OLD, epoch, "a test")
+    pipelines.rename(pipelines.savepoint())
+    assert store.pipeline(NEW).former == Former(OLD, 2, 3)

@@ -190,7 +190,9 @@ def examine(
             "the savepoint was taken after a drain. The pipeline would deliver the rows of its open windows again when"
             " they close.",
             code="pipeline_drained",
-            remedy=instead or "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
+            remedy=f"Drop the state: `airflow ft reset-state {name}`. Then take another savepoint."
+            if instead
+            else "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
             path=uri,
         )
@@ -219,6 +221,7 @@ def examine(
         reads = "has read further than the savepoint", "someone restored a later savepoint. Rows would"
         if behind_the_beginning(base) is None:
             reads = "may have read further than the savepoint", "a full refresh has dropped its positions. Rows could"
+            instead = instead and "Let a run deliver a checkpoint first. Then take another savepoint."
         raise StateConflictError(
             f"the pipeline {reads[0]}, although both are at checkpoint {savepoint.number}: since then {reads[1]} be"
             " delivered again.",
