@@ -21,6 +21,8 @@ from tests.spark.test_renaming import NEW, OLD, Pipelines, pipelines, saved
 
 __all__ = ["pipelines", "saved"]
 
+pytestmark = pytest.mark.slow
+
 
 def restored(pipelines: Pipelines, uri: str, later: Later) -> list[int]:
     """Restore a savepoint; returns the micro-batches that are computed again to rebuild the state."""
