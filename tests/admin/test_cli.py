@@ -38,7 +38,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import DRAINED, PLAIN, AfterAbort, CheckpointState, RunKey, StateSizes
+from airflow_ft.protocol.model import DRAINED, PLAIN, AfterAbort, CheckpointState, RunKey, SparkPosition, StateSizes
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
@@ -206,7 +206,7 @@ def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
     ]
 
 
-def test_show_prints_the_spark_application_and_the_state_size(world: World, ft: Any) -> None:
+def test_show_prints_the_spark_application_and_the_state_size(world: World, ft: Any, tmp_path: Path) -> None:
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
         world.store.trigger(PIPELINE, epoch, RUN, "application_17_0004")
@@ -216,6 +216,12 @@ def test_show_prints_the_spark_application_and_the_state_size(world: World, ft: 
     checkpoint = world.store.checkpoint(PIPELINE, number)
     lines = list(describe(replace(checkpoint, state_sizes=StateSizes(120, 4000, 3))))
     assert "  state     120 bytes of changes; full snapshot 4000 bytes, 3 batches before" in lines
+    snapshot = tmp_path / "spark/state/0/0/8.zip"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.write_bytes(b"cut")
+    damaged = SparkPosition((tmp_path / "spark").as_uri(), 7)
+    [line] = (line for line in describe(replace(checkpoint, position=damaged)) if line.startswith("  state "))
+    assert snapshot.as_uri() in line and "[state_damaged]" in line
 
 
 def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:

@@ -25,6 +25,7 @@ class ModelReading:
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]
     _touched: dict[int, datetime]
+    _savepoints: tuple[Event, ...]  # newest first
     _turn: tuple[tuple[RunKey, datetime, int], ...]  # who took it last, when, and the number of requests by then
     _requests: dict[int, Request]
     _pruned: frozenset[int]
@@ -165,7 +166,7 @@ class ModelReading:
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
     def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
-        """Return one event, with the time of the last write about the number: the product does not read its text.
+        """Return its savepoints, and one event with the time of the last other write: the product reads no text of it.
 
         For 0, the pipeline itself: requests since the run with the turn took it, newest first, and before them that.
         """
@@ -178,7 +179,8 @@ class ModelReading:
             since = [each for each in self._requests.values() if all(each.id > by for _, by in taken)]
             asked = [Event(pipeline, 0, each.asked_at, 0, "REQUESTED", "", {"id": each.id}) for each in since]
             return [*reversed(asked), *(event for event, _ in taken)]
-        return [Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
+        taken_of = [each for each in self._savepoints if each.number == number]
+        return [*taken_of, Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         self._known(pipeline)

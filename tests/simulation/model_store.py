@@ -23,7 +23,7 @@ from airflow_ft.protocol.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.protocol.pipelines import HaltReason, Lease, Pipeline, PipelineStatus, Request, Run
+from airflow_ft.protocol.pipelines import Event, HaltReason, Lease, Pipeline, PipelineStatus, Request, Run
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE, is_allowed
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
@@ -49,6 +49,7 @@ class ModelStore(ModelStreams):
         self._needs_stage = False
         self._rows: dict[int, Checkpoint] = {}
         self._touched: dict[int, datetime] = {}
+        self._savepoints: tuple[Event, ...] = ()
         self._planned_by: dict[int, int] = {}
         self._pruned: frozenset[int] = frozenset()
         self._rolled_back: frozenset[tuple[int, str]] = frozenset()
@@ -538,6 +539,8 @@ class ModelStore(ModelStreams):
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         self._row(number)
+        event = Event(pipeline, number, self.now(), 0, "SAVEPOINT", message, dict(detail))
+        self._savepoints = (event, *self._savepoints)
         self.version += 1
 
     def _move_base(self, pipeline: str, epoch: int, position: SparkPosition | None) -> None:

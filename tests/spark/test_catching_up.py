@@ -186,6 +186,29 @@ def test_another_history_and_a_record_that_is_gone_are_refused(tmp_path: Path) -
     assert "--later write-again" in caught.error.remedy
 
 
+def test_other_files_at_the_same_offsets_are_refused(tmp_path: Path) -> None:
+    """A full refresh, or rows that are written again: the source counts its batches as before, with other files."""
+    base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)
+    log = Path(base.uri.removeprefix("file://")) / "sources" / "1"
+    entries = [json.loads((log / str(n)).read_text().partition("\n")[2]) for n in range(4)]
+
+    def compacted(*paths: str) -> None:
+        lines = [json.dumps({**each, "path": path}) for each, path in zip(entries, paths, strict=True)]
+        (log / "3.compact").write_text("\n".join(["v1", *lines]))
+
+    for number in range(4):
+        (log / str(number)).unlink()
+    with raises(ConfigurationError, "rebuild_impossible") as caught:
+        plan(here, base, 1)
+    assert caught.error is not None and "was removed" in caught.error.headline
+    compacted("file:///in/0", "file:///in/2", "file:///in/1", "file:///in/3")
+    with raises(ConfigurationError, "rebuild_impossible") as caught:
+        plan(here, base, 1)
+    assert caught.error is not None and "read its files again" in caught.error.headline
+    compacted("file:///in/1", "file:///in/0", "file:///in/2", "file:///in/3")
+    assert plan(here, base, 1) == 3
+
+
 def test_a_savepoint_taken_before_the_state_caught_up_is_refused(tmp_path: Path) -> None:
     """A micro-batch that Spark did not compute again is an error too."""
     base, here = _location(tmp_path, "7-1", 5), _restored(tmp_path, 1)

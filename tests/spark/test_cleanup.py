@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -15,10 +17,14 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
+from airflow_ft.spark.savepoints.stopping import stop
+from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
+from airflow_ft.spark.task.stream import SAVEPOINT, answer_stops, finish_step
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
@@ -252,3 +258,43 @@ def test_a_rewind_works_after_the_cleanup_deleted_the_rows(stream: Stream) -> No
     stream.store.rewind(PIPELINE, stream.epoch, 4, stream.store.position_before(PIPELINE, 4), "refused rows")
     assert stream.base == fresh
     assert json.loads((local_path(fresh.location) / "airflow_ft_start.json").read_text()) == [{"orders": {"0": 3}}]
+
+
+@pytest.mark.parametrize("answers", ["the stream", "the task that stops it"])
+def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: Path, answers: str) -> None:
+    """The first try takes it, drops the state, and dies before it answers. The state is in no later savepoint."""
+    stream.run()
+    for file in stream.root.glob("**/state/0/0/*.zip"):
+        with ZipFile(file, "w") as archive:
+            archive.writestr("metadata", "v1\n{}")
+    store, folder = stream.store, str(tmp_path / "savepoints")
+    over: Any = (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
+    store.enter_turn(PIPELINE, RUN, None)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: folder, "first_try": 1}, "ada")
+    context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
+    finish_step(context, over, stream.epoch)
+    if answers == "the stream":
+        store.enter_turn(PIPELINE, RUN, None)
+        with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (epoch, _):
+            store.begin_stage(PIPELINE, epoch, RUN)
+            store.end_stage(PIPELINE, epoch, RUN, None, complete=False)
+        answer_stops(context, finish_step(context, over, epoch)[1])
+    else:
+        stop(store, PIPELINE, "ada", savepoint_dir=folder, first_try=1, is_retry=True, is_over=lambda _: True)
+    [uri] = map(str, (tmp_path / "savepoints").glob("savepoint-*"))
+    assert uri in store.request(PIPELINE, asked).outcome and has_state(f"{uri}/spark")
+
+
+def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Path) -> None:
+    """A snapshot of the state is damaged. The state stays, and the answer says which file it is."""
+    stream.run()
+    store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
+    store.enter_turn(PIPELINE, RUN, None)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: str(tmp_path / "savepoints")}, "ada")
+    context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
+    before = stream.base
+    answer_stops(context, finish_step(context, over, stream.epoch)[1])
+    answer = store.request(PIPELINE, asked).outcome
+    assert f"{stream.base.location}/state/0/0/4.zip" in answer and "[state_damaged]" in answer
+    assert stream.base == before and stream.left() == WHOLE
+    assert not list((tmp_path / "savepoints").glob("savepoint-*"))

@@ -458,7 +458,7 @@ def test_a_decision_log_older_than_the_sinks_refuses_a_rename(saved: tuple[Pipel
     pipelines.run(OLD, 2)
     newer = pipelines.savepoint()
     bring_back()
-    for savepoint, expected in ((uri, "is at checkpoint 2"), (newer, "the savepoint covers checkpoint 2")):
+    for savepoint, expected in ((uri, "is at checkpoint 2"), (newer, "covers checkpoint 2, which")):
         with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
             pipelines.rename(savepoint)
         assert caught.error is not None and expected in caught.error.headline

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import TransientError
+from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.protocol.model import StateSizes
 from airflow_ft.spark.driver import state_reports
-from airflow_ft.spark.state.files import sizes
+from airflow_ft.spark.state.files import drop_unnamed, sizes
 from airflow_ft.spark.task.launcher import STATE
+from tests.raising import raises
 
 
 def _write(state: Path, name: str, size: int) -> None:
@@ -66,6 +67,30 @@ def test_what_is_removed_meanwhile_is_not_known(tmp_path: Path, monkeypatch: pyt
     _write(tmp_path / "state", "0/0/1.changelog", 10)
     (tmp_path / "state" / "0" / "0" / "1.zip").symlink_to(tmp_path / "nowhere")
     assert sizes(tmp_path.as_uri(), 0) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"cut", b"flipped", b"encrypted", b"no metadata", b"[]", b"{}"])
+def test_a_damaged_snapshot_is_named(tmp_path: Path, data: bytes) -> None:
+    _write(tmp_path / "state", "0/0/1.changelog", 10)
+    _snapshot(tmp_path / "state", "0/0/1.zip", 50)
+    file = tmp_path / "state/0/0/1.zip"
+    whole = file.read_bytes()
+    if data == b"cut":
+        data = whole[:20]
+    elif data == b"flipped":
+        data = whole.replace(b"sstFiles", b"sstfiles")
+    elif data == b"encrypted":
+        data = whole.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01")
+    elif data != b"PK" and data:
+        with zipfile.ZipFile(file, "w") as archive:
+            name = "another" if data == b"no metadata" else "metadata"
+            archive.writestr(name, b"v1\n" + data.replace(b"{}", b'{"sstFiles": [{"sizeBytes": 7}]}'))
+        data = file.read_bytes()
+    assert data != whole
+    file.write_bytes(data)
+    for read in (lambda: sizes(tmp_path.as_uri(), 0), lambda: drop_unnamed(tmp_path.as_uri())):
+        with raises(WalCorruptError, "state_damaged", path=file.as_uri()):
+            read()
 
 
 def test_the_line_of_the_driver_is_read_by_its_task() -> None:

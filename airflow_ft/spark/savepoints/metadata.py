@@ -56,6 +56,7 @@ class Savepoint:
     the checkpoint's specification, without secrets. `versions`: of Spark and airflow-ft. `rows`: of the checkpoint, by
     sink. `code`: the job's module, and the SHA-256 of its source, where known. `restored`: the state was restored, or
     reset, after that checkpoint, and no later one was confirmed. So it is not the state that the number left.
+    `segment`: the digest of the checkpoint's rows ("": it has none, or an older version took the savepoint).
     """
 
     id: str
@@ -75,6 +76,7 @@ class Savepoint:
     rows: Mapping[str, int] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     restored: bool = False
+    segment: str = ""
 
     @property
     def bytes(self) -> int:

@@ -5,7 +5,7 @@ Each function reads the decision log, the savepoint or the sinks, and changes no
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import (
@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import (
     require_not_renamed,
 )
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.protocol.model import CheckpointState, SparkPosition
+from airflow_ft.protocol.model import CheckpointState, Former, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.spark.savepoints.metadata import Savepoint
@@ -23,7 +23,7 @@ from airflow_ft.spark.savepoints.settling import require_settleable
 from airflow_ft.spark.state.catching_up import has_read_all_of
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning
-from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import require
 
@@ -151,12 +151,14 @@ def examine(
     try:
         row = store.pipeline(name)
     except UnknownPipelineError:
+        _require_in_log(store, uri, savepoint, name)
         return ()
     opened = store.open_checkpoints(name)
     confirmed = store.latest_confirmed(name)
     if row.last_published and not rename:
         require_not_renamed(row)
     require_settleable(row, opened)
+    _require_in_log(store, uri, savepoint, name, row.former)
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
     if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
@@ -188,7 +190,9 @@ def examine(
             "the savepoint was taken after a drain. The pipeline would deliver the rows of its open windows again when"
             " they close.",
             code="pipeline_drained",
-            remedy=instead or "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
+            remedy=f"Drop the state: `airflow ft reset-state {name}`. Then take another savepoint."
+            if instead
+            else "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
             path=uri,
         )
@@ -217,6 +221,7 @@ def examine(
         reads = "has read further than the savepoint", "someone restored a later savepoint. Rows would"
         if behind_the_beginning(base) is None:
             reads = "may have read further than the savepoint", "a full refresh has dropped its positions. Rows could"
+            instead = instead and "Let a run deliver a checkpoint first. Then take another savepoint."
         raise StateConflictError(
             f"the pipeline {reads[0]}, although both are at checkpoint {savepoint.number}: since then {reads[1]} be"
             " delivered again.",
@@ -228,6 +233,35 @@ def examine(
             number=savepoint.number,
         )
     return passed
+
+
+def _require_in_log(store: QueryLog, uri: str, savepoint: Savepoint, name: str, former: Former | None = None) -> None:
+    """Raise StateConflictError for a savepoint of a pipeline's own history that the decision log has lost (R11).
+
+    The sinks may have lost its rows, too, and the pipeline would never read them again.
+    """
+    of, number = savepoint.pipeline, savepoint.number
+    if savepoint.installation != store.installation or (of != name and (former is None or of != former.pipeline)):
+        return
+    found = None
+    with suppress(UnknownPipelineError, UnknownCheckpointError):
+        found = store.checkpoint(of, number)
+    if found is None or not found.is_confirmed:
+        why = "does not know"
+    elif savepoint.segment and found.segment and found.segment.digest != savepoint.segment:
+        why = "has with other rows"
+    else:
+        return
+    raise StateConflictError(
+        f"the savepoint {uri} covers checkpoint {number}, which the decision log {why}. Someone restored the log from a"
+        " backup.",
+        code="store_behind_sink",
+        remedy="Bring the newer log back, or restore another savepoint. If all sinks have the rows up to checkpoint"
+        f" {number}, restore this one under another name (--pipeline) with `shared=True` on its sinks.",
+        pipeline=name,
+        path=uri,
+        number=number,
+    )
 
 
 def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:

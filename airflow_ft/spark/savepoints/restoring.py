@@ -52,7 +52,7 @@ from airflow_ft.spark.savepoints.restorable import (
 from airflow_ft.spark.savepoints.settling import settled
 from airflow_ft.spark.savepoints.taking import writing
 from airflow_ft.spark.state.beginnings import copy_frozen
-from airflow_ft.spark.state.catching_up import plan
+from airflow_ft.spark.state.catching_up import note_written_again, plan, require_all_read
 from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.location_files import newest_batch, renew_query_id
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
@@ -162,7 +162,9 @@ def restore(
                 register(store, root, name)
                 copied = _copied(uri, savepoint, root, name, epoch)
                 if passed and later is Later.CONTINUE:
-                    _plan(store, savepoint, copied, base)
+                    _plan(store, savepoint, copied, base, passed[-1])
+                elif passed:
+                    note_written_again(copied, passed[-1])
                 note_restored(copied, allow_non_restored_state, allow_changed_state=allow_changed_state)
                 copied.sync({})
                 require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
@@ -264,9 +266,12 @@ def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) ->
     return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
 
 
-def _plan(store: QueryLog, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
+def _plan(
+    store: QueryLog, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None, newest: int
+) -> None:
     """Has the pipeline catch up with what was delivered after the savepoint."""
     before = store.position_before(savepoint.pipeline, savepoint.number + 1)
     assert base is not None and before is not None  # something was delivered after it
+    require_all_read(copied, base, newest)
     count = plan(copied, SparkLocation(copied.root, copied.pipeline, base.location, base.batch, ""), before.batch)
     log.info("the next run computes %d micro-batches again, only to rebuild state", count)

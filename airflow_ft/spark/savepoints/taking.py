@@ -19,15 +19,17 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, write_metadata
+from airflow_ft.protocol.pipelines import Request
+from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, read_metadata, write_metadata
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
+from airflow_ft.spark.state.files import DAMAGED, drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, lost_state, require_batch
 from airflow_ft.spark.state.meaning import has_lost_state
 from airflow_ft.spark.state.operators import backend, code_of, operators
+from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.roots import claim, require_files
 
@@ -35,16 +37,36 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _TRIES = 5
+_REQUEST = "request"
+_EVENTS = 1000
 
 log = logging.getLogger(__name__)
 
 
-def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
+def take_once(store: DecisionLog, request: Request, folder: str) -> tuple[str, Savepoint]:
+    """Take the savepoint that a request to stop asks for, or return the one that an earlier try has taken for it.
+
+    That try may have dropped the state since then (`airflow_ft.spark.task.cleanup`).
+    """
+    pipeline, newest = request.pipeline, store.latest_confirmed(request.pipeline)
+    for event in store.events(pipeline, newest.number, _EVENTS) if newest is not None else ():
+        if event.kind == EventKind.SAVEPOINT and event.detail.get(_REQUEST) == request.id:
+            with suppress(ConfigurationError, WalCorruptError):  # deleted since
+                return event.detail["uri"], read_metadata(event.detail["uri"])
+    return take(store, pipeline, folder, request.asked_by, request=request.id)
+
+
+def take(
+    store: DecisionLog, pipeline: str, folder: str, by: str, number: int | None = None, *, request: int | None = None
+) -> tuple[str, Savepoint]:
     """Take a savepoint in `folder` of the newest confirmed checkpoint, or of `number`; returns its URI and contents.
+
+    `request`: the id of the request that it answers (`take_once`).
 
     Raises:
         ConfigurationError: the checkpoint is not confirmed, is pruned, or has no position (a job that reads no
             source); or the folder is unsuitable.
+        WalCorruptError: Spark's files of it are damaged or missing.
         TransientError: the folder cannot be written.
     """
     for _ in range(_TRIES):
@@ -52,11 +74,13 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
         with writing(folder, pipeline):
             claim(store, folder)
         id, uri = new_folder(folder, pipeline, covered)
-        with removed_on_error(folder, uri, pipeline):
+        with removed_on_error(folder, uri, pipeline), _naming_the_original(base, uri):
             try:
                 copied = _copy(pipeline, base, uri)
                 break
             except WalCorruptError as error:
+                if error.code == DAMAGED:
+                    raise
                 require_moved(store, pipeline, number, (covered, base), error)
                 filesystem(uri).remove_tree(uri)
         log.info("the files of checkpoint %d were removed meanwhile; trying again", covered)
@@ -70,7 +94,7 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     checkpoint = store.checkpoint(pipeline, covered)
     spec = checkpoint.spec
     drained = drain_of(store, pipeline, covered) is not None  # even if more has been published since
-    with removed_on_error(folder, uri, pipeline):
+    with removed_on_error(folder, uri, pipeline), _naming_the_original(base, uri):
         savepoint = finish(
             uri,
             copied,
@@ -92,9 +116,12 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
                 rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
                 code=code_of(copied),
                 restored=is_replaced(store, pipeline, covered, base),
+                segment="" if checkpoint.segment is None else checkpoint.segment.digest,
             ),
         )
-    store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
+    store.note_savepoint(
+        pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri} | ({} if request is None else {_REQUEST: request})
+    )
     log.info("savepoint of checkpoint %d of %s: %s", covered, pipeline, uri)
     return uri, savepoint
 
@@ -115,6 +142,21 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
             with suppress(OSError):
                 filesystem(uri).remove_tree(uri)
             raise
+
+
+@contextmanager
+def _naming_the_original(base: SparkPosition, uri: str) -> Iterator[None]:
+    """Has the error for a damaged snapshot name the pipeline's own file: the copy is removed."""
+    try:
+        yield
+    except WalCorruptError as error:
+        if error.code != DAMAGED:
+            raise
+        what, remedy, path = (
+            each.replace(filesystem(uri).uri(uri, SPARK), base.location)
+            for each in (error.what, error.remedy, error.fields["path"])
+        )
+        raise WalCorruptError(what, code=DAMAGED, remedy=remedy, path=path) from error
 
 
 @contextmanager

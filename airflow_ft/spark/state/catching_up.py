@@ -12,7 +12,7 @@ on the way are closed, and the next rows are the first undelivered ones.
 Spark computes planned, uncommitted micro-batches of a location, so they are planned one by one in the attempt's own
 copy. The base stays what was restored until a checkpoint is published, or the stage ends. If the process dies before
 that, it starts over. Until then a savepoint can be restored again: the planned micro-batches are what the pipeline had
-read.
+read. A location that was restored to write rows again has no such record (`note_written_again`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from airflow_ft.wal.filesystem import filesystem, link_tree
 
 FOLDER = "airflow_ft_catch_up"
 _IDS = f"{FOLDER}/topics"
+_AGAIN = "airflow_ft_again.json"
 _LOG_EACH = 20
 
 log = logging.getLogger("airflow_ft.spark")
@@ -59,9 +60,18 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
         raise _unknown(here, "someone took the savepoint before a restored pipeline had rebuilt its state")
     if base.sources() != here.sources() or since < base.ordered_since:
         raise _unknown(here, "the pipeline has read other sources since then, or used them in another order")
-    began = _read(base, since)
+    began, removed = _read(base, since), "the record of what the pipeline had read then was removed"
     if began is None or _offsets(began) != here.offsets(here.batch):
-        raise _unknown(here, "the record of what the pipeline had read then was removed")
+        raise _unknown(here, removed)
+    files, others = filesystem(here.uri), filesystem(base.uri)
+    logs, offsets = _reached(base)
+    last = source_log.last_ids(others, logs, offsets)
+    for index, number in source_log.last_ids(files, here.uri, here.offsets(here.batch)).items():
+        known = _paths(logs, index, last.get(index, source_log.NOTHING_READ), number)
+        if known is None:
+            raise _unknown(here, removed)
+        if known != _paths(here.uri, index, number, number):  # a full refresh counts from 0 again
+            raise _unknown(here, "the pipeline has read its files again since then, in other micro-batches")
     # Settings are pinned to the state: a savepoint may have been rescaled.
     conf = entry(here.uri, OFFSETS, here.batch).metadata.get("conf", {})
     end = max([base.batch, *batches(base.uri, FOLDER)])
@@ -71,9 +81,6 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
             raise _unknown(here, f"the record of what the pipeline read in Spark's micro-batch {batch} was removed")
         again = replace(read, metadata={**read.metadata, "conf": conf})
         add_entry(here.uri, FOLDER, here.batch + batch - since, again)
-    files, others = filesystem(here.uri), filesystem(base.uri)
-    logs, offsets = _reached(base)
-    last = source_log.last_ids(others, logs, offsets)
     for index in last:
         link_tree(
             others.uri(logs, source_log.FOLDER, index),
@@ -82,6 +89,17 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
         )
     keep(here.uri, _IDS, note(base.uri, _IDS) if end > base.batch else list(recorded_ids(base).items()))
     return end - since
+
+
+def note_written_again(here: SparkLocation, newest: int) -> None:
+    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again."""
+    keep(here.uri, _AGAIN, newest)
+
+
+def require_all_read(here: SparkLocation, base: SparkPosition, newest: int) -> None:
+    """ConfigurationError if `base` lacks input of `newest`, the newest confirmed number (`note_written_again`)."""
+    if (note(base.location, _AGAIN) or 0) >= newest:
+        raise _unknown(here, "someone restored a savepoint with write-again, and no checkpoint was confirmed since")
 
 
 def is_planned(base: SparkPosition | None) -> bool:
@@ -169,14 +187,8 @@ def _includes(mine: str, others: str, index: str, offset: Any, other: Any) -> bo
         return True
     last, other_last = source_log.last_id(offset), source_log.last_id(other)
     if last is not None and other_last is not None:
-        try:
-            paths, theirs = (
-                {each["path"] for each in source_log.all_entries(filesystem(uri), uri, index, number)}
-                for uri, number in ((mine, last), (others, other_last))
-            )
-        except WalCorruptError:  # Spark has put later ids together, and does not keep these
-            return False
-        return theirs <= paths
+        paths, theirs = _paths(mine, index, last, last), _paths(others, index, other_last, other_last)
+        return paths is not None and theirs is not None and theirs <= paths
     return (
         is_kafka(offset)
         and is_kafka(other)
@@ -186,6 +198,15 @@ def _includes(mine: str, others: str, index: str, offset: Any, other: Any) -> bo
             for partition, end in ends.items()
         )
     )
+
+
+def _paths(logs: str, index: str, last: int, until: int) -> set[str] | None:
+    """Return the files that a source had read at the id `until` of a log that ends with `last`; None: unknown."""
+    try:
+        entries = source_log.all_entries(filesystem(logs), logs, index, last)
+    except WalCorruptError:  # Spark has put later ids together, and does not keep these
+        return None
+    return {each["path"] for each in entries if each["batchId"] <= until or each["batchId"] == source_log.READ_BEFORE}
 
 
 def _is_read(index: str, last: dict[str, int], name: PurePosixPath) -> bool:

@@ -15,16 +15,20 @@ import json
 import logging
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.formats import understood
 from airflow_ft.protocol.model import StateSizes
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DAMAGED = "state_damaged"
 _FILE = re.compile(r"^(\d+)(?:_[^.]+)*\.(delta|changelog|snapshot|zip)$")
 _CHANGES = ("delta", "changelog")
 _SHARED = ("SSTs", "logs")
@@ -38,6 +42,7 @@ def sizes(location: str, batch: int) -> StateSizes | None:
     """Return the sizes of the state after a batch; None: there is no state, or Spark no longer keeps it.
 
     Lists the folders of the state, which hold a bounded number of versions, and reads the sizes of one version.
+    WalCorruptError (`DAMAGED`) when a snapshot is damaged.
     """
     files, version = filesystem(location), batch + 1
     changes = snapshot = replayed = 0
@@ -51,8 +56,12 @@ def sizes(location: str, batch: int) -> StateSizes | None:
             replayed = max(replayed, version - (full[0] if full else 0))
             if full:
                 snapshot += _whole(files, folder, full[2])
-    except (FileNotFoundError, WalCorruptError):  # removed meanwhile
+    except FileNotFoundError:  # removed meanwhile
         return None
+    except WalCorruptError as error:
+        if error.code == DAMAGED:
+            raise
+        return None  # removed, too
     return StateSizes(changes, snapshot, replayed) if known else None
 
 
@@ -125,12 +134,10 @@ def drop_unnamed(location: str) -> None:
     """
     files = filesystem(location)
     for folder, versions in stores_of(files, files.uri(location, "state")):
-        named = set()
+        named: set[str] = set()
         for _, kind, name in versions:
             if kind == "zip":
-                contents = _contents(files, folder, name)
-                named |= {str(each["dfsSstFileName"]) for each in contents.get("sstFiles") or ()}
-                named |= {str(each["dfsLogFileName"]) for each in contents.get("logFiles") or ()}
+                named |= _named(files, folder, name).keys()
         for shared in _SHARED:
             for name in files.names(files.uri(folder, shared)):
                 if name.lstrip(".").removesuffix(".crc") not in named:
@@ -167,14 +174,27 @@ def _whole(files: FileSystem, folder: str, name: str) -> int:
     size = files.size(files.uri(folder, name))
     if not name.endswith(".zip"):
         return size
-    contents = _contents(files, folder, name)
-    return size + sum(
-        int(each["sizeBytes"]) for each in [*(contents.get("sstFiles") or ()), *(contents.get("logFiles") or ())]
+    return size + sum(_named(files, folder, name).values())
+
+
+def _named(files: FileSystem, folder: str, name: str) -> dict[str, int]:
+    """Return the shared files that a .zip names, with their sizes; WalCorruptError when it is damaged."""
+    where = files.uri(folder, name)
+    with understood(partial(_damaged, where)), files.open(where) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                metadata = json.loads(archive.read("metadata").decode().partition("\n")[2])
+        except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            raise ValueError(str(error)) from error
+        found = [(str(each["dfsSstFileName"]), int(each["sizeBytes"])) for each in metadata.get("sstFiles") or ()]
+        found += [(str(each["dfsLogFileName"]), int(each["sizeBytes"])) for each in metadata.get("logFiles") or ()]
+        return dict(found)
+
+
+def _damaged(where: str, mistake: str) -> WalCorruptError:
+    return WalCorruptError(
+        f"{where}, a snapshot of Spark's state, is damaged: {mistake}.",
+        code=DAMAGED,
+        remedy=f"Restore {where} from a backup. Or run `airflow ft rewind PIPELINE`, or restore a savepoint.",
+        path=where,
     )
-
-
-def _contents(files: FileSystem, folder: str, name: str) -> dict[str, Any]:
-    """Return what a .zip says of itself."""
-    with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
-        metadata: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
-    return metadata

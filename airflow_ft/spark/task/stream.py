@@ -9,6 +9,7 @@ What if the process dies ...
 - anywhere: as `airflow_ft.spark.task.stage` says. The task's next try continues.
 - after a request to stop, before its answer: the request is still open, so the next try stops at once; if it was a
   request to drain, after the drain.
+- after it took a savepoint for a request: the next try answers with that one, because the state may be dropped by then.
 - while it deletes checkpoints: as `airflow_ft.spark.task.cleanup` says.
 """
 
@@ -46,7 +47,7 @@ from airflow_ft.protocol.steps import (
 )
 from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
-from airflow_ft.spark.savepoints.taking import take
+from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
@@ -227,7 +228,7 @@ def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) ->
     for request in asked:
         if folder := request.arguments.get(SAVEPOINT):
             try:
-                uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
+                uri, savepoint = take_once(context.store, request, folder)
                 outcomes.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
             except (AirflowFtError, OSError) as error:
                 log.exception("the savepoint in %s failed", folder)

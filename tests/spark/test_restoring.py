@@ -1,0 +1,114 @@
+"""Savepoints that are restored over real sinks, without Spark: each row comes once, unless a person wants more."""
+
+from __future__ import annotations
+
+from shutil import copytree, ignore_patterns, rmtree
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import Former
+from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.spark.state.draining import marked
+from airflow_ft.spark.state.location_files import batches
+from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.wal.local import local_path
+from tests.raising import raises
+from tests.spark.test_renaming import NEW, OLD, Pipelines, pipelines, saved
+
+__all__ = ["pipelines", "saved"]
+
+pytestmark = pytest.mark.slow
+
+
+def restored(pipelines: Pipelines, uri: str, later: Later) -> list[int]:
+    """Restore a savepoint; returns the micro-batches that are computed again to rebuild the state."""
+    position = pipelines.rename(uri, OLD, rename=False, later=later).position
+    assert position is not None
+    return batches(position.location, FOLDER)
+
+
+def test_continue_after_write_again_waits_for_a_checkpoint(saved: tuple[Pipelines, str]) -> None:
+    """The pipeline itself has not read 2 and 3 any more, so it would deliver them twice."""
+    pipelines, uri = saved
+    for offset in (2, 3):
+        pipelines.run(OLD, offset)
+    newest = pipelines.savepoint()
+    assert restored(pipelines, uri, Later.WRITE_AGAIN) == []
+    behind = pipelines.savepoint()
+    for _ in range(2):
+        with raises(ConfigurationError, "rebuild_impossible"):
+            restored(pipelines, uri, Later.CONTINUE)
+        restored(pipelines, behind, Later.REFUSE)
+    restored(pipelines, newest, Later.REFUSE)
+    assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
+    restored(pipelines, behind, Later.WRITE_AGAIN)
+    pipelines.run(OLD, 3)
+    assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
+
+
+@pytest.mark.parametrize("known", ["nothing", "older numbers", "the same number"])
+def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipelines, known: str) -> None:
+    """R11: log and sinks come from one backup. The rows up to the savepoint are in none of them."""
+    pipelines.store.register(OLD)
+    if known != "nothing":
+        pipelines.run(OLD, 1)
+    folder, bring_back = pipelines.folder, pipelines.backup()
+    copytree(folder, folder / "copies", ignore=ignore_patterns("ft.db*", "backup.db"))
+    for offset in (2, 3):
+        pipelines.run(OLD, offset)
+    newer = pipelines.savepoint()
+    bring_back()
+    if known == "the same number":
+        for name in ("lake", "wal"):
+            rmtree(folder / name)
+        copytree(folder / "copies", folder, dirs_exist_ok=True)
+        for offset in (4, 5):
+            pipelines.run(OLD, offset)
+    for later in Later:
+        with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
+            restored(pipelines, newer, later)
+    pipelines.rename(newer, rename=False)
+
+
+def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]) -> None:
+    """Another savepoint alone does not help: it would have no positions, either."""
+    pipelines, _ = saved
+    pipelines.rename(BEGINNING, OLD, rename=False, later=Later.WRITE_AGAIN)
+    with raises(StateConflictError, "rows_would_repeat", later=()) as caught:
+        pipelines.rename(pipelines.savepoint())
+    assert caught.error is not None and "Let a run deliver a checkpoint first" in caught.error.remedy
+    pipelines.run(OLD, 2)
+    pipelines.rename(pipelines.savepoint())
+
+
+def test_a_drained_pipeline_is_renamed_without_its_state(
+    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines, _ = saved
+    store = pipelines.store
+    publish: Any = store.publish
+
+    def drain(*given: Any) -> None:
+        before = store.position_before(OLD, given[2])
+        assert before is not None
+        publish(*given[:-2], None, marked({}, before))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "publish", drain)
+        pipelines.run(OLD, 2)
+    with raises(StateConflictError, "pipeline_drained") as caught:
+        pipelines.rename(pipelines.savepoint())
+    assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
+    base = store.pipeline(OLD).base
+    assert base is not None
+    read = local_path(base.location) / "sources/0/0"
+    read.parent.mkdir(parents=True)
+    read.write_text('\0v1\n{"orders":{"0":0}}')
+    with new_epoch(store, OLD, Worker("", 1), "a test") as (epoch, _):
+        reset_state(store, OLD, epoch, "a test")
+    pipelines.rename(pipelines.savepoint())
+    assert store.pipeline(NEW).former == Former(OLD, 2, 3)
