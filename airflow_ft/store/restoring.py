@@ -16,6 +16,11 @@ from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
+_CLOSE_GATES = (
+    "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
+    "UPDATE run SET read_as_of = NULL WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_through >= ?",
+    "UPDATE checkpoint SET as_of = NULL WHERE pipeline = ? AND as_of IS NOT NULL AND number >= ?",
+)
 
 
 class RestoringOperations:
@@ -58,18 +63,23 @@ class RestoringOperations:
         run: RunKey | None = None,
         savepoint: str = "",
         of: tuple[str, int] | None = None,
+        again_from: int | None = None,
     ) -> None:
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin. None
         keeps a pipeline without a base as it is (StateConflictError for any other).
 
         `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
         savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Numbers
-        continue above it, so rows that sinks hold by key have lower numbers.
+        continue above it, so rows that sinks hold by key have lower numbers. `again_from`: the rows of this number and
+        of later ones are delivered again, so gates of times that need them close until then (I9).
         """
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
             if of is not None:
                 write.set_pipeline(next_number=max(write.row["next_number"], of[1] + 1))
+            if again_from is not None:
+                for closing in _CLOSE_GATES:
+                    write.change(closing, write.name, again_from)
             if run is not None:
                 _remember_restored(write, run, savepoint)
             _restored(write, number, position, message, of)

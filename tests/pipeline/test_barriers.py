@@ -236,6 +236,20 @@ def test_a_new_name_answers_with_the_last_number_of_the_old(store: DecisionLog, 
     assert gate_status(store, "payments", None).number == 3
 
 
+def test_what_is_before_a_restored_savepoint_stays_covered(store: DecisionLog, orders: Scene) -> None:
+    orders.stage(1)
+    orders.complete(1)
+    at = store.now()
+    store.begin_stage("orders", orders.epoch, LATER_RUN)
+    orders.publish(orders.trigger(LATER_RUN), as_of=store.now())
+    orders.complete(2)
+    store.read_all("orders", orders.epoch, LATER_RUN, store.now())
+    gates = [BarrierGate(("orders",), at=LONG_AGO), BarrierGate(("orders",), at=at)]
+    assert all(gate.is_open(store) for gate in gates)
+    store.restore("orders", orders.epoch, a_position(1), "savepoint 1", again_from=2)
+    assert [gate.is_open(store) is not None for gate in gates] == [True, False]
+
+
 class _Meddling:
     """Passes every call on to a store, and acts before the `at`-th one."""
 

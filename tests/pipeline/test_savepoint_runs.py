@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.barriers import BarrierGate
+from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.from_savepoint import FromSavepoint
+from airflow_ft.protocol.from_savepoint import BEGINNING, FromSavepoint, Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.recovery import Recovery
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
-from tests.spark.test_renaming import NEW, OLD, Pipelines
+from tests.spark.test_renaming import NEW, OLD, RUN, Pipelines
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -80,3 +86,24 @@ def test_a_run_renames_again_after_the_old_name_was_resumed(pipelines: Pipelines
     assert pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED
     pipelines.run(NEW, 2)
     assert pipelines.have(1, 2)
+
+
+@pytest.mark.parametrize("refresh", [True, False], ids=["full refresh", "savepoint"])
+def test_gates_close_until_rows_are_delivered_again(pipelines: Pipelines, refresh: bool) -> None:
+    """The sinks that a full refresh fills may have been emptied before."""
+    store, uri = pipelines.store, BEGINNING if refresh else pipelines.savepoint()
+    pipelines.run(OLD, 2)
+    gates: dict[str, Callable[[], object]] = {
+        "barrier": partial(BarrierGate((OLD,), at=LONG_AGO).is_open, store),
+        "time": partial(Gate(as_of=LONG_AGO).is_open, store, OLD),
+        "run": partial(Gate(run=RUN).is_open, store, OLD),
+    }
+
+    def opened() -> set[str]:
+        return {name for name, is_open in gates.items() if is_open()}
+
+    assert opened() == set(gates)
+    pipelines.rename(uri, OLD, rename=False, later=Later.WRITE_AGAIN)
+    assert opened() == {"run"}
+    pipelines.run(OLD, 3)
+    assert opened() == set(gates)

@@ -527,6 +527,7 @@ class ModelStore(ModelStreams):
         run: RunKey | None = None,
         savepoint: str = "",
         of: tuple[str, int] | None = None,
+        again_from: int | None = None,
     ) -> None:
         before = self._runs.get(run, Run(pipeline, run, 0, False, None)) if run is not None else None
         self._require_epoch(pipeline, epoch)
@@ -535,6 +536,12 @@ class ModelStore(ModelStreams):
         self._move_base(pipeline, epoch, position)
         if before is not None:
             self._runs[before.key] = replace(before, restored_from=savepoint)
+        if again_from is not None:
+            for key, row in self._runs.items():
+                if row.complete and row.through >= again_from:
+                    self._runs[key] = replace(row, complete=False)
+            self._read = {key: read for key, read in self._read.items() if read[1] < again_from}
+            self._as_of = {number: as_of for number, as_of in self._as_of.items() if number < again_from}
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         self._row(number)

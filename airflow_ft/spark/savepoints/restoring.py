@@ -182,7 +182,11 @@ def restore(
         if rename:
             store.rename(was, held, savepoint.number, name, epoch, position, reason, run, uri)
         else:
-            store.restore(name, epoch, position, reason, run, uri, None if was == name else (was, savepoint.number))
+            of = None if was == name else (was, savepoint.number)
+            again_from = None
+            if later is Later.WRITE_AGAIN:  # under another name it has published nothing
+                again_from = savepoint.number + 1 if of is None else 0
+            store.restore(name, epoch, position, reason, run, uri, of, again_from)
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)
