@@ -78,6 +78,30 @@ def test_a_run_decides_nothing_before_its_restore(pipelines: Pipelines) -> None:
     assert pipelines.have(1)
 
 
+def test_a_cleared_run_restores_nothing_after_later_runs(pipelines: Pipelines) -> None:
+    """It failed before its restore, and the next run was given the same form."""
+    again = FromSavepoint(pipelines.savepoint(), later="write-again")
+    with pytest.raises(ConfigurationError):
+        recover(pipelines, FromSavepoint(f"{again.path}-mistyped", later="write-again"))
+    recover(pipelines, again, run_id="run-3")
+    pipelines.run(OLD, 2)
+    for late in (again, FromSavepoint(BEGINNING, later="write-again")):
+        with raises(StateConflictError, "action_refused", run="dag/run-2", other="dag/run-3"):
+            recover(pipelines, late)
+    recover(pipelines, again, run_id="run-4")
+
+
+def test_a_run_that_waited_for_others_restores(pipelines: Pipelines) -> None:
+    again = FromSavepoint(pipelines.savepoint(), later="write-again")
+    first, second = RunKey("dag", "run-1"), RunKey("dag", "run-2")
+    for each in (first, second):
+        assert pipelines.store.enter_turn(OLD, each, None) == first
+    pipelines.run(OLD, 2)
+    pipelines.store.leave_turn(OLD, first)
+    recover(pipelines, again)
+    assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.COMPLETED
+
+
 def test_a_run_renames_again_after_the_old_name_was_resumed(pipelines: Pipelines) -> None:
     renaming = FromSavepoint(pipelines.savepoint(), rename=True)
     recover(pipelines, renaming, NEW)

@@ -55,6 +55,7 @@ class ModelStore(ModelStreams):
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
         self._turn: tuple[tuple[RunKey, datetime, int], ...] = ()
+        self._entered: tuple[tuple[RunKey, bool], ...] = ()  # who has registered, or got the turn
         self._delivered: dict[str, int] = {}
         self._as_of: dict[int, datetime] = {}
         self._read: dict[RunKey, tuple[datetime, int]] = {}
@@ -177,14 +178,24 @@ class ModelStore(ModelStreams):
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
         known = self._known(pipeline)
+        if run not in self._runs:
+            self._entered = (*self._entered, (run, False))
         self._runs.setdefault(run, Run(pipeline, run, 0, False, interval_end))
         holder = known.turn
         if holder != run and (holder is None or holder in ended):
             self._set(turn=run)
             holder = run
+            self._entered = (*self._entered, (run, True))
             self._turn = ((run, self.now(), len(self._requests)),)
         self.version += 1
         return holder
+
+    def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
+        self._known(pipeline)
+        others = [index for index, (other, granted) in enumerate(self._entered) if granted and other != run]
+        if not others or run not in [other for other, _ in self._entered[: others[-1]]]:
+            return None
+        return self._entered[others[-1]][0]
 
     def record_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
         self._known(pipeline)

@@ -228,6 +228,8 @@ def restore_once(
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(from_savepoint.later)
+    if row is not None and (later is Later.WRITE_AGAIN or path == BEGINNING):
+        _require_not_overtaken(store, pipeline, run)
     restored = restore(
         store,
         path,
@@ -257,6 +259,20 @@ def restore_once(
     if restored.later and later is Later.WRITE_AGAIN:
         log.warning("the rows of checkpoints %d to %d are delivered again", restored.later[0], restored.later[-1])
     return restored
+
+
+def _require_not_overtaken(store: DecisionLog, pipeline: str, run: RunKey) -> None:
+    """A run that failed, and is cleared much later, would deliver again what other runs have delivered since."""
+    if (other := store.overtaken_by(pipeline, run)) is not None:
+        raise StateConflictError(
+            f"run {other} has worked on the pipeline since this run first started. Rows delivered since then would be"
+            " delivered again.",
+            code="action_refused",
+            remedy="If you still want the restore, trigger a new DAG run.",
+            pipeline=pipeline,
+            run=str(run),
+            other=str(other),
+        )
 
 
 def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) -> SparkLocation:
