@@ -138,6 +138,8 @@ def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
     if holder != run:
         what = f"run {holder} works on the pipeline."
         remedy = "Do nothing: this run continues when that one has ended."
+        if holder.dag_id != run.dag_id and not holder.is_plain:  # Airflow never ends the runs of a DAG that is gone
+            remedy += f" If the DAG {holder.dag_id} was renamed or removed, run `airflow ft retire {pipeline}`."
         raise TurnHeldError(what, holder=holder, pipeline=pipeline, remedy=remedy)
     return True
 
