@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,18 +192,18 @@ class Stream:
         """What the operator does, without Airflow. `shared`: the driver of its group."""
         config = CheckpointConfig.from_json(self.checkpointing)
         with closing((context := self.context()).store):
-            recover_step(context, again=True)
-            if self.savepoint:
-                restore_once(
-                    context.store,
-                    FromSavepoint(self.savepoint),
-                    self.pipeline,
-                    context.run,
-                    context.participants,
-                    context.worker,
-                    wal_root=self.log_root,
-                    lease_seconds=self.lease_seconds,
-                )
+            restore = partial(
+                restore_once,
+                context.store,
+                FromSavepoint(self.savepoint),
+                self.pipeline,
+                context.run,
+                context.participants,
+                context.worker,
+                wal_root=self.log_root,
+                lease_seconds=self.lease_seconds,
+            )
+            recover_step(context, again=True, restore=restore if self.savepoint else None)
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
             overlap = (self.delivery, config, progress, WalArchive(self.log_root))

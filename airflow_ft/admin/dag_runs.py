@@ -17,9 +17,15 @@ from airflow_ft.protocol.overview import Overview
 
 
 def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
-    """The runs of these DAGs that can continue, by the ids of DAG and run."""
+    """The runs of these DAGs that can continue, by the ids of DAG and run.
+
+    The scheduler leaves a run as it is when its DAG is stale, as after its dag_id was renamed.
+    """
+    stale = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_stale.is_(True))
     wanted = select(DagRun.dag_id, DagRun.run_id).where(
-        DagRun.dag_id.in_(dag_ids), DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
+        DagRun.dag_id.in_(dag_ids),
+        DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING]),
+        DagRun.dag_id.not_in(stale),
     )
     with create_session() as session:
         return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
@@ -39,7 +45,7 @@ def paused(dag_ids: Collection[str]) -> Container[str]:
 
 
 def ended(runs: Collection[RunKey]) -> set[RunKey]:
-    """Return the DAG runs that failed, succeeded, or were deleted."""
+    """Return the DAG runs that failed, succeeded, or were deleted, or whose DAG is gone."""
     made_by_dags = {run for run in runs if not run.is_plain}
     still = going({run.dag_id for run in made_by_dags}) if made_by_dags else ()
     return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}

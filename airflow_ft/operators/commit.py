@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class CommitOperator(CheckpointOperator):
     """Delivers one participant's part, from the stored plans alone; skipped when nothing is decided for it.
 
+    Decides nothing in a run that has not restored its savepoint (`from_savepoint`).
+
     Args:
         participant: the Airflow connection whose sinks it commits.
 
@@ -29,7 +31,8 @@ class CommitOperator(CheckpointOperator):
     newest 1,000.
     """
 
-    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant")
+    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant", "from_savepoint")
+    template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(self, *, participant: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -39,7 +42,7 @@ class CommitOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
         self.skip_if_skipped(run)
-        numbers = pipeline_steps.commit(run, self.participant)
+        numbers = pipeline_steps.commit(run, self.participant, spec.savepoint)
         if not numbers:
             raise AirflowSkipException(f"no decided checkpoint waits for {self.participant}")
         return {"numbers": numbers}

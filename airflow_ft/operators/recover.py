@@ -16,6 +16,7 @@ from airflow_ft.pipeline.resolved import wal_root_of
 from airflow_ft.pipeline.runs import first_try
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_seconds, check_type, wrong
+from airflow_ft.protocol.confirmed import confirmed_of
 from airflow_ft.protocol.errors import LeaseHeldError, NotDeliveredError, TurnHeldError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class RecoverOperator(CheckpointOperator):
     """Deliver decided checkpoints and settle those in doubt; does nothing when there are none.
 
     While another run or process works on the pipeline it defers, and continues when that one is over. Before that it
-    rewinds the pipeline, once, if the specification says so (`rewind`). Updates the pipeline's asset if it completed a
-    checkpoint.
+    rewinds the pipeline, once, if the specification says so (`rewind`). It restores the savepoint of the run, once,
+    before it settles what could still be aborted. Updates the pipeline's asset if it completed a checkpoint.
 
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
@@ -67,13 +68,12 @@ class RecoverOperator(CheckpointOperator):
         waited = timedelta(0) if self.turn_timeout is None else self._waited(context, run.store.now())
         left = None if self.turn_timeout is None else self.turn_timeout - waited
         try:
-            recovery = recover_or_wait(self, run, self.poll_interval, left, rewind=rewind)
+            recovery = recover_or_wait(self, run, spec, self.poll_interval, left, rewind=rewind)
         except TaskDeferred:
             if self.turn_timeout is not None:
                 self._keep(context, (run.store.now() - waited).isoformat())
             raise
-        pipeline_steps.restore_savepoint(run, spec.savepoint, spec.sources, wal_root_of(spec))
-        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
+        emit(self, context, run, confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
         return {"completed": list(recovery.completed)}
 
     def _waited(self, context: Context, now: datetime) -> timedelta:
@@ -114,13 +114,15 @@ def rewinding(operator: CheckpointOperator, context: Context) -> Actor:
 def recover_or_wait(
     operator: CheckpointOperator,
     run: steps.Context[DecisionLog],
+    spec: PipelineSpec,
     poll_interval: float,
     timeout: timedelta | None,
     *,
     again: bool = False,
     rewind: Actor | None = None,
 ) -> Recovery:
-    """Recover. While another process works on the pipeline, defer the task, which continues in its method `resume`.
+    """Recover, and restore the savepoint of `spec`. While another process works on the pipeline, defer the task, which
+    continues in its method `resume`.
 
     `timeout`: time left to wait. `rewind`: requester of a rewind before that; None: no rewind.
 
@@ -130,8 +132,10 @@ def recover_or_wait(
     try:
         if rewind is not None:
             pipeline_steps.rewind(run, rewind, again=again)
-        return pipeline_steps.recover(run, again=again)
+        return pipeline_steps.recover(run, spec.savepoint, spec.sources, wal_root_of(spec), again=again)
     except (TurnHeldError, LeaseHeldError) as error:
+        if error.pipeline not in ("", run.pipeline):  # the old name of a rename: not watched
+            raise
         if timeout is not None and timeout <= timedelta(0):
             raise NotDeliveredError(
                 f"the task has waited for turn_timeout, and another process still works on the pipeline: {error.what}",

@@ -77,8 +77,7 @@ class StreamingPipelineOperator(StageOperator):
         pipeline = resolve(spec, self.spec)
         assert pipeline.restart is not None  # it is a stream
         asked = rewinding(self, context) if spec.is_rewind else None
-        recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True, rewind=asked)
-        pipeline_steps.restore_savepoint(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
+        recover_or_wait(self, run, spec, poll_interval=5.0, timeout=None, again=True, rewind=asked)
         overlap = pipeline_steps.delivering(pipeline, task_connections)
         report_lineage(self, run, context["ti"])
         epoch = stream_step(

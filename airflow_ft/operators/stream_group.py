@@ -353,8 +353,7 @@ class _Member:
                 return stopped
             if spec.is_rewind:
                 pipeline_steps.rewind(run, rewinding(self._stream, self._context), again=True)
-            pipeline_steps.recover(run, again=True)
-            pipeline_steps.restore_savepoint(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
+            pipeline_steps.recover(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root, again=True)
             overlap = pipeline_steps.delivering(pipeline, task_connections)
             report_lineage(self._stream, run, self._context["ti"])
             epoch = stream_step(

@@ -33,7 +33,8 @@ class GateStatus:
     Attributes:
         barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected.
         covered: everything that was in the sources at that moment is confirmed, in checkpoints up to `number`.
-        number: all checkpoints up to it are settled, and those that were not rewound are confirmed; 0: none is.
+        number: all checkpoints up to it are settled, and those that were not rewound are confirmed; 0: none is. The
+            last one of the former name, if a renamed pipeline has confirmed none since.
         delivered_by: the number under which the newest of them was delivered: itself, or a later one that carries it.
         as_of: everything that was in the sources at this time is in checkpoints up to `number`; None: not known.
         known: the decision log has such a pipeline.
@@ -198,7 +199,10 @@ def gate_status(store: DecisionLog, pipeline: str, barrier: datetime | None, *, 
         as_of = store.read_as_of(pipeline, number)
         if through is not None and barrier is not None:
             as_of = max(as_of or barrier, barrier)  # the run may have read further by now
-        return GateStatus(pipeline, barrier, through is not None, number, store.delivered_with(pipeline, number), as_of)
+        delivered_by, former = store.delivered_with(pipeline, number), store.pipeline(pipeline).former
+        if not number and former is not None:  # it has confirmed nothing itself since it was renamed
+            number, delivered_by = former.number, store.delivered_with(former.pipeline, former.number)
+        return GateStatus(pipeline, barrier, through is not None, number, delivered_by, as_of)
     except KeyError:
         return GateStatus(pipeline, barrier, known=False)
 

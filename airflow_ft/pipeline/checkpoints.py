@@ -124,7 +124,8 @@ class Gate:
 def confirmed_as_of(store: DecisionLog, pipeline: str, at: datetime) -> int | None:
     """The number up to which all is settled that was in the sources at `at`; None: not all of it is confirmed.
 
-    An answer is final: a rewind concerns only what is not delivered. KeyError: there is no such pipeline.
+    An answer is final, until a restore delivers the rows again: a rewind concerns only what is not delivered. KeyError:
+    there is no such pipeline.
     """
     through = store.read_through(pipeline, at)
     if through is None or not _is_settled_through(store, pipeline, through):

@@ -189,8 +189,7 @@ class PlainRun:
             return True
 
         def recover(context: steps.Context[DecisionLog]) -> None:
-            pipeline.recover(context)
-            pipeline.restore_savepoint(context, spec.savepoint, spec.sources, delivery.wal_root)
+            pipeline.recover(context, spec.savepoint, spec.sources, delivery.wal_root)
 
         def stage(context: steps.Context[DecisionLog]) -> None:
             self._stage(resolve(spec), context, connections)
@@ -201,7 +200,7 @@ class PlainRun:
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
         for name in plan.names:
-            done(partial(pipeline.commit, participant=name))
+            done(partial(pipeline.commit, participant=name, savepoint=spec.savepoint))
         try:
             confirmation = self._again(
                 store, lambda context: pipeline.confirm(context, delivery, spec.sources, connections)

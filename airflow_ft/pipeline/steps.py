@@ -72,24 +72,33 @@ def rewind(run: steps.Context[DecisionLog], by: Actor, *, again: bool = False) -
     pipelines.rewind(asked, run.store, run.pipeline)
 
 
-def recover(run: steps.Context[DecisionLog], *, again: bool = False) -> Recovery:
-    """Settle checkpoints of earlier runs, and take the turn.
+def recover(
+    run: steps.Context[DecisionLog],
+    savepoint: FromSavepoint | None,
+    sources: Mapping[str, Source],
+    wal_root: str,
+    *,
+    again: bool = False,
+) -> Recovery:
+    """Take the turn, settle checkpoints of earlier runs, and restore this run's savepoint once.
+
+    Raises what a restore raises.
 
     Raises:
         TurnHeldError, LeaseHeldError: another process works on the pipeline.
     """
-    recovery = steps.recover_step(run, again=again)
+    restore = None
+    if savepoint is not None and savepoint.is_given:
+        restore = partial(_restore, run, savepoint, sources, wal_root)
+    recovery = steps.recover_step(run, again=again, restore=restore)
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)
     return recovery
 
 
-def restore_savepoint(
-    run: steps.Context[DecisionLog], savepoint: FromSavepoint | None, sources: Mapping[str, Source], wal_root: str
+def _restore(
+    run: steps.Context[DecisionLog], savepoint: FromSavepoint, sources: Mapping[str, Source], wal_root: str
 ) -> None:
-    """Restore this run's savepoint, if it has one and has not restored it yet."""
-    if savepoint is None or not savepoint.is_given:
-        return
     if savepoint.is_beginning:
         ready.require_beginnings(run.pipeline, sources)
     from airflow_ft.spark.savepoints.restoring import restore_once
@@ -270,9 +279,17 @@ def prepare(
     return prepared
 
 
-def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
-    """Make one participant's rows visible. Returns the newest proven numbers; none: there was nothing to deliver."""
-    committed = steps.commit_step(run, participant)
+def commit(run: steps.Context[DecisionLog], participant: str, savepoint: FromSavepoint | None) -> list[int]:
+    """Make one participant's rows visible. Returns the newest proven numbers; none: there was nothing to deliver.
+
+    While the run has not restored its savepoint, it decides nothing: the restore aborts what is undecided.
+    """
+    waits = False
+    if savepoint is not None and savepoint.is_given:
+        run.store.register(run.pipeline)
+        row = run.store.run(run.pipeline, run.run)
+        waits = row is None or not row.restored_from
+    committed = steps.commit_step(run, participant, only_decided=waits)
     numbers: Sequence[int] = [each.number for each in committed if each.proof_of(participant) is not None]  # I6
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)

@@ -92,6 +92,11 @@ class Pipeline:
         """Return why it is HALTED; None: it is not, or for a reason of a newer release."""
         return None if self.halt is None or self.newer else HaltReason(self.halt.reason)
 
+    @property
+    def was_taken_back(self) -> bool:
+        """Return whether it is RENAMED and has published nothing: another pipeline may get this name again."""
+        return self.status is PipelineStatus.RENAMED and not self.last_published
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

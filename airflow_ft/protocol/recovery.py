@@ -83,17 +83,20 @@ def recover(
     min_age: timedelta = timedelta(0),
     lease_seconds: float = LEASE_SECONDS,
     who: str = "",
+    only_decided: bool = False,
 ) -> Recovery:
     """Settle every number in doubt by repeating its steps under the same marker; takes no epoch if none is.
 
     With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
     Without it STAGED numbers are left to their run, unless a sink holds prepared rows of them that no process
     continues (`half_prepared`). `min_age` should then be the orphan age, so that a healthy run between two of its
-    tasks is not fenced. `who` goes into the event log. Raises what the steps raise; all that was settled before stays
-    settled.
+    tasks is not fenced. `who` goes into the event log. `only_decided` leaves what could still be aborted as it is.
+    Raises what the steps raise; all that was settled before stays settled.
     """
     doubtful = [*in_doubt(store, pipeline, min_age)]
-    if run is None:
+    if only_decided:
+        doubtful = [c for c in doubtful if c.state is CheckpointState.COMMITTING or c.rollback_pending]
+    elif run is None:
         doubtful += half_prepared(store, pipeline, min_age)
     doubtful = _with_those_before(doubtful, store.open_checkpoints(pipeline))
     left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []

@@ -9,8 +9,7 @@ fencing each other; safety rests on epochs and attempts alone (I5).
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,12 +32,10 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, RunKey
-from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined, unplanned
 from airflow_ft.protocol.recovery import Recovery, recover
 from airflow_ft.protocol.retention import Progress, retain
-from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.protocol.unresolved import quarantine_unresolved
 from airflow_ft.protocol.write_ahead_log import Archive
 
@@ -141,22 +138,35 @@ def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
     if holder != run:
         what = f"run {holder} works on the pipeline."
         remedy = "Do nothing: this run continues when that one has ended."
+        if holder.dag_id != run.dag_id and not holder.is_plain:  # Airflow never ends the runs of a DAG that is gone
+            remedy += f" If the DAG {holder.dag_id} was renamed or removed, run `airflow ft retire {pipeline}`."
         raise TurnHeldError(what, holder=holder, pipeline=pipeline, remedy=remedy)
     return True
 
 
-def recover_step(context: Context[StepLog], *, again: bool = False) -> Recovery:
-    """Take the turn and settle numbers of earlier runs. Does nothing for a finished run, unless it runs `again`."""
+def recover_step(
+    context: Context[StepLog], *, again: bool = False, restore: Callable[[], object] | None = None
+) -> Recovery:
+    """Take the turn and settle numbers of earlier runs. Does nothing for a finished run, unless it runs `again`.
+
+    `restore` restores this run's savepoint. That aborts undecided numbers, so they are not delivered before. A name
+    that was taken back may be restored, too.
+    """
     store, pipeline = context.store, context.pipeline
-    store.register(pipeline)
-    require_active(store, pipeline)
+    if not store.register(pipeline).was_taken_back or restore is None:
+        require_active(store, pipeline)
     require_own_stage(context)
     if not take_turn(context, again=again):
         log.info("run %s is finished: all its checkpoints are settled, so there is nothing to do", context.run)
         return Recovery()
-    return recover(
-        store, pipeline, context.participants, context.worker, run=context.run, lease_seconds=context.lease_seconds
-    )
+    who, lease = (store, pipeline, context.participants, context.worker), context.lease_seconds
+    before = Recovery()
+    if restore is not None:
+        before = recover(*who, only_decided=True, lease_seconds=lease)
+        restore()
+        require_active(store, pipeline)
+    after = recover(*who, run=context.run, lease_seconds=lease)
+    return Recovery((*before.settled, *after.settled))
 
 
 @contextmanager
@@ -278,15 +288,18 @@ def prepare_step(
     return [prepared[number] for number in sorted(prepared)]
 
 
-def commit_step(context: Context[StepLog], participant: str) -> Sequence[Checkpoint]:
-    """Delivers one participant's part of every number that is decided, or that it decides; in order."""
+def commit_step(context: Context[StepLog], participant: str, *, only_decided: bool = False) -> Sequence[Checkpoint]:
+    """Delivers one participant's part of every number that is decided, or that it decides; in order.
+
+    `only_decided`: it decides none.
+    """
     context.store.register(context.pipeline)  # the task runs also where nothing before it did
     require_active(context.store, context.pipeline)
     require_own_stage(context)
     waiting = [
         c.number
         for c in live_plans(context.store.open_checkpoints(context.pipeline))
-        if c.state is not CheckpointState.STAGED
+        if c.state is CheckpointState.COMMITTING or (c.state is not CheckpointState.STAGED and not only_decided)
     ]
     if not take_turn(context) or not waiting:
         log.info("no decided checkpoint waits for %s", participant)
@@ -368,23 +381,6 @@ def _confirmed_or_why(
         )
     retain(store, pipeline, config, context.participants, archive, progress)
     return problems, left
-
-
-def confirmed_of(store: QueryLog, pipeline: str, numbers: Iterable[int], run: RunKey | None = None) -> Confirmed:
-    """Return what is confirmed with some numbers, ascending. Those that another run than `run` staged are recovered."""
-    found = {number: store.checkpoint(pipeline, number) for number in numbers}
-    deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})
-    rows = Counter[str]()
-    for checkpoint in found.values():
-        rows.update(checkpoint.segment.rows if checkpoint.segment else {})
-    others = [c for c in found.values() if run is not None and c.run != run]
-    return Confirmed(
-        Numbers.of(found),
-        dict(rows),
-        together(of_checkpoint(found.get(number) or store.checkpoint(pipeline, number)) for number in deliveries),
-        Numbers.of(c.number for c in others),
-        sum(c.segment.total_rows for c in others if c.segment),
-    )
 
 
 def _problem(checkpoint: Checkpoint) -> str:

@@ -63,7 +63,7 @@ class EpochOperations:
     def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
         """See `EpochLog.take_epoch`; also PipelineHaltedError."""
         with pipeline_write(self._database, pipeline) as write:
-            if not _was_taken_back(write):
+            if not to_pipeline(write.row).was_taken_back:
                 write.require_active()
             current: int = write.row["epoch"]
             if current != expected:
@@ -323,11 +323,6 @@ def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
         **NO_TURN,
     )
     new.event(EventKind.RENAMED, f"{says} By {who}.", detail={"as": pipeline})
-
-
-def _was_taken_back(write: PipelineWrite) -> bool:
-    """Return whether the name is RENAMED, with nothing published: another pipeline may get it again (`rename`)."""
-    return bool(write.row["status"] == PipelineStatus.RENAMED.value and not write.row["published"])
 
 
 def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:

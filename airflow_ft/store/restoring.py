@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,11 +12,23 @@ from airflow_ft.protocol.model import CheckpointState, Former, RunKey, SparkPosi
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import EventKind
+from airflow_ft.store.events import EventKind, run_detail, run_in
+from airflow_ft.store.reading import nothing
 from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
+_TURNS = "SELECT id, detail FROM event WHERE pipeline = ? AND number = ? AND kind = 'TURN'"
+_LAST_TURN = f"{_TURNS} AND detail LIKE ? AND detail <> ? ORDER BY id DESC LIMIT 1"
+_MENTIONS = (
+    "SELECT detail FROM event WHERE pipeline = ? AND number = ? AND id < ? AND kind IN ('TURN', 'FAILED')"
+    " AND detail LIKE ?"
+)
+_CLOSE_GATES = (
+    "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
+    "UPDATE run SET read_as_of = NULL WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_through >= ?",
+    "UPDATE checkpoint SET as_of = NULL WHERE pipeline = ? AND as_of IS NOT NULL AND number >= ?",
+)
 
 
 class RestoringOperations:
@@ -58,18 +71,23 @@ class RestoringOperations:
         run: RunKey | None = None,
         savepoint: str = "",
         of: tuple[str, int] | None = None,
+        again_from: int | None = None,
     ) -> None:
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin. None
         keeps a pipeline without a base as it is (StateConflictError for any other).
 
         `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
         savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Numbers
-        continue above it, so rows that sinks hold by key have lower numbers.
+        continue above it, so rows that sinks hold by key have lower numbers. `again_from`: the rows of this number and
+        of later ones are delivered again, so gates of times that need them close until then (I9).
         """
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
             if of is not None:
                 write.set_pipeline(next_number=max(write.row["next_number"], of[1] + 1))
+            if again_from is not None:
+                for closing in _CLOSE_GATES:
+                    write.change(closing, write.name, again_from)
             if run is not None:
                 _remember_restored(write, run, savepoint)
             _restored(write, number, position, message, of)
@@ -127,6 +145,18 @@ class RestoringOperations:
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
             for write in rows.values():
                 write.flush()
+
+    def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
+        """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has."""
+        own = json_text({**run_detail(run), "has_turn": True})
+        found = self._database.read(_LAST_TURN, pipeline, 0, '%"has_turn":true%', own)
+        if not found:
+            nothing(self._database, pipeline)
+            return None
+        named = f'%"run_id":{json_text(run.run_id)}%'  # its wildcards match more than this run
+        mentions = self._database.read(_MENTIONS, pipeline, 0, found[0]["id"], named)
+        knew = any(run_in(json.loads(each["detail"])) == run for each in mentions)
+        return run_in(json.loads(found[0]["detail"])) if knew else None
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         """Writes into the event log that a savepoint was taken of this number. It depends on nothing here."""

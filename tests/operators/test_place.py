@@ -19,10 +19,9 @@ from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.protocol.confirmed import Confirmed
+from airflow_ft.protocol.confirmed import Confirmed, confirmed_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.steps import confirmed_of
 from tests.operators.declared import SINKS, SOURCES, spec
 from tests.operators.test_base import Events
 from tests.protocol.world import PIPELINE, World

@@ -27,6 +27,7 @@ from airflow_ft import (
 )
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol import steps
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING
@@ -205,7 +206,9 @@ def test_a_mode_that_begins_anew_takes_no_savepoint() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_goes_on_from_what_was_rendered(
+    streaming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a scheduled one it is `recover` that does it, and its form is not part of what a checkpoint was made with."""
     with DAG("d", schedule=None, params=savepoint_params()) as dag:
         CheckpointedPipeline(spec(streaming=streaming, from_savepoint=FromSavepoint.from_params()))
@@ -221,12 +224,10 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
     seen: list[Any] = []
     monkeypatch.setattr("airflow_ft.spark.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))
 
-    class Run:
-        store = pipeline = run = participants = worker = None
-        lease_seconds = 1.0
-
     def next_run(declared: Any) -> None:
-        pipeline_steps.restore_savepoint(Run(), declared.savepoint, declared.sources, "/wal")  # type: ignore[arg-type]
+        with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+            run = steps.Context(store, PIPELINE, RUN, no_participant, Worker("", 1))
+            pipeline_steps.recover(run, declared.savepoint, declared.sources, "/wal")
 
     next_run(rendered)
     assert seen == [rendered.savepoint]

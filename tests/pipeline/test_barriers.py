@@ -219,6 +219,37 @@ def test_a_renamed_pipeline_opens_no_barrier(store: DecisionLog, orders: Scene, 
     assert store.barrier("closing") == []
 
 
+def test_a_new_name_answers_with_the_last_number_of_the_old(store: DecisionLog, orders: Scene, payments: Scene) -> None:
+    orders.stage(2)
+    orders.complete(2, [1, 2])
+    other = payments.take()
+    store.rename("orders", orders.epoch, 1, "payments", other, a_position(1), "a test")
+    at = store.now()
+    store.begin_stage("payments", other, RUN)
+    store.end_stage("payments", other, RUN, a_position(1))  # a run without news
+    for alignment in (Alignment.ALIGNED, Alignment.AT_LEAST_ONCE):
+        [found] = (BarrierGate(("payments",), at=at, alignment=alignment).is_open(store) or {}).values()
+        assert (found["number"], found["delivered_by"], found["covered"]) == (1, 2, True)
+    assert gate_status(store, "payments", None).number == 1
+    payments.stage(1)
+    payments.complete(3)
+    assert gate_status(store, "payments", None).number == 3
+
+
+def test_what_is_before_a_restored_savepoint_stays_covered(store: DecisionLog, orders: Scene) -> None:
+    orders.stage(1)
+    orders.complete(1)
+    at = store.now()
+    store.begin_stage("orders", orders.epoch, LATER_RUN)
+    orders.publish(orders.trigger(LATER_RUN), as_of=store.now())
+    orders.complete(2)
+    store.read_all("orders", orders.epoch, LATER_RUN, store.now())
+    gates = [BarrierGate(("orders",), at=LONG_AGO), BarrierGate(("orders",), at=at)]
+    assert all(gate.is_open(store) for gate in gates)
+    store.restore("orders", orders.epoch, a_position(1), "savepoint 1", again_from=2)
+    assert [gate.is_open(store) is not None for gate in gates] == [True, False]
+
+
 class _Meddling:
     """Passes every call on to a store, and acts before the `at`-th one."""
 

@@ -147,7 +147,7 @@ def test_decided_rows_are_delivered_despite_wrong_spark_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    for name in ("recover", "restore_savepoint", "stage", "prepare", "commit", "confirm"):
+    for name in ("recover", "stage", "prepare", "commit", "confirm"):
         monkeypatch.setattr(f"airflow_ft.pipeline.steps.{name}", lambda *_, name=name, **__: seen.append(name))
     wrong = ConfigurationError("spark_conf is no JSON.", code="option_invalid", remedy="correct it.")
 
@@ -158,7 +158,7 @@ def test_decided_rows_are_delivered_despite_wrong_spark_settings(
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store, pytest.raises(ConfigurationError) as caught:
         PlainRun(spec(wal_root=str(tmp_path)), lambda _: None)._steps(store)  # type: ignore[arg-type,return-value]
     assert caught.value is wrong
-    assert seen == ["recover", "restore_savepoint", "commit", "confirm"]
+    assert seen == ["recover", "commit", "confirm"]
 
 
 def test_a_missing_connection_of_a_source_names_the_pipeline(tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def a_beginning_of_nothing_that_its_run_forgets(change: Change) -> None:
     """Its next try, or the run when it is cleared, would do it once more, over what it has delivered itself."""
     restore = ModelStore.restore
 
-    def forgetting(self: Any, pipeline: str, epoch: int, position: SparkPosition | None, *of: Any) -> None:
+    def forgetting(self: Any, pipeline: str, epoch: int, position: SparkPosition | None, *of: Any, **more: Any) -> None:
         if position is not None:
-            restore(self, pipeline, epoch, position, *of)
+            restore(self, pipeline, epoch, position, *of, **more)
 
     change(ModelStore, "restore", forgetting)

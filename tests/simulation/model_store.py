@@ -56,6 +56,7 @@ class ModelStore(ModelStreams):
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
         self._turn: tuple[tuple[RunKey, datetime, int], ...] = ()
+        self._entered: tuple[tuple[RunKey, bool], ...] = ()  # who has registered, or got the turn
         self._delivered: dict[str, int] = {}
         self._as_of: dict[int, datetime] = {}
         self._read: dict[RunKey, tuple[datetime, int]] = {}
@@ -178,14 +179,24 @@ class ModelStore(ModelStreams):
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
         known = self._known(pipeline)
+        if run not in self._runs:
+            self._entered = (*self._entered, (run, False))
         self._runs.setdefault(run, Run(pipeline, run, 0, False, interval_end))
         holder = known.turn
         if holder != run and (holder is None or holder in ended):
             self._set(turn=run)
             holder = run
+            self._entered = (*self._entered, (run, True))
             self._turn = ((run, self.now(), len(self._requests)),)
         self.version += 1
         return holder
+
+    def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
+        self._known(pipeline)
+        others = [index for index, (other, granted) in enumerate(self._entered) if granted and other != run]
+        if not others or run not in [other for other, _ in self._entered[: others[-1]]]:
+            return None
+        return self._entered[others[-1]][0]
 
     def record_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
         self._known(pipeline)
@@ -528,6 +539,7 @@ class ModelStore(ModelStreams):
         run: RunKey | None = None,
         savepoint: str = "",
         of: tuple[str, int] | None = None,
+        again_from: int | None = None,
     ) -> None:
         before = self._runs.get(run, Run(pipeline, run, 0, False, None)) if run is not None else None
         self._require_epoch(pipeline, epoch)
@@ -536,6 +548,12 @@ class ModelStore(ModelStreams):
         self._move_base(pipeline, epoch, position)
         if before is not None:
             self._runs[before.key] = replace(before, restored_from=savepoint)
+        if again_from is not None:
+            for key, row in self._runs.items():
+                if row.complete and row.through >= again_from:
+                    self._runs[key] = replace(row, complete=False)
+            self._read = {key: read for key, read in self._read.items() if read[1] < again_from}
+            self._as_of = {number: as_of for number, as_of in self._as_of.items() if number < again_from}
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         self._row(number)

@@ -87,8 +87,8 @@ def a_late_restore_that_nobody_refuses(change: Change) -> None:
 def by_anybody(change: Change) -> None:
     restore = ModelStore.restore
 
-    def late(self: Any, pipeline: str, epoch: int, *of: Any) -> None:
-        restore(self, pipeline, max(epoch, self._known(pipeline).epoch), *of)
+    def late(self: Any, pipeline: str, epoch: int, *of: Any, **more: Any) -> None:
+        restore(self, pipeline, max(epoch, self._known(pipeline).epoch), *of, **more)
 
     change(ModelStore, "restore", late)
 

@@ -528,6 +528,19 @@ def test_the_command_says_what_it_does(saved: tuple[Pipelines, str], ft: Callabl
         ft("resume", OLD, "--yes")
 
 
+def test_where_an_added_source_begins_comes_back(saved: tuple[Pipelines, str], ft: Callable[..., str]) -> None:
+    """An attempt under the new name has looked it up, and published nothing."""
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    frozen = [pipelines.folder / "wal" / name / "spark" / "begun-0123456789abcdef.json" for name in (OLD, NEW)]
+    frozen[1].write_text("10:00")
+    ft("resume", OLD, "--yes")
+    assert frozen[0].read_text() == "10:00"
+    frozen[0].write_text("11:00")
+    ft("resume", NEW, "--yes")
+    assert frozen[1].read_text() == "10:00", "it is another pipeline now"
+
+
 def test_the_command_that_takes_it_back_says_what_it_does(
     saved: tuple[Pipelines, str], ft: Callable[..., str], asked: list[str]
 ) -> None:

@@ -229,6 +229,7 @@ def every_operation(store: DecisionLog) -> None:
     store.forget_events(PIPELINE, 1, 10)
     store.prunable(PIPELINE, 1, 10)
     store.position_before(PIPELINE, 3)
+    store.overtaken_by(PIPELINE, RUN)
     store.referenced_locations(PIPELINE)
     store.latest_confirmed(PIPELINE)
     store.failed_in_a_row(PIPELINE)

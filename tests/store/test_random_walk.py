@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.confirmed import confirmed_of
 from airflow_ft.protocol.errors import AirflowFtError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.planning import live_plans
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.steps import confirmed_of
 from airflow_ft.protocol.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.sqlite import SqliteStore

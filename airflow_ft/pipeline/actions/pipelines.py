@@ -116,6 +116,18 @@ def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
     return True
 
 
+def _bring_frozen_back(store: DecisionLog, pipeline: str, renamed_to: str) -> None:
+    """Copy where sources begin that a run under the new name has looked up: "latest" would be another moment now."""
+    from airflow_ft.spark.state.beginnings import copy_frozen
+    from airflow_ft.spark.state.locations import location_root
+
+    new = store.pipeline(renamed_to)
+    gives_back = new.former is not None and new.former.pipeline == pipeline and not new.last_published
+    if gives_back and new.base is not None:
+        root = location_root(new.base.location)
+        copy_frozen(root, renamed_to, root, pipeline)
+
+
 def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None = None) -> None:
     """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline.
 
@@ -132,6 +144,7 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
             by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
         else:
             by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
+        _bring_frozen_back(store, pipeline, row.renamed_to)
     else:
         by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")

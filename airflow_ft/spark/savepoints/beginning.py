@@ -73,7 +73,7 @@ def start_from_scratch(
             root = location_root(base.location)
             with writing(root, pipeline):
                 position = new_beginning(root, pipeline, epoch)
-        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, BEGINNING)
+        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, BEGINNING, again_from=0)
     return position
 
 

@@ -184,7 +184,11 @@ def restore(
         if rename:
             store.rename(was, held, savepoint.number, name, epoch, position, reason, run, uri)
         else:
-            store.restore(name, epoch, position, reason, run, uri, None if was == name else (was, savepoint.number))
+            of = None if was == name else (was, savepoint.number)
+            again_from = None
+            if later is Later.WRITE_AGAIN:  # under another name it has published nothing
+                again_from = savepoint.number + 1 if of is None else 0
+            store.restore(name, epoch, position, reason, run, uri, of, again_from)
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)
@@ -226,6 +230,8 @@ def restore_once(
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(from_savepoint.later)
+    if row is not None and (later is Later.WRITE_AGAIN or path == BEGINNING):
+        _require_not_overtaken(store, pipeline, run)
     restored = restore(
         store,
         path,
@@ -255,6 +261,20 @@ def restore_once(
     if restored.later and later is Later.WRITE_AGAIN:
         log.warning("the rows of checkpoints %d to %d are delivered again", restored.later[0], restored.later[-1])
     return restored
+
+
+def _require_not_overtaken(store: DecisionLog, pipeline: str, run: RunKey) -> None:
+    """A run that failed, and is cleared much later, would deliver again what other runs have delivered since."""
+    if (other := store.overtaken_by(pipeline, run)) is not None:
+        raise StateConflictError(
+            f"run {other} has worked on the pipeline since this run first started. Rows delivered since then would be"
+            " delivered again.",
+            code="action_refused",
+            remedy="If you still want the restore, trigger a new DAG run.",
+            pipeline=pipeline,
+            run=str(run),
+            other=str(other),
+        )
 
 
 def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) -> SparkLocation:
