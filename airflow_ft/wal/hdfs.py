@@ -16,11 +16,9 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
@@ -29,6 +27,7 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
 from airflow_ft.wal import markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
+from airflow_ft.wal.hdfs_errors import translated_errors
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -41,30 +40,6 @@ _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep
 _MAKE_TRIES = 10
 _SMALLEST_BLOCK = 1 << 20  # dfs.namenode.fs-limits.min-block-size
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
-_RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
-_REMEDIES = {
-    "AccessControlException": (
-        errno.EACCES,
-        "privilege_missing",
-        "Let this user (HADOOP_USER_NAME) own the folder: `hdfs dfs -chown`.",
-    ),
-    "QuotaExceededException": (
-        errno.EDQUOT,
-        "limit_reached",
-        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it.",
-    ),
-    "SafeModeException": (
-        errno.EROFS,
-        "storage_unavailable",
-        "Wait until the NameNode has left its safe mode.",
-    ),
-    "could only be written to": (
-        errno.ENOSPC,
-        "disk_full",
-        "Check that the DataNodes run and have free space: `hdfs dfsadmin -report`.",
-    ),
-}
-"""Error number, code and remedy by a part of the server's answer."""
 T = TypeVar("T")
 _clients: dict[tuple[int, str, str], Client] = {}
 """By process, since a client does not survive a fork; by NameNode and user. Never closed: there is no such call."""
@@ -257,7 +232,7 @@ class HdfsFileSystem(markers.RootedFiles):
 
 def answered(uri: str, call: Callable[[], T]) -> T:
     """The call's result; what the client raises, as the errors of this package or those of a local file system."""
-    with _translated_errors(uri):
+    with translated_errors(uri, TIMEOUT):
         return beside(call, "hdfs").result(TIMEOUT)
 
 
@@ -348,53 +323,3 @@ def _client(authority: str) -> Client:
     if key not in _clients:
         _clients[key] = Client(f"{SCHEME}://{authority}", _SETTINGS)
     return _clients[key]
-
-
-@contextmanager
-def _translated_errors(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except AirflowFtError:
-        raise
-    except FileExistsError as error:
-        raise FileExistsError(errno.EEXIST, "it exists already", uri) from error
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, _first_line(str(error)), uri) from error
-    except TimeoutError as error:
-        raise _unavailable(uri, f"no answer within {TIMEOUT:g} s", errno.ETIMEDOUT) from error
-    except OSError as error:
-        raise _unavailable(uri, _first_line(str(error)), errno.EHOSTUNREACH) from error
-    except RuntimeError as error:
-        text = str(error)
-        if text.startswith("InvalidArgument"):
-            what = f"the NameNode in {uri} is not known on this machine: {_first_line(text).rstrip('.')}."
-            remedy = "Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR."
-            raise ConfigurationError(what, code="namenode_unknown", remedy=remedy, path=uri) from error
-        raise _refused(uri, text) from error
-
-
-def _refused(uri: str, text: str) -> StorageUnavailableError:
-    """For what the NameNode or a DataNode has answered."""
-    match = _RPC.match(text)
-    what = _first_line(match[2]) if match else _first_line(text)
-    for sign, (number, code, remedy) in _REMEDIES.items():
-        if sign in text:
-            return StorageUnavailableError(
-                f"HDFS refuses {uri}: {what.rstrip('.')}.", code=code, number=number, remedy=remedy, path=uri
-            )
-    return _unavailable(uri, what, errno.EIO)
-
-
-def _unavailable(uri: str, what: str, number: int) -> StorageUnavailableError:
-    return StorageUnavailableError(
-        f"{uri} cannot be reached: {what.rstrip('.')}.",
-        code="server_unreachable",
-        number=number,
-        remedy="Check that NameNode and DataNodes run, and that host and port are those of the NameNode's RPC.",
-        path=uri,
-    )
-
-
-def _first_line(text: str) -> str:
-    """Without the traceback of the NameNode."""
-    return re.split(r"\\n|\n", text.replace('\\"', '"'), maxsplit=1)[0].rstrip()
