@@ -147,6 +147,32 @@ class HdfsFileSystem(markers.RootedFiles):
         what = f"{uri} could not be created: other processes create folders beside it."
         raise TransientError(what, code="folder_busy", remedy="Try again.", path=uri)
 
+    def make_like(self, uri: str, model: str) -> bool:
+        self._ask(uri, lambda client, path: client.mkdirs(path, create_parent=True))
+        mode, group, _ = wanted = self._access(model)
+        found = self._access(uri)
+        try:
+            if found[1] != group:
+                self._ask(uri, lambda client, path: client.set_owner(path, group=group))
+            if found[0] != mode:
+                self._ask(uri, lambda client, path: client.set_permission(path, mode))
+        except StorageUnavailableError as error:
+            if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
+                raise
+        return self._access(uri) == wanted
+
+    def _access(self, uri: str) -> tuple[int, str, list[Any]]:
+        """Return who may use a file or folder: its mode, its group, and its access lists (ACLs)."""
+        status = self._ask(uri, lambda client, path: client.get_file_info(path))
+        try:
+            lists = self._ask(uri, lambda client, path: client.get_acl_status(path)).entries
+        except StorageUnavailableError as error:
+            if "dfs.namenode.acls.enabled" not in error.what:
+                raise
+            lists = []
+        found = sorted((each.scope, each.type, each.name or "", each.permissions) for each in lists)
+        return status.permission, status.group, found
+
     def remove(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path))
 

@@ -173,12 +173,22 @@ class Ledger(Markers):
     def staging(self) -> tuple[str, str]:
         """Return where folders are prepared, and the folder that has been there before.
 
-        Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
-        too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
+        Beside the folder: some readers (PyArrow) walk through hidden folders, too, and fail when one vanishes
+        meanwhile. Else in `_airflow_ft`, if no rename leads from there into it, or other users could read there. That
+        was tried when the folder was claimed.
         """
-        if self._claimed().get("staged", "inside") == "inside":
+        if not self._is_beside:
             return self.uri("staged"), self.root
         return self._beside, self.root.rpartition("/")[0] or "/"
+
+    def guard_staging(self) -> None:
+        """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
+        if self._is_beside:
+            self.files.make_like(self._beside, self.root)
+
+    @property
+    def _is_beside(self) -> bool:
+        return bool(self._claimed().get("staged", "inside") == "beside")
 
     @property
     def _beside(self) -> str:
@@ -199,6 +209,8 @@ class Ledger(Markers):
         try:
             with suppress(FileExistsError):
                 self.files.make_folder(self.uri())
+            if not self.files.make_like(place, self.root):
+                return False
             self.files.write(self.files.uri(source, "file"), b"")
             self.files.rename_folder(source, target)
         except OSError:  # no permission there, or another file system

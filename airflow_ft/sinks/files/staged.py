@@ -101,6 +101,7 @@ class Staged:
         """
         sink, files = self.sink, self.ledger.files
         folder = self.uri(plan.number, fence.rank)
+        self.ledger.guard_staging()
         files.remove_tree(folder)  # of this very attempt, whose process has lost what came of it
         out = Files(files, folder, sink.format, sink.compression, sink.file_bytes)
         mine = [reader for reader in readers if self.name in reader.sinks()]

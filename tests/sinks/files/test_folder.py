@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,6 +53,16 @@ from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 from tests.wal.test_filesystem import without_links
+
+NONE = 0xFFFFFFFF
+DEFAULT_ACL = struct.pack("<I" + 5 * "HHI", 2, 1, 7, NONE, 2, 5, 54_321, 4, 5, NONE, 16, 5, NONE, 32, 0, NONE)
+"""As the kernel stores it (linux/posix_acl_xattr.h): a user of that id may read."""
+
+
+def access(path: Path) -> Any:
+    found = path.stat()
+    lists = {name: os.getxattr(path, name) for name in os.listxattr(path) if "posix_acl" in name}
+    return found.st_mode, found.st_uid, found.st_gid, lists
 
 
 @pytest.fixture
@@ -151,6 +162,39 @@ def test_rows_are_prepared_inside_the_folder_if_not_beside_it(world: World) -> N
     world.prepare(world.plan())
     assert folder.ids() == world.ids_of(1) and len(list(inside.iterdir())) == 1, "it stays where it was"
     assert not folder.staged.exists()
+
+
+@pytest.mark.parametrize("stays", ["beside", "inside"])
+@pytest.mark.parametrize(
+    ("mode", "acl"), [(0o700, None), (0o2750, None), (0o750, DEFAULT_ACL)], ids=["private", "setgid", "default ACL"]
+)
+def test_rows_are_as_open_as_others_made_in_their_folder(world: World, mode: int, acl: Any, stays: str) -> None:
+    """Also while they are hidden, and where files of the log become theirs by a link."""
+    folder, is_root = folder_of(world), os.geteuid() == 0
+    if stays == "inside":
+        folder.staged.write_text("in the way")
+    folder.path.mkdir()
+    os.chown(folder.path, -1, 12_345 if is_root else os.getgid())
+    folder.path.chmod(mode)
+    if acl is not None:
+        os.setxattr(folder.path, "system.posix_acl_default", acl)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    if stays == "beside":
+        assert access(folder.staged) == access(folder.path)
+        folder.staged.chmod(0o777)
+        vote = world.prepare(plan)
+        assert access(folder.staged) == access(folder.path), "also later"
+    world.commit(plan, vote)
+    (made := folder.path / "made").mkdir()
+    (made / "file").touch()
+    shown = folder.path / "checkpoint=0000000001"
+    assert access(shown) == access(made) and access(shown / "part-00000.parquet") == access(made / "file")
+
+
+def test_files_of_the_log_are_linked_where_access_is_the_same(world: World) -> None:
+    world.deliver(world.plan())
+    assert (folder_of(world).path / "checkpoint=0000000001" / "part-00000.parquet").stat().st_nlink == 2
 
 
 @pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
