@@ -27,7 +27,7 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
 from airflow_ft.wal import markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
-from airflow_ft.wal.hdfs_errors import translated_errors
+from airflow_ft.wal.hdfs_errors import quota_exceeded, translated_errors
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -209,8 +209,25 @@ class HdfsFileSystem(markers.RootedFiles):
 
     def quota(self, uri: str) -> tuple[int, int]:
         """Return the bytes that the folder may hold, and those that it holds, with replicas; (0, ...): no bound."""
-        found = self._ask(uri, lambda client, path: client.get_content_summary(path))
-        return max(0, int(found.space_quota)), int(found.space_consumed)
+        found = self._summary(uri)
+        return _bound(found.space_quota) or 0, int(found.space_consumed)
+
+    def require_room(self, folder: str, source: str) -> None:
+        """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it."""
+        found = self._summary(folder)
+        names, space = _bound(found.quota), _bound(found.space_quota)
+        if names is None and space is None:
+            return
+        more = self._summary(source)
+        for unit, most, used in (
+            ("names", names, _names(found) + _names(more)),
+            ("bytes", space, int(found.space_consumed) + int(more.space_consumed)),
+        ):
+            if most is not None and used > most:
+                raise quota_exceeded(folder, f"its quota is {most:,} {unit}, and it would hold {used:,}")
+
+    def _summary(self, uri: str) -> Any:
+        return self._ask(uri, lambda client, path: client.get_content_summary(path))
 
     def publish(self, uri: str, write: Callable[[BinaryIO], object]) -> bool:
         """Create a large file, which `write` fills piece by piece. It appears as a whole, or not at all.
@@ -254,6 +271,15 @@ class HdfsFileSystem(markers.RootedFiles):
     def _ask(self, uri: str, call: Callable[[Client, str], T]) -> T:
         authority, path = hdfs_path(uri)
         return answered(uri, lambda: call(_client(authority), path))
+
+
+def _bound(quota: int) -> int | None:
+    """Return a quota as the client has it; None: there is none, which the client has as -1 without its sign."""
+    return quota if 0 <= quota < 1 << 63 else None
+
+
+def _names(summary: Any) -> int:
+    return int(summary.file_count) + int(summary.directory_count)
 
 
 def answered(uri: str, call: Callable[[], T]) -> T:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError
 
 _RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
+_RAISE_QUOTA = "Raise the quota (`hdfs dfsadmin -setSpaceQuota`, of names `-setQuota`), or free space in the folder."
 _REMEDIES = {
     "AccessControlException": (
         errno.EACCES,
@@ -19,7 +20,12 @@ _REMEDIES = {
     "QuotaExceededException": (
         errno.EDQUOT,
         "limit_reached",
-        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it.",
+        _RAISE_QUOTA,
+    ),
+    "directory item limit": (
+        errno.EDQUOT,
+        "limit_reached",
+        "Delete old checkpoints in the folder, or raise dfs.namenode.fs-limits.max-directory-items.",
     ),
     "SafeModeException": (
         errno.EROFS,
@@ -57,6 +63,13 @@ def translated_errors(uri: str, timeout: float) -> Iterator[None]:
             remedy = "Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR."
             raise ConfigurationError(what, code="namenode_unknown", remedy=remedy, path=uri) from error
         raise _refused(uri, text) from error
+
+
+def quota_exceeded(uri: str, why: str) -> StorageUnavailableError:
+    """Return the error for a folder whose quota does not allow what would come."""
+    return StorageUnavailableError(
+        f"HDFS will refuse {uri}: {why}.", code="limit_reached", number=errno.EDQUOT, remedy=_RAISE_QUOTA, path=uri
+    )
 
 
 def _refused(uri: str, text: str) -> StorageUnavailableError:

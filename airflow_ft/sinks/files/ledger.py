@@ -41,6 +41,7 @@ from airflow_ft.sinks.files.failures import lacks_links
 from airflow_ft.sinks.files.markers import OURS, Markers, sealed
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.local import LocalFileSystem
 
 _KEPT = 16  # versions of the head
@@ -185,6 +186,11 @@ class Ledger(Markers):
         """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
         if self._is_beside:
             self.files.make_like(self._beside, self.root)
+
+    def require_room(self) -> None:
+        """Raise StorageUnavailableError if a quota of the folder does not allow what is prepared beside it."""
+        if self._is_beside and isinstance(self.files, HdfsFileSystem):
+            self.files.require_room(self.root, self._beside)
 
     @property
     def _is_beside(self) -> bool:
