@@ -481,6 +481,16 @@ def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: s
         assert len(found) == 1 and folder_of(world).ids() == world.ids_of(1)
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_nested_values_may_begin_or_cease_to_be_null(tmp_path: Path, format: str) -> None:
+    world = world_of(tmp_path, format=format)
+    for id, value in enumerate((1, None, 2)):
+        kind = pa.struct([pa.field("a", pa.list_(pa.field("element", pa.int64(), value is None)), value is None)])
+        world.deliver(world.plan(pa.table({"id": [id], "in": pa.array([{"a": [value]}], kind)})))
+    rows = ds.dataset(folder_of(world).path, format=format).to_table().to_pylist()
+    assert sorted((row["id"], row["in"]["a"]) for row in rows) == [(0, [1]), (1, [None]), (2, [2])]
+
+
 @pytest.mark.parametrize("where", ["one plan", "waiting", "long ago"])
 def test_columns_are_compared_with_all_rows_that_come_before(tmp_path: Path, where: str) -> None:
     world = world_of(tmp_path, format="parquet" if where == "long ago" else "csv")
