@@ -19,6 +19,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
@@ -88,12 +89,18 @@ class HdfsFileSystem(markers.RootedFiles):
         return {name: (each.length, each.modification_time) for name, each in self._looked(uri, self._files).items()}
 
     def _files(self, uri: str) -> dict[str, Any]:
-        base = f"{hdfs_path(uri)[1].rstrip('/')}/"
-        try:
-            found = self._ask(uri, lambda client, path: list(client.list_status(path, True)))
-        except FileNotFoundError:
-            return {}
-        return {each.path.removeprefix(base): each for each in found if not each.isdir}
+        """Folder by folder: one that its owner has removed or renamed meanwhile hides no other one."""
+        authority, top = hdfs_path(uri)
+        found, folders = {}, [top]
+        while folders:
+            folder = f"{SCHEME}://{authority}{folders.pop()}"
+            with suppress(FileNotFoundError):
+                for each in self._ask(folder, lambda client, path: list(client.list_status(path))):
+                    if each.isdir:
+                        folders.append(each.path)
+                    else:
+                        found[each.path.removeprefix(f"{top.rstrip('/')}/")] = each
+        return found
 
     def open_plain(self, uri: str) -> BinaryIO:
         reader = self._ask(uri, lambda client, path: client.read(path))

@@ -698,6 +698,16 @@ def test_verify_names_each_lost_changed_or_copied_file(tmp_path: Path) -> None:
     assert verified(world, plans[0]).repeated == 1, "also where it is alone compared"
 
 
+def test_verify_reads_the_manifests_of_suspects_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, read = [], []
+    for rows in (10, 1000, 10):
+        plans.append(world.plan(world.table(0, rows)))
+        world.deliver(plans[-1])
+    manifest = Ledger.manifest
+    monkeypatch.setattr(Ledger, "manifest", lambda self, folder: read.append(folder[-1]) or manifest(self, folder))
+    assert verified(world, plans[0]).is_exact and read == ["1", "3"], "3 has a file of that size"
+
+
 def test_a_flipped_bit_in_a_file_of_ours_changes_no_answer(world: World) -> None:
     """Each of them holds its own checksum. What was prepared is delivered from the log again."""
     first = world.plan()
