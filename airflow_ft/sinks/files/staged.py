@@ -118,6 +118,7 @@ class Staged:
             out.abandon()
             raise
         self._require_apart(folder, [file.path for file in written])
+        self._require_copyable(written)
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
         for schema in schemas:
             before = layout(sink, schema, before)
@@ -159,6 +160,19 @@ class Staged:
                 feature="case",
                 partition=folder_of,
             )
+
+    def _require_copyable(self, written: Sequence[WalFile]) -> None:
+        """UnfitTargetError for a file that the store could not copy to its visible place, after the decision."""
+        for file in written if isinstance(self.ledger.files, Objects) else ():
+            if file.bytes > LARGEST:
+                raise UnfitTargetError(
+                    f"{file.path} would have {file.bytes:,} bytes, but S3 copies at most {LARGEST:,}.",
+                    code="limit_reached",
+                    remedy="Set file_bytes of the sink to a smaller number, for example 128 << 20.",
+                    sink=self.name,
+                    path=file.path,
+                    limit=LARGEST,
+                )
 
     def publish(self, number: int, rank: Rank) -> None:
         """Makes it visible, durably. FileExistsError: something is there; FileNotFoundError: it is gone."""
