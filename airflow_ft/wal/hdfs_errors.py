@@ -27,8 +27,11 @@ _REMEDIES = {
         "limit_reached",
         "Delete old checkpoints in the folder, or raise dfs.namenode.fs-limits.max-directory-items.",
     ),
+    "encryption zone": (errno.EXDEV, "file_systems_differ", "Move it within one encryption zone."),
+    "in the same namespace": (errno.EXDEV, "file_systems_differ", "Move it within one namespace of the router."),
+    "path component name limit": (errno.ENAMETOOLONG, "path_invalid", "Use a shorter name."),
     "SafeModeException": (
-        errno.EROFS,
+        errno.EAGAIN,
         "storage_unavailable",
         "Wait until the NameNode has left its safe mode.",
     ),

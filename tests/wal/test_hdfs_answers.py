@@ -19,7 +19,9 @@ from tests.raising import raises
     ("answer", "code", "number"),
     [
         ("The directory item limit of /lake is exceeded: limit=2 items=2", "limit_reached", errno.EDQUOT),
-        ("Name node is in safe mode: SafeModeException", "storage_unavailable", errno.EROFS),
+        ("Name node is in safe mode: SafeModeException", "storage_unavailable", errno.EAGAIN),
+        ("/a/b can't be moved from an encryption zone.", "file_systems_differ", errno.EXDEV),
+        ("The maximum path component name limit of x is exceeded: limit=1", "path_invalid", errno.ENAMETOOLONG),
     ],
 )
 def test_an_answer_of_the_name_node_has_its_own_remedy(answer: str, code: str, number: int) -> None:

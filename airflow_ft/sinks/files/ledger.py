@@ -25,6 +25,7 @@ once (`FileSystem.write`, a hard link). All memory depends on that. An object st
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -47,6 +48,10 @@ from airflow_ft.wal.local import LocalFileSystem
 _KEPT = 16  # versions of the head
 _TRIES = 100
 _ABORTED = "aborted"
+_NEVER_BESIDE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOTSUP
+}  # fmt: skip
+"""Errors of a place that cannot be used. Others pass, and must not decide where rows are prepared from then on."""
 
 
 def _probe() -> str:
@@ -180,7 +185,7 @@ class Ledger(Markers):
         """
         if not self._is_beside:
             return self.uri("staged"), self.root
-        return self._beside, self.root.rpartition("/")[0] or "/"
+        return self._beside, f"{self.root.rpartition('/')[0]}/"
 
     def guard_staging(self) -> None:
         """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
@@ -219,7 +224,9 @@ class Ledger(Markers):
                 return False
             self.files.write(self.files.uri(source, "file"), b"")
             self.files.rename_folder(source, target)
-        except OSError:  # no permission there, or another file system
+        except OSError as error:
+            if error.errno not in _NEVER_BESIDE:
+                raise
             return False
         finally:
             for probe in (source, target):

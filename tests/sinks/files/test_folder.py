@@ -48,7 +48,7 @@ from airflow_ft.sinks.files.staged import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.hdfs import HdfsFileSystem
-from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
@@ -162,6 +162,29 @@ def test_rows_are_prepared_inside_the_folder_if_not_beside_it(world: World) -> N
     world.prepare(world.plan())
     assert folder.ids() == world.ids_of(1) and len(list(inside.iterdir())) == 1, "it stays where it was"
     assert not folder.staged.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EAGAIN, errno.EXDEV])
+def test_only_a_lasting_error_moves_staging_inside(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    plan = world.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "rename_folder", refuse)
+        if number == errno.EXDEV:
+            world.prepare(plan)
+        else:
+            with raises(SinkUnavailableError, "file_system_failed"):
+                world.prepare(plan)
+    world.deliver(plan)
+    assert (folder_of(world).path / "_airflow_ft" / "staged").exists() == (number == errno.EXDEV)
+
+
+def test_a_folder_at_the_top_of_a_file_system_is_synced() -> None:
+    ledger = Ledger.of("/orders", ConnectionInfo("", ""))
+    ledger._known.update(pipeline="p", staged="beside")
+    assert [local_path(uri) for uri in ledger.staging()] == [Path("/_orders.airflow_ft"), Path("/")]
 
 
 @pytest.mark.parametrize("stays", ["beside", "inside"])
