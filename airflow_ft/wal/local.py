@@ -85,9 +85,13 @@ class LocalFileSystem(markers.RootedFiles):
 
     def write(self, uri: str, data: bytes) -> None:
         markers.require(self, uri)
-        self.write_marker(uri, data)
+        self._write(uri, data)
 
     def write_marker(self, uri: str, data: bytes) -> None:
+        self._write(uri, data, of_all=True)
+
+    def _write(self, uri: str, data: bytes, *, of_all: bool = False) -> None:
+        """Create a file as a whole. `of_all`: several processes may create it at once."""
         path = local_path(uri)
         temporary = self._temporary(path, data)
         try:
@@ -97,7 +101,9 @@ class LocalFileSystem(markers.RootedFiles):
                 raise
             # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before. Where
             # sources begin is shared by attempts: a late one may replace it here, and still cannot publish from it.
-            if path.exists():
+            if of_all:
+                path.open("xb").close()
+            elif path.exists():
                 raise FileExistsError(str(path)) from None
             temporary.rename(path)
         finally:
