@@ -320,9 +320,11 @@ def _link_or_copy(path: Path, place: Path) -> None:
 
 def _linked(path: Path, place: Path) -> bool:
     """Replace a file by a link to another one; return whether that works."""
-    link = place.with_name(f".{place.name}.link")
+    link = place.with_name(f".{place.name}")
     try:
         os.link(path, link)
+    except FileNotFoundError:  # a newer attempt has removed the folder
+        raise
     except OSError:  # another volume, or a file system without hard links
         return False
     link.replace(place)
