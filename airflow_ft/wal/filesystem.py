@@ -68,6 +68,12 @@ class FileSystem(Protocol):
     def make_folder(self, uri: str) -> None:
         """Make a folder, and those above it. Raises FileExistsError if it exists."""
 
+    def make_like(self, uri: str, model: str) -> bool:
+        """Give a folder the mode, group and ACLs of the folder `model`; make it if it is missing.
+
+        Returns False if it stays different.
+        """
+
     def remove(self, uri: str) -> None:
         """Removes a file if it is there."""
 
@@ -91,7 +97,10 @@ class FileSystem(Protocol):
         """
 
     def link_file(self, source: str, target: str) -> None:
-        """The file under a second name, where nothing is yet: by a hard link, else a copy. Folders are made."""
+        """The file under a second name, where nothing is yet: by a hard link, else a copy. Folders are made.
+
+        Owner, mode and group are those of a new file there: a link that would have others is not made.
+        """
 
     def rename_folder(self, source: str, target: str) -> None:
         """Rename a folder that is not empty, atomically. The new parent exists. Durable by `sync_folders`.

@@ -16,11 +16,10 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
 from airflow_ft.wal import markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
+from airflow_ft.wal.hdfs_errors import quota_exceeded, translated_errors
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -41,30 +41,6 @@ _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep
 _MAKE_TRIES = 10
 _SMALLEST_BLOCK = 1 << 20  # dfs.namenode.fs-limits.min-block-size
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
-_RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
-_REMEDIES = {
-    "AccessControlException": (
-        errno.EACCES,
-        "privilege_missing",
-        "Let this user (HADOOP_USER_NAME) own the folder: `hdfs dfs -chown`.",
-    ),
-    "QuotaExceededException": (
-        errno.EDQUOT,
-        "limit_reached",
-        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it.",
-    ),
-    "SafeModeException": (
-        errno.EROFS,
-        "storage_unavailable",
-        "Wait until the NameNode has left its safe mode.",
-    ),
-    "could only be written to": (
-        errno.ENOSPC,
-        "disk_full",
-        "Check that the DataNodes run and have free space: `hdfs dfsadmin -report`.",
-    ),
-}
-"""Error number, code and remedy by a part of the server's answer."""
 T = TypeVar("T")
 _clients: dict[tuple[int, str, str], Client] = {}
 """By process, since a client does not survive a fork; by NameNode and user. Never closed: there is no such call."""
@@ -113,12 +89,18 @@ class HdfsFileSystem(markers.RootedFiles):
         return {name: (each.length, each.modification_time) for name, each in self._looked(uri, self._files).items()}
 
     def _files(self, uri: str) -> dict[str, Any]:
-        base = f"{hdfs_path(uri)[1].rstrip('/')}/"
-        try:
-            found = self._ask(uri, lambda client, path: list(client.list_status(path, True)))
-        except FileNotFoundError:
-            return {}
-        return {each.path.removeprefix(base): each for each in found if not each.isdir}
+        """Folder by folder: one that its owner has removed or renamed meanwhile hides no other one."""
+        authority, top = hdfs_path(uri)
+        found, folders = {}, [top]
+        while folders:
+            folder = f"{SCHEME}://{authority}{folders.pop()}"
+            with suppress(FileNotFoundError):
+                for each in self._ask(folder, lambda client, path: list(client.list_status(path))):
+                    if each.isdir:
+                        folders.append(each.path)
+                    else:
+                        found[each.path.removeprefix(f"{top.rstrip('/')}/")] = each
+        return found
 
     def open_plain(self, uri: str) -> BinaryIO:
         reader = self._ask(uri, lambda client, path: client.read(path))
@@ -172,6 +154,32 @@ class HdfsFileSystem(markers.RootedFiles):
         what = f"{uri} could not be created: other processes create folders beside it."
         raise TransientError(what, code="folder_busy", remedy="Try again.", path=uri)
 
+    def make_like(self, uri: str, model: str) -> bool:
+        self._ask(uri, lambda client, path: client.mkdirs(path, create_parent=True))
+        mode, group, _ = wanted = self._access(model)
+        found = self._access(uri)
+        try:
+            if found[1] != group:
+                self._ask(uri, lambda client, path: client.set_owner(path, group=group))
+            if found[0] != mode:
+                self._ask(uri, lambda client, path: client.set_permission(path, mode))
+        except StorageUnavailableError as error:
+            if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
+                raise
+        return self._access(uri) == wanted
+
+    def _access(self, uri: str) -> tuple[int, str, list[Any]]:
+        """Return who may use a file or folder: its mode, its group, and its access lists (ACLs)."""
+        status = self._ask(uri, lambda client, path: client.get_file_info(path))
+        try:
+            lists = self._ask(uri, lambda client, path: client.get_acl_status(path)).entries
+        except StorageUnavailableError as error:
+            if "dfs.namenode.acls.enabled" not in error.what:
+                raise
+            lists = []
+        found = sorted((each.scope, each.type, each.name or "", each.permissions) for each in lists)
+        return status.permission, status.group, found
+
     def remove(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path))
 
@@ -208,8 +216,25 @@ class HdfsFileSystem(markers.RootedFiles):
 
     def quota(self, uri: str) -> tuple[int, int]:
         """Return the bytes that the folder may hold, and those that it holds, with replicas; (0, ...): no bound."""
-        found = self._ask(uri, lambda client, path: client.get_content_summary(path))
-        return max(0, int(found.space_quota)), int(found.space_consumed)
+        found = self._summary(uri)
+        return _bound(found.space_quota) or 0, int(found.space_consumed)
+
+    def require_room(self, folder: str, source: str) -> None:
+        """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it."""
+        found = self._summary(folder)
+        names, space = _bound(found.quota), _bound(found.space_quota)
+        if names is None and space is None:
+            return
+        more = self._summary(source)
+        for unit, most, used in (
+            ("names", names, _names(found) + _names(more)),
+            ("bytes", space, int(found.space_consumed) + int(more.space_consumed)),
+        ):
+            if most is not None and used > most:
+                raise quota_exceeded(folder, f"its quota is {most:,} {unit}, and it would hold {used:,}")
+
+    def _summary(self, uri: str) -> Any:
+        return self._ask(uri, lambda client, path: client.get_content_summary(path))
 
     def publish(self, uri: str, write: Callable[[BinaryIO], object]) -> bool:
         """Create a large file, which `write` fills piece by piece. It appears as a whole, or not at all.
@@ -255,9 +280,18 @@ class HdfsFileSystem(markers.RootedFiles):
         return answered(uri, lambda: call(_client(authority), path))
 
 
+def _bound(quota: int) -> int | None:
+    """Return a quota as the client has it; None: there is none, which the client has as -1 without its sign."""
+    return quota if 0 <= quota < 1 << 63 else None
+
+
+def _names(summary: Any) -> int:
+    return int(summary.file_count) + int(summary.directory_count)
+
+
 def answered(uri: str, call: Callable[[], T]) -> T:
     """The call's result; what the client raises, as the errors of this package or those of a local file system."""
-    with _translated_errors(uri):
+    with translated_errors(uri, TIMEOUT):
         return beside(call, "hdfs").result(TIMEOUT)
 
 
@@ -348,53 +382,3 @@ def _client(authority: str) -> Client:
     if key not in _clients:
         _clients[key] = Client(f"{SCHEME}://{authority}", _SETTINGS)
     return _clients[key]
-
-
-@contextmanager
-def _translated_errors(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except AirflowFtError:
-        raise
-    except FileExistsError as error:
-        raise FileExistsError(errno.EEXIST, "it exists already", uri) from error
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, _first_line(str(error)), uri) from error
-    except TimeoutError as error:
-        raise _unavailable(uri, f"no answer within {TIMEOUT:g} s", errno.ETIMEDOUT) from error
-    except OSError as error:
-        raise _unavailable(uri, _first_line(str(error)), errno.EHOSTUNREACH) from error
-    except RuntimeError as error:
-        text = str(error)
-        if text.startswith("InvalidArgument"):
-            what = f"the NameNode in {uri} is not known on this machine: {_first_line(text).rstrip('.')}."
-            remedy = "Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR."
-            raise ConfigurationError(what, code="namenode_unknown", remedy=remedy, path=uri) from error
-        raise _refused(uri, text) from error
-
-
-def _refused(uri: str, text: str) -> StorageUnavailableError:
-    """For what the NameNode or a DataNode has answered."""
-    match = _RPC.match(text)
-    what = _first_line(match[2]) if match else _first_line(text)
-    for sign, (number, code, remedy) in _REMEDIES.items():
-        if sign in text:
-            return StorageUnavailableError(
-                f"HDFS refuses {uri}: {what.rstrip('.')}.", code=code, number=number, remedy=remedy, path=uri
-            )
-    return _unavailable(uri, what, errno.EIO)
-
-
-def _unavailable(uri: str, what: str, number: int) -> StorageUnavailableError:
-    return StorageUnavailableError(
-        f"{uri} cannot be reached: {what.rstrip('.')}.",
-        code="server_unreachable",
-        number=number,
-        remedy="Check that NameNode and DataNodes run, and that host and port are those of the NameNode's RPC.",
-        path=uri,
-    )
-
-
-def _first_line(text: str) -> str:
-    """Without the traceback of the NameNode."""
-    return re.split(r"\\n|\n", text.replace('\\"', '"'), maxsplit=1)[0].rstrip()

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -16,13 +17,14 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.copying import COPY_TRIES, changing
+from airflow_ft.wal.copying import CHUNK, COPY_TRIES, changing
 
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
 """Errors of file systems without hard links."""
 _REMOVED = ".removed"
+_ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
@@ -83,9 +85,13 @@ class LocalFileSystem(markers.RootedFiles):
 
     def write(self, uri: str, data: bytes) -> None:
         markers.require(self, uri)
-        self.write_marker(uri, data)
+        self._write(uri, data)
 
     def write_marker(self, uri: str, data: bytes) -> None:
+        self._write(uri, data, of_all=True)
+
+    def _write(self, uri: str, data: bytes, *, of_all: bool = False) -> None:
+        """Create a file as a whole. `of_all`: several processes may create it at once."""
         path = local_path(uri)
         temporary = self._temporary(path, data)
         try:
@@ -95,7 +101,9 @@ class LocalFileSystem(markers.RootedFiles):
                 raise
             # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before. Where
             # sources begin is shared by attempts: a late one may replace it here, and still cannot publish from it.
-            if path.exists():
+            if of_all:
+                path.open("xb").close()
+            elif path.exists():
                 raise FileExistsError(str(path)) from None
             temporary.rename(path)
         finally:
@@ -130,6 +138,23 @@ class LocalFileSystem(markers.RootedFiles):
     def make_folder(self, uri: str) -> None:
         markers.require(self, uri)
         local_path(uri).mkdir(parents=True)
+
+    def make_like(self, uri: str, model: str) -> bool:
+        markers.require(self, uri)
+        path, wanted = local_path(uri), _access(local_path(model))
+        path.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # at no moment more open than the model
+        if _access(path) == wanted:
+            return True
+        mode, group, lists = wanted
+        with contextlib.suppress(PermissionError):  # the folder is another user's, or the group is not this user's
+            path.chmod(stat.S_IRWXU)
+            os.chown(path, -1, group)
+            for name in _access(path)[2].keys() - lists:
+                os.removexattr(path, name)
+            for name, value in lists.items():
+                os.setxattr(path, name, value)
+            path.chmod(mode)
+        return _access(path) == wanted
 
     def remove(self, uri: str) -> None:
         markers.require(self, uri)
@@ -195,9 +220,12 @@ class LocalFileSystem(markers.RootedFiles):
 
     def link_file(self, source: str, target: str) -> None:
         markers.require(self, target)
-        place = local_path(target)
+        path, place = local_path(source), local_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
-        _link_or_copy(local_path(source), place)
+        with place.open("xb") as copy, path.open("rb") as data:
+            if not _is_alike(path, place) or not _linked(path, place):
+                shutil.copyfileobj(data, copy, CHUNK)
+                self.sync_file(copy)
 
     def rename_folder(self, source: str, target: str) -> None:
         markers.require(self, target)
@@ -288,6 +316,37 @@ def _link_or_copy(path: Path, place: Path) -> None:
         raise
     except OSError:  # another volume, or a file system without hard links
         shutil.copy2(path, place)
+
+
+def _linked(path: Path, place: Path) -> bool:
+    """Replace a file by a link to another one; return whether that works."""
+    link = place.with_name(f".{place.name}")
+    try:
+        os.link(path, link)
+    except FileNotFoundError:  # a newer attempt has removed the folder
+        raise
+    except OSError:  # another volume, or a file system without hard links
+        return False
+    link.replace(place)
+    return True
+
+
+def _is_alike(path: Path, other: Path) -> bool:
+    """Return whether a link to the one is as good as the other, for all users: it keeps owner, mode and group."""
+    return path.stat().st_uid == other.stat().st_uid and _access(path) == _access(other)
+
+
+def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
+    """Return who may use a file or folder: its mode, its group, and its access lists (ACLs)."""
+    status = path.stat()
+    try:
+        names = os.listxattr(path)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        names = []
+    lists = {name: os.getxattr(path, name) for name in names if name in _ACCESS_LISTS}
+    return stat.S_IMODE(status.st_mode), status.st_gid, lists
 
 
 def _mark(status: os.stat_result) -> tuple[int, int, int]:

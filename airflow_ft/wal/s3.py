@@ -173,6 +173,10 @@ class S3FileSystem(markers.RootedFiles):
 
         return copy_each(self, source, self, target, keep, copy, _COPIES)
 
+    def make_like(self, uri: str, model: str) -> bool:
+        """Do nothing: objects have neither mode nor group."""
+        return True
+
     def link_file(self, source: str, target: str) -> None:
         if self.seen(target):
             raise FileExistsError(errno.EEXIST, "it exists already", target)

@@ -4,6 +4,7 @@ request that changes something; and what is in the way is told."""
 from __future__ import annotations
 
 import io
+import os
 import uuid
 from dataclasses import replace
 from itertools import count
@@ -15,7 +16,7 @@ import pytest
 
 from airflow_ft import FilesSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import FencedError, UnfitTargetError
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.protocol.model import Former
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome, Vote
@@ -24,6 +25,7 @@ from airflow_ft.sinks.files import verify
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.hdfs import HdfsFileSystem, _client
 from tests.raising import raises
 from tests.sinks.files.dying import Acting
 from tools.servers import Hdfs
@@ -83,6 +85,59 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     assert report.is_exact and report.expected == 8
     [check] = doctor.examine(world.pipeline, world.participant_plan(), target.connection, [])
     assert check.verdict == "ok" and "2 checkpoints are visible" in check.text
+
+
+def test_hidden_rows_on_hdfs_are_as_open_as_visible_ones(hdfs: Hdfs, tmp_path: Path) -> None:
+    target = Folder(hdfs.url)
+    world, client = World(target, tmp_path), _client(f"{hdfs.host}:{hdfs.port}")
+    path, staged = (url.removeprefix(hdfs.url) for url in (target.url, target.staged))
+    client.mkdirs(path, 0o750, create_parent=True)
+    client.set_owner(path, group="analysts")
+    world.prepare(plan := world.plan(rows(0)))
+    hidden = client.get_file_info(staged)
+    assert (hidden.permission, hidden.group) == (0o750, "analysts")
+    world.commit(plan, world.prepare(plan))
+    folder, file = (client.get_file_info(f"{path}/checkpoint=0000000001{name}") for name in ("", "/_airflow_ft"))
+    assert (folder.permission, folder.group, file.group) == (0o750, "analysts", "analysts")
+
+
+def test_rows_on_hdfs_are_prepared_inside_a_folder_with_acls(hdfs: Hdfs, tmp_path: Path) -> None:
+    from hdfs_native import AclEntry
+
+    target = Folder(hdfs.url)
+    world, client = World(target, tmp_path), _client(f"{hdfs.host}:{hdfs.port}")
+    path = target.url.removeprefix(hdfs.url)
+    client.mkdirs(path, 0o750, create_parent=True)
+    client.modify_acl_entries(path, [AclEntry("user", "default", "r-x", "bob")])
+    world.prepare(plan := world.plan(rows(0)))
+    assert filesystem(target.url).names(f"{target.url}/_airflow_ft/staged") != []
+    world.commit(plan, world.prepare(plan))
+    there = client.get_acl_status(f"{path}/checkpoint=0000000001").entries
+    assert "bob" in [each.name for each in there] and target.ids() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("quota", ["names", "bytes"])
+def test_a_quota_on_hdfs_is_compared_before_the_decision(hdfs: Hdfs, tmp_path: Path, quota: str) -> None:
+    """It counts in the folder of the rename, not in the one beside it where the rows are prepared."""
+    target = Folder(hdfs.url)
+    world, path = World(target, tmp_path), target.url.removeprefix(hdfs.url)
+    world.deliver(world.plan(rows(0)))
+    client = _client(f"{hdfs.host}:{hdfs.port}")
+    found = client.get_content_summary(path)
+    plan = world.plan(rows(4).append_column("text", [[os.urandom(400_000).hex() for _ in range(4)]]))
+    bounds = {
+        "names": ("-setQuota", found.file_count + found.directory_count + 4),
+        "bytes": ("-setSpaceQuota", found.space_consumed + (2 << 20)),
+    }
+    command, bound = bounds[quota]
+    hdfs.admin(command, str(bound), path)
+    with raises(SinkUnavailableError, "limit_reached"):
+        world.prepare(plan)
+    assert filesystem(target.url).names(target.staged) == []
+    hdfs.admin(command.replace("-set", "-clr"), path)
+    assert HdfsFileSystem().quota(target.url)[0] == 0, "there is none"
+    world.deliver(plan)
+    assert target.ids() == list(range(8))
 
 
 @pytest.mark.release

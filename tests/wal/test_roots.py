@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.store.scene import PIPELINE, RUN, a_lease
+from tests.wal.test_filesystem import without_links
 
 ROWS = {"orders": pa.table({"id": [1, 2, 3]})}
 
@@ -80,6 +83,29 @@ def test_a_second_log_adopts_the_marker(disk: Disk, tmp_path: Path, store: Sqlit
     with SqliteStore(tmp_path / "other.db") as other:
         roots.claim(other, str(disk.root))
         assert other.root(disk.root.as_uri()) == store.root(disk.root.as_uri())
+
+
+def test_two_logs_without_hard_links_agree_on_a_marker(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes between the look of the first one and its rename."""
+    without_links(monkeypatch)
+    root, rename = tmp_path / "wal", Path.rename
+
+    def claim() -> str | None:
+        with SqliteStore(tmp_path / "other.db") as other:
+            roots.claim(other, str(root))
+            return other.root(root.as_uri())
+
+    def beside(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        with suppress(StorageUnavailableError), ThreadPoolExecutor(1) as another:
+            another.submit(claim).result()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", beside)
+    roots.claim(store, str(root))
+    assert claim() == store.root(root.as_uri()) == json.loads((root / MARKER).read_text())["id"]
 
 
 def test_a_lost_marker_is_not_written_again(disk: Disk, store: SqliteStore) -> None:

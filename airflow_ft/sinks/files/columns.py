@@ -75,7 +75,7 @@ def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> It
             return
     known, columns = dict(before["columns"]), dict(now["columns"])
     for column, kind in columns.items():
-        if column in known and kind != known[column]:
+        if column in known and _plain(kind) != _plain(known[column]):
             what = f"its type is {kind}, but {known[column]} in the existing files: no reader reads both."
             yield _changed(what, name, column=column, type=kind, before=known[column])
     if now["format"] == "csv" and list(columns) != list(known):
@@ -86,6 +86,11 @@ def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> It
         )
         column = different[0] if different else ""
         yield _changed(what, name, column=column, columns=list(columns), before=list(known))
+
+
+def _plain(kind: str) -> str:
+    """Return a type without "not null" of the values in it: readers read both."""
+    return kind.replace(" not null", "")
 
 
 def _changed(what: str, sink: str, **fields: Any) -> UnfitTargetError:

@@ -25,6 +25,7 @@ once (`FileSystem.write`, a hard link). All memory depends on that. An object st
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -41,11 +42,16 @@ from airflow_ft.sinks.files.failures import lacks_links
 from airflow_ft.sinks.files.markers import OURS, Markers, sealed
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.local import LocalFileSystem
 
 _KEPT = 16  # versions of the head
 _TRIES = 100
 _ABORTED = "aborted"
+_NEVER_BESIDE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOTSUP
+}  # fmt: skip
+"""Errors of a place that cannot be used. Others pass, and must not decide where rows are prepared from then on."""
 
 
 def _probe() -> str:
@@ -173,12 +179,27 @@ class Ledger(Markers):
     def staging(self) -> tuple[str, str]:
         """Return where folders are prepared, and the folder that has been there before.
 
-        Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
-        too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
+        Beside the folder: some readers (PyArrow) walk through hidden folders, too, and fail when one vanishes
+        meanwhile. Else in `_airflow_ft`, if no rename leads from there into it, or other users could read there. That
+        was tried when the folder was claimed.
         """
-        if self._claimed().get("staged", "inside") == "inside":
+        if not self._is_beside:
             return self.uri("staged"), self.root
-        return self._beside, self.root.rpartition("/")[0] or "/"
+        return self._beside, f"{self.root.rpartition('/')[0]}/"
+
+    def guard_staging(self) -> None:
+        """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
+        if self._is_beside:
+            self.files.make_like(self._beside, self.root)
+
+    def require_room(self) -> None:
+        """Raise StorageUnavailableError if a quota of the folder does not allow what is prepared beside it."""
+        if self._is_beside and isinstance(self.files, HdfsFileSystem):
+            self.files.require_room(self.root, self._beside)
+
+    @property
+    def _is_beside(self) -> bool:
+        return bool(self._claimed().get("staged", "inside") == "beside")
 
     @property
     def _beside(self) -> str:
@@ -199,9 +220,13 @@ class Ledger(Markers):
         try:
             with suppress(FileExistsError):
                 self.files.make_folder(self.uri())
+            if not self.files.make_like(place, self.root):
+                return False
             self.files.write(self.files.uri(source, "file"), b"")
             self.files.rename_folder(source, target)
-        except OSError:  # no permission there, or another file system
+        except OSError as error:
+            if error.errno not in _NEVER_BESIDE:
+                raise
             return False
         finally:
             for probe in (source, target):

@@ -112,6 +112,10 @@ class Objects(Bucket):
         """There are none; the bucket has to be there."""
         self.names(uri)
 
+    def make_like(self, uri: str, model: str) -> bool:
+        """There are neither modes nor groups."""
+        return True
+
     def remove_tree(self, uri: str) -> None:
         import obstore
 

@@ -41,6 +41,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 LARGEST = 5 << 30
 """Bytes of a file that S3 copies in one request."""
+_LARGEST_IN_S3 = 4 << 30
 _SCHEMES = ("/", "file:///", "hdfs://", "s3://")
 
 
@@ -105,8 +106,8 @@ class FilesSink:
             check_client(self.folder)
         else:
             check_bucket(self.folder)
-            if self.file_bytes > LARGEST:
-                what = f"is {self.file_bytes}, but S3 copies at most {LARGEST} bytes"
+            if self.file_bytes > _LARGEST_IN_S3:  # a file ends only after it has become that large
+                what = f"is {self.file_bytes}, but at most {_LARGEST_IN_S3} in S3, which copies files up to {LARGEST}"
                 raise _invalid("file_bytes", self.file_bytes, what, "Give 128 << 20, for example: 128 MB.")
 
     def _path_invalid(self, what: str, remedy: str) -> ConfigurationError:

@@ -101,6 +101,7 @@ class Staged:
         """
         sink, files = self.sink, self.ledger.files
         folder = self.uri(plan.number, fence.rank)
+        self.ledger.guard_staging()
         files.remove_tree(folder)  # of this very attempt, whose process has lost what came of it
         out = Files(files, folder, sink.format, sink.compression, sink.file_bytes)
         mine = [reader for reader in readers if self.name in reader.sinks()]
@@ -117,6 +118,7 @@ class Staged:
             out.abandon()
             raise
         self._require_apart(folder, [file.path for file in written])
+        self._require_copyable(written)
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
         for schema in schemas:
             before = layout(sink, schema, before)
@@ -137,6 +139,7 @@ class Staged:
             files.write(files.uri(folder, "_SUCCESS"), b"")
         files.write(files.uri(folder, OURS), sealed(manifest))
         files.sync_tree(folder, self.ledger.staging()[1], {})
+        self.ledger.require_room()
         return manifest
 
     def _require_apart(self, folder: str, paths: Sequence[str]) -> None:
@@ -157,6 +160,19 @@ class Staged:
                 feature="case",
                 partition=folder_of,
             )
+
+    def _require_copyable(self, written: Sequence[WalFile]) -> None:
+        """UnfitTargetError for a file that the store could not copy to its visible place, after the decision."""
+        for file in written if isinstance(self.ledger.files, Objects) else ():
+            if file.bytes > LARGEST:
+                raise UnfitTargetError(
+                    f"{file.path} would have {file.bytes:,} bytes, but S3 copies at most {LARGEST:,}.",
+                    code="limit_reached",
+                    remedy="Set file_bytes of the sink to a smaller number, for example 128 << 20.",
+                    sink=self.name,
+                    path=file.path,
+                    limit=LARGEST,
+                )
 
     def publish(self, number: int, rank: Rank) -> None:
         """Makes it visible, durably. FileExistsError: something is there; FileNotFoundError: it is gone."""

@@ -7,7 +7,7 @@ A copy of a delivered file in a place that readers see is reported as duplicated
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,14 +113,15 @@ def _copies(
     if not suspects:
         return 0, []
     known = {file["sha256"]: int(file["rows"]) for _, file in wanted.values()}
-    own = set(_of_other_numbers(ledger, {number for number, _ in wanted.values()}))
+    folders = {place.partition("/")[0] for place in suspects} - {place.partition("/")[0] for place in wanted}
+    own = set(_of_other_numbers(ledger, folders))
     found = {place: known.get(_checksum(ledger, place)) for place in suspects if place not in own}
     return sum(rows or 0 for rows in found.values()), [place for place, rows in found.items() if rows is not None]
 
 
-def _of_other_numbers(ledger: Ledger, numbers: set[int]) -> Iterable[str]:
-    for number in ledger.visible():
-        manifest = _intact(ledger, number) if number not in numbers else None
+def _of_other_numbers(ledger: Ledger, folders: Collection[str]) -> Iterable[str]:
+    for number in ledger.visible() if folders else ():
+        manifest = _intact(ledger, number) if ledger.label(number) in folders else None
         if manifest is not None and manifest["number"] == number:
             for file in manifest["files"]:
                 yield f"{ledger.label(number)}/{file['path']}"

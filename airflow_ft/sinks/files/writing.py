@@ -91,7 +91,7 @@ class Files:
             checksum = self._sent(source, target)
         else:
             link_file(source, target)
-            with self._files.open(target) as copied:  # what became of it, not what the log had
+            with self._files.open_plain(target) as copied:  # what became of it, not what the log had
                 checksum = hashlib.file_digest(cast("io.BufferedReader", copied), "sha256").hexdigest()
         if checksum != file.sha256:
             raise changed(source, sink)

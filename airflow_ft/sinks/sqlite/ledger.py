@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from airflow_ft.sinks.base.sql_ledger import DbApiLedger, statements
+from airflow_ft.protocol.model import canonical_json
+from airflow_ft.sinks.base.sql_ledger import MARKER, MINE, DbApiLedger, statements
 
 
 class Ledger(DbApiLedger):
@@ -18,8 +18,23 @@ class Ledger(DbApiLedger):
     listed: ClassVar[str] = "SELECT count(*) FROM sqlite_master WHERE name IN ('{head}', '{ledger}')"
     ddl: ClassVar[Sequence[str]] = statements(integer="INTEGER", at="TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP")
 
-    @staticmethod
-    def has_rows(db: sqlite3.Connection, participant: str, sink: str) -> bool:
-        """Return whether a checkpoint that the file remembers had rows of this sink."""
-        rows = db.execute("SELECT counts FROM airflow_ft_ledger WHERE participant = ?", (participant,))
-        return any(json.loads(counts).get(sink) for (counts,) in rows)
+    def filled(self, pipeline: str) -> set[str]:
+        """Return the sinks that have had rows of a pipeline."""
+        rows = self.rows(f"SELECT counts FROM {{ledger}} WHERE {MINE}", pipeline, self.participant)
+        return {sink for (counts,) in rows for sink, count in json.loads(counts).items() if count}
+
+    def keep_filled(self, sinks: Iterable[str]) -> None:
+        """Store the sinks that have had rows: in a marker with the number 0, which no checkpoint has."""
+        counts = canonical_json(dict.fromkeys(sinks, 1))
+        self.run(f"DELETE FROM {{ledger}} WHERE {MINE} AND number = 0", *self.key)
+        self.run(
+            f"INSERT INTO {{ledger}} (pipeline, participant, number, {MARKER})"
+            " VALUES (?, ?, 0, '', 'pruned', 0, 0, '', ?, '{{}}')",
+            *self.key,
+            counts,
+        )
+
+    def prune(self, floor: int) -> None:
+        sinks = self.filled(self.pipeline)
+        super().prune(floor)
+        self.keep_filled(sinks)

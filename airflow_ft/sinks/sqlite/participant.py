@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
-from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant, TransactionLedger
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import (
     Column,
@@ -63,14 +63,25 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
     sinks: Mapping[str, SqliteSink]
     file: SqliteFile
     wal: WalReader
+    _filled: set[str] = field(default_factory=set, init=False)
+    """The sinks that have had rows, when the vote began."""
 
     def _preflight(self) -> dict[str, Any]:
         return {"sqlite": sqlite3.sqlite_version, "file": str(self.file.path)}
 
+    def _begin(self, ledger: TransactionLedger, plan: Plan, fence: Fence) -> None:
+        super()._begin(ledger, plan, fence)
+        assert isinstance(ledger, Ledger)
+        self._filled = ledger.filled(plan.pipeline)
+        former = plan.participant(self.name).former
+        if former is not None and plan.participant(self.name).predecessor == 0:
+            self._filled |= ledger.filled(former.pipeline)
+            ledger.keep_filled(self._filled)
+
     def _schema_problems(
         self, db: sqlite3.Connection, readers: Sequence[SegmentReader], make: bool
     ) -> Iterator[AirflowFtError]:
-        """All that speaks against staged rows. Makes tables that are lacking, where a pipeline begins."""
+        """All that speaks against staged rows. Makes the table of a sink that has had no rows."""
         for name, sink in self.sinks.items():
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 if not schema.names:  # the job returned nothing for this sink
@@ -78,7 +89,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 if exists(db, sink.table):
                     yield from problems(db, sink.table, schema, name)
                     continue
-                known = not make and Ledger.has_rows(db, self.name, name)
+                known = name in self._filled
                 if known or not sink.create:
                     reason = "rows were delivered into it before" if known else "create=False"
                     yield UnfitTargetError(

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,11 +48,21 @@ from airflow_ft.sinks.files.staged import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.hdfs import HdfsFileSystem
-from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 from tests.wal.test_filesystem import without_links
+
+NONE = 0xFFFFFFFF
+DEFAULT_ACL = struct.pack("<I" + 5 * "HHI", 2, 1, 7, NONE, 2, 5, 54_321, 4, 5, NONE, 16, 5, NONE, 32, 0, NONE)
+"""As the kernel stores it (linux/posix_acl_xattr.h): a user of that id may read."""
+
+
+def access(path: Path) -> Any:
+    found = path.stat()
+    lists = {name: os.getxattr(path, name) for name in os.listxattr(path) if "posix_acl" in name}
+    return found.st_mode, found.st_uid, found.st_gid, lists
 
 
 @pytest.fixture
@@ -151,6 +162,62 @@ def test_rows_are_prepared_inside_the_folder_if_not_beside_it(world: World) -> N
     world.prepare(world.plan())
     assert folder.ids() == world.ids_of(1) and len(list(inside.iterdir())) == 1, "it stays where it was"
     assert not folder.staged.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EAGAIN, errno.EXDEV])
+def test_only_a_lasting_error_moves_staging_inside(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    plan = world.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "rename_folder", refuse)
+        if number == errno.EXDEV:
+            world.prepare(plan)
+        else:
+            with raises(SinkUnavailableError, "file_system_failed"):
+                world.prepare(plan)
+    world.deliver(plan)
+    assert (folder_of(world).path / "_airflow_ft" / "staged").exists() == (number == errno.EXDEV)
+
+
+def test_a_folder_at_the_top_of_a_file_system_is_synced() -> None:
+    ledger = Ledger.of("/orders", ConnectionInfo("", ""))
+    ledger._known.update(pipeline="p", staged="beside")
+    assert [local_path(uri) for uri in ledger.staging()] == [Path("/_orders.airflow_ft"), Path("/")]
+
+
+@pytest.mark.parametrize("stays", ["beside", "inside"])
+@pytest.mark.parametrize(
+    ("mode", "acl"), [(0o700, None), (0o2750, None), (0o750, DEFAULT_ACL)], ids=["private", "setgid", "default ACL"]
+)
+def test_rows_are_as_open_as_others_made_in_their_folder(world: World, mode: int, acl: Any, stays: str) -> None:
+    """Also while they are hidden, and where files of the log become theirs by a link."""
+    folder, is_root = folder_of(world), os.geteuid() == 0
+    if stays == "inside":
+        folder.staged.write_text("in the way")
+    folder.path.mkdir()
+    os.chown(folder.path, -1, 12_345 if is_root else os.getgid())
+    folder.path.chmod(mode)
+    if acl is not None:
+        os.setxattr(folder.path, "system.posix_acl_default", acl)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    if stays == "beside":
+        assert access(folder.staged) == access(folder.path)
+        folder.staged.chmod(0o777)
+        vote = world.prepare(plan)
+        assert access(folder.staged) == access(folder.path), "also later"
+    world.commit(plan, vote)
+    (made := folder.path / "made").mkdir()
+    (made / "file").touch()
+    shown = folder.path / "checkpoint=0000000001"
+    assert access(shown) == access(made) and access(shown / "part-00000.parquet") == access(made / "file")
+
+
+def test_files_of_the_log_are_linked_where_access_is_the_same(world: World) -> None:
+    world.deliver(world.plan())
+    assert (folder_of(world).path / "checkpoint=0000000001" / "part-00000.parquet").stat().st_nlink == 2
 
 
 @pytest.mark.parametrize("lost", ["a file", "the end of a file", "the manifest"])
@@ -437,6 +504,16 @@ def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: s
         assert len(found) == 1 and folder_of(world).ids() == world.ids_of(1)
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_nested_values_may_begin_or_cease_to_be_null(tmp_path: Path, format: str) -> None:
+    world = world_of(tmp_path, format=format)
+    for id, value in enumerate((1, None, 2)):
+        kind = pa.struct([pa.field("a", pa.list_(pa.field("element", pa.int64(), value is None)), value is None)])
+        world.deliver(world.plan(pa.table({"id": [id], "in": pa.array([{"a": [value]}], kind)})))
+    rows = ds.dataset(folder_of(world).path, format=format).to_table().to_pylist()
+    assert sorted((row["id"], row["in"]["a"]) for row in rows) == [(0, [1]), (1, [None]), (2, [2])]
+
+
 @pytest.mark.parametrize("where", ["one plan", "waiting", "long ago"])
 def test_columns_are_compared_with_all_rows_that_come_before(tmp_path: Path, where: str) -> None:
     world = world_of(tmp_path, format="parquet" if where == "long ago" else "csv")
@@ -642,6 +719,16 @@ def test_verify_names_each_lost_changed_or_copied_file(tmp_path: Path) -> None:
     assert report.differences[0].samples == ("it is gone",) and "checksum" in report.differences[1].samples[0]
     assert report.notes == ("checkpoint=0000000003/which=a/copy.parquet is a copy of a delivered file",)
     assert verified(world, plans[0]).repeated == 1, "also where it is alone compared"
+
+
+def test_verify_reads_the_manifests_of_suspects_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, read = [], []
+    for rows in (10, 1000, 10):
+        plans.append(world.plan(world.table(0, rows)))
+        world.deliver(plans[-1])
+    manifest = Ledger.manifest
+    monkeypatch.setattr(Ledger, "manifest", lambda self, folder: read.append(folder[-1]) or manifest(self, folder))
+    assert verified(world, plans[0]).is_exact and read == ["1", "3"], "3 has a file of that size"
 
 
 def test_a_flipped_bit_in_a_file_of_ours_changes_no_answer(world: World) -> None:

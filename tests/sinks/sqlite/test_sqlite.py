@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.model import Former, Promise
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks import doctor
@@ -333,6 +334,31 @@ def test_a_table_is_created_when_a_sink_gets_its_first_rows(world: World) -> Non
     with raises(UnfitTargetError, "table_missing", table="orders") as caught:
         world.prepare(world.plan_of(4, world.segment(4, world.table(4 * ROWS))))
     assert caught.error is not None and 'CREATE TABLE "orders" (' in caught.error.remedy
+
+
+def test_a_lost_table_is_not_created_again_after_pruning(world: World) -> None:
+    world.deliver(world.plan())
+    world.deliver(world.plan_of(2, world.nothing(2)))
+    for _ in range(2):
+        world.participant(world.plan()).forget(world.fence(1, world.attempt()), 2)
+    file_of(world).sql("DROP TABLE orders")
+    new = World(world.target, world.folder, pipeline="new", number=9)
+    first = new.plan_of(10, new.nothing(10))
+    former = Former(world.pipeline, 2, 10)
+    new.deliver(replace(first, participants=(replace(first.participants[0], former=former),)))
+    for later in (world.plan_of(4, world.segment(4, world.table(0))), new.plan_of(11, new.segment(11, new.table(0)))):
+        with raises(UnfitTargetError, "table_missing", table="orders"):
+            (world if later.number == 4 else new).prepare(later)
+
+
+def test_rows_of_another_pipeline_prevent_no_new_table(world: World) -> None:
+    """Also if its sink has the same name."""
+    world.deliver(world.plan())
+    other = World(File(world.folder), world.folder, pipeline="other")
+    other.target.sink = SqliteSink(table="more", conn_id="shop")
+    other.deliver(other.plan_of(1, other.nothing(1)))
+    other.deliver(other.plan_of(2, other.segment(2, other.table(0))))
+    assert file_of(world).sql("SELECT count(*) FROM more") == [(ROWS,)]
 
 
 def test_a_commit_is_synced_with_its_folder(world: World) -> None:

@@ -28,7 +28,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
-from airflow_ft.sinks.files import verify
+from airflow_ft.sinks.files import staged, verify
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
@@ -232,6 +232,15 @@ def test_files_are_split_at_their_size_in_readable_partitions(s3: S3, tmp_path: 
 
 
 @pytest.mark.server
+def test_a_file_that_s3_cannot_copy_is_refused_in_time(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Bucket(s3, format="csv"), tmp_path)
+    monkeypatch.setattr(staged, "LARGEST", 1 << 20)
+    with raises(UnfitTargetError, "limit_reached", limit=1 << 20):
+        world.prepare(world.plan(world.table(0, 100_000)))
+    assert bucket_of(world).staged() == []
+
+
+@pytest.mark.server
 def test_the_files_of_the_log_are_sent_as_they_are_and_compared(world: World) -> None:
     plan = world.plan()
     [file] = list(world.folder.rglob("*.parquet"))
@@ -375,7 +384,7 @@ def test_a_bad_folder_or_connection_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert "s3://CONNECTION@BUCKET/FOLDER" in caught.value.remedy
     assert "AKIA1" not in repr(caught.value) and "den" not in f"{caught.value.args} {caught.value.fields}"
     with raises(ConfigurationError, "argument_invalid", argument="file_bytes"):
-        FilesSink(folder="s3://bucket/x", file_bytes=6 << 30)
+        FilesSink(folder="s3://bucket/x", file_bytes=(4 << 30) + 1)
     assert FilesSink(folder="s3://aws@bucket/x").participant == "files-s3-aws-bucket-x"
     extra = {"role_arn": "arn:aws:iam::1:role/x"}
     with raises(ConfigurationError, "connection_invalid", settings=["role_arn"]):

@@ -1,0 +1,49 @@
+"""Answers of a NameNode, as errors of this package."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_ft.protocol.errors import StorageUnavailableError
+from airflow_ft.wal import hdfs
+from airflow_ft.wal.hdfs_errors import translated_errors
+from tests.raising import raises
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "number"),
+    [
+        ("The directory item limit of /lake is exceeded: limit=2 items=2", "limit_reached", errno.EDQUOT),
+        ("Name node is in safe mode: SafeModeException", "storage_unavailable", errno.EAGAIN),
+        ("/a/b can't be moved from an encryption zone.", "file_systems_differ", errno.EXDEV),
+        ("The maximum path component name limit of x is exceeded: limit=1", "path_invalid", errno.ENAMETOOLONG),
+    ],
+)
+def test_an_answer_of_the_name_node_has_its_own_remedy(answer: str, code: str, number: int) -> None:
+    with raises(StorageUnavailableError, code, errno=number), translated_errors("hdfs://namenode/lake", 1):
+        raise RuntimeError(f'RPCError("java.io.IOException", "{answer}")')
+
+
+class Vanishing:
+    """A client; the folder `b` goes between the list of its parent and its own."""
+
+    def list_status(self, path: str, recursive: bool = False) -> Iterator[Any]:
+        if path == "/lake":
+            for name in "abc":
+                yield SimpleNamespace(path=f"/lake/{name}", isdir=True, length=0)
+                yield from self.list_status(f"/lake/{name}") if recursive else ()
+        elif path in ("/lake/a", "/lake/c"):
+            yield SimpleNamespace(path=f"{path}/rows", isdir=False, length=7)
+        else:
+            raise FileNotFoundError(path)
+
+
+def test_a_folder_that_vanishes_while_listed_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs, "_client", lambda _: Vanishing())
+    assert hdfs.HdfsFileSystem().tree("hdfs://namenode/lake") == {"a/rows": 7, "c/rows": 7}
+    assert hdfs.HdfsFileSystem().tree("hdfs://namenode/gone") == {}
