@@ -56,7 +56,7 @@ export const actions = /** @type {const} */ ({
   deliverSays: "Delivers it under its marker, so no row is doubled. Ends a quarantine.",
   abort: "Abort",
   abortTitle: "Abort {rows}?",
-  abortSays: "Works only before the checkpoint is decided.",
+  abortSays: "Works only before the checkpoint is decided. If it is ABORTED already, gives up the rollback in sinks that do not answer.",
   abortRewinds: "Compute its rows again (otherwise the next checkpoint delivers them)",
   quarantine: "Quarantine",
   quarantineTitle: "Quarantine {rows}?",

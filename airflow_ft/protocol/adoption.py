@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_ft.protocol.decision_log import HistoryLog
-from airflow_ft.protocol.delivery_log import ResumeLog
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
-from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
+from airflow_ft.protocol.delivery_log import ResumeLog, RollbackLog
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StateConflictError,
+    require_understood,
+)
+from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan, Promise
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
@@ -118,7 +124,7 @@ def look(store: SinksLog, pipeline: str, participants: ParticipantFactory) -> Ma
     return found
 
 
-class AdoptionLog(SinksLog, ResumeLog, Protocol):
+class AdoptionLog(SinksLog, ResumeLog, RollbackLog, Protocol):
     """The takeover of the sinks of a lost decision log."""
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
@@ -185,8 +191,30 @@ def adopt(
             sink.end_orphans(fence, ending, make_way=in_place)
             if not in_place:
                 sink.adopt(fence, found[name].number)
+    _give_up_rollbacks(store, pipeline, participants, epoch, who)
     store.resume(pipeline, who)
     return Adoption(heads, epoch)
+
+
+def _give_up_rollbacks(
+    store: AdoptionLog, pipeline: str, participants: ParticipantFactory, epoch: int, who: str
+) -> None:
+    """Give up pending rollbacks in sinks that remember nothing: each run would halt at them again.
+
+    A sink raises its head before it prepares anything, so what it held went with the head.
+    """
+    for checkpoint in store.open_checkpoints(pipeline):
+        for participant in checkpoint.participants if checkpoint.rollback_pending else ():
+            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
+                continue
+            try:
+                with closing(participants(participant)) as sink:
+                    head = sink.head(pipeline)
+            except (SinkUnavailableError, SinkAccessError):  # the next run names the way out
+                continue
+            if head is None:
+                why = f"{who} adopted the pipeline, which the sink does not remember"
+                store.record_rollback(pipeline, epoch, checkpoint.number, participant.name, why)
 
 
 def _require_choices(

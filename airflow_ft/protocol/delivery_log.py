@@ -28,7 +28,19 @@ class ProblemLog(Protocol):
         """
 
 
-class DeliveryLog(TargetLog, ProblemLog, Protocol):
+class RollbackLog(Protocol):
+    """The end of what TWO_PHASE participants hold of ABORTED numbers."""
+
+    def record_rollback(
+        self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
+    ) -> Checkpoint:
+        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+
+        The last one ends `rollback_pending`. `given_up`: why a participant that was not reached no longer counts.
+        """
+
+
+class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
     """The delivery of checkpoints (`airflow_ft.protocol.coordinator`)."""
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
@@ -108,12 +120,6 @@ class DeliveryLog(TargetLog, ProblemLog, Protocol):
         """Stores a participant's proof of COMMITTED (digest equal to the plan's, else StateConflictError).
 
         COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
-        """
-
-    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
-        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
-
-        The last one ends `rollback_pending`.
         """
 
     def abort(

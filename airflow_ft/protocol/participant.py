@@ -115,11 +115,13 @@ class Expiring(Protocol):
         The participant has voted, so False means that a part of its memory was lost since.
         """
 
-    def seed(self, fence: Fence, number: int) -> None:
+    def seed(self, fence: Fence, number: int, last: Proof | None = None) -> None:
         """Make it remember `number` again, after that expired while every number up to it is settled.
 
+        `last` is its proof of that number; None: the decision log has none.
+
         Raises:
-            TokenLostError: it remembers another number, so nothing expired.
+            TokenLostError: it remembers another number, or is another system than the proof names. Nothing expired.
         """
 
     def restore(self, fence: Fence, plan: Plan) -> None:

@@ -15,7 +15,7 @@ from airflow_ft.protocol.planning import wants_vote
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
-from airflow_ft.protocol.votes import Outcome
+from airflow_ft.protocol.votes import Outcome, Proof
 
 log = logging.getLogger(__name__)
 
@@ -152,5 +152,11 @@ class Preparing(Settling):
             if head is not None and head.number != delivered:  # of several tokens only some may have vanished yet
                 raise
             log.warning("the token of %s expired. Nothing is unsettled, so it is set to %d again", name, delivered)
-            sink.seed(fence, delivered)
+            sink.seed(fence, delivered, self._last_proof(delivered, name))
             return sink.prepare(plan, fence)
+
+    def _last_proof(self, number: int, participant: str) -> Proof | None:
+        try:
+            return self._store.checkpoint(self._pipeline, number).proof_of(participant)
+        except KeyError:  # a number of a lost log, whose sinks were adopted
+            return None

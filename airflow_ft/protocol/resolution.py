@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | abort marker first, then ABORTED |
+| abort | ABORTED, and not rolled back everywhere | rolls it back, and gives up participants that do not answer |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; the person confirms that the rows of a lost token are not there |
 | dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
@@ -79,7 +80,21 @@ class Resolver:
                 return coordinator.deliver(number)
 
     def abort(self, number: int, after: AfterAbort) -> Checkpoint:
-        """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried)."""
+        """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried).
+
+        Of one that is ABORTED, rolls back what participants hold prepared, and gives up those that do not answer.
+        """
+        pending = self.store.checkpoint(self.pipeline, number)
+        if pending.rollback_pending:
+            if after is AfterAbort.REWOUND:
+                raise self._refusal(
+                    pending,
+                    "it is ABORTED already, so the fate of its rows is decided.",
+                    "Leave out --rewind. To compute all undelivered rows again, run `airflow ft rewind"
+                    f" {self.pipeline}` afterwards.",
+                )
+            with self._coordinating() as coordinator:
+                return coordinator.give_up_rollback(pending, self.who)
         found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "there is nothing to abort")
         if found.state is S.COMMITTING or found.decided_at is not None:
             raise self._refusal(

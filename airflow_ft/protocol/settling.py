@@ -27,6 +27,14 @@ log = logging.getLogger(__name__)
 S = CheckpointState
 
 
+def way_out_of_rollback(pipeline: str, number: int) -> str:
+    """Return what a person can do if the sink of a pending rollback never answers again."""
+    return (
+        f"If that sink is gone for good, run `airflow ft in-doubt --pipeline {pipeline} --abort {number}`: it gives up"
+        " what the sink has prepared."
+    )
+
+
 class Settling(Acting):
     """The half of a coordinator that ends checkpoints."""
 
@@ -235,8 +243,18 @@ class Settling(Acting):
             return None
         return plan.commit_point if proof is not None and proof.outcome is Outcome.ABORTED else None
 
-    def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""
+    def give_up_rollback(self, checkpoint: Checkpoint, why: str) -> Checkpoint:
+        """Roll an ABORTED number back where its participants answer, and give the others up, as a person confirmed.
+
+        ABORTED is decided, so no process commits what they hold. If they return, it stays prepared (locks, disk).
+        """
+        return self._roll_back(checkpoint, given_up=why)
+
+    def _roll_back(self, checkpoint: Checkpoint, given_up: str = "") -> Checkpoint:
+        """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it.
+
+        `given_up`: why participants that do not answer are no longer asked; "": they are an error.
+        """
         plan = checkpoint.plan
         if not checkpoint.rollback_pending or plan is None:
             return checkpoint
@@ -248,9 +266,16 @@ class Settling(Acting):
                 continue
             name = participant.name
             attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
-            with self._open(plan, name) as sink:
-                sink.abort(plan, self._fence(attempt), detail)
-            checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name)
+            why = ""
+            try:
+                with self._open(plan, name) as sink:
+                    sink.abort(plan, self._fence(attempt), detail)
+            except (SinkUnavailableError, SinkAccessError) as error:
+                if not given_up:
+                    error.remedy = f"{error.remedy} {way_out_of_rollback(self._pipeline, checkpoint.number)}".lstrip()
+                    raise
+                why = f"{given_up} ({error.what.rstrip('.')})"
+            checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name, why)
         return checkpoint
 
     def _write_abort(

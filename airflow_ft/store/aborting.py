@@ -11,7 +11,7 @@ from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.reading import OF_RUN
-from airflow_ft.store.rows import key_of, to_pipeline
+from airflow_ft.store.rows import clean_text, key_of, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -65,8 +65,10 @@ class AbortingOperations:
                 _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)
             return write.checkpoint(number)
 
-    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
-        """See `DeliveryLog.record_rollback`."""
+    def record_rollback(
+        self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
+    ) -> Checkpoint:
+        """See `RollbackLog.record_rollback`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             checkpoint = write.checkpoint(number)
@@ -81,7 +83,12 @@ class AbortingOperations:
             )
             if not changed:
                 return checkpoint
-            write.event(EventKind.ROLLED_BACK, f"{participant} holds no rows of it", number=number)
+            found = (
+                f"the rollback in {participant} is given up: {given_up}"
+                if given_up
+                else f"{participant} holds no rows of it"
+            )
+            write.event(EventKind.ROLLED_BACK, clean_text(found), number=number)
             names = {p.name for p in checkpoint.participants if p.promise is Promise.TWO_PHASE}
             left = write.rows(
                 "SELECT participant FROM vote WHERE pipeline = ? AND number = ? AND rolled_back = 0", pipeline, number

@@ -175,6 +175,24 @@ def test_another_folder_under_the_same_name_is_refused_by_name(job: Job) -> None
     assert job.run("numbers", "more") == {"b": 1}
 
 
+def test_another_kind_of_source_under_the_same_name_is_refused(job: Job) -> None:
+    """Spark took an offset of files for that of a topic named 'logOffset', and then read all of Kafka."""
+    job.add("numbers", "a")
+    job.add("events", "b")
+
+    def run(source: FileSource | KafkaSource) -> None:
+        job.pipeline.complete(replace(job.request("events"), sources={"events": source.to_json()}))
+
+    text = FileSource(path=str(job.pipeline.folder / "in/numbers"), format="text")
+    run(text)
+    for other in (KafkaSource(pattern=job.topic), KafkaSource(topics=[job.topic])):
+        with raises(ConfigurationError, "sources_changed", source="events"):
+            run(other)
+    job.add("numbers", "c")
+    run(text)
+    assert [row["rows"] for row in job.pipeline.all_rows()] == [1, 1]
+
+
 def test_a_pattern_for_another_folder_is_refused(job: Job) -> None:
     """Spark does not look at the folder of a pattern: it read every file of the other one."""
     job.add("numbers", "a")

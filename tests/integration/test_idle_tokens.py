@@ -13,6 +13,7 @@ import pytest
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.protocol import coordinator, steps
+from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.errors import TokenLostError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, Fence
@@ -26,6 +27,7 @@ from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.integration.kafka_world import read
 from tests.integration.real_world import RealWorld, expected, make_world
+from tests.raising import raises
 from tests.waiting import wait_for
 from tools.servers import Database, Kafka
 
@@ -170,6 +172,33 @@ def test_without_a_new_vote_only_one_sink_shows_the_rows(world: Slotted, monkeyp
         world.deliver()
     assert world.ids() == expected([1, 2])
     assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.TOKEN_LOST
+
+
+def test_no_row_goes_to_another_cluster_before_an_adoption(
+    own_server: Any, store: DecisionLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str
+) -> None:
+    made = make_world(store, tmp_path / "wal", mariadb_database)
+    world = Slotted(store, made.root, mariadb_database, kafka, topic)
+    world.stage(1)
+    world.deliver()
+    world.kafka = other = own_server(Kafka)
+    other.create_topic(topic, 1)
+    for _ in range(2):
+        world.stage(1)
+        with raises(TokenLostError, "cluster_changed", participant="cluster", number=1):
+            world.deliver()
+        assert read(other.bootstrap, topic) == []
+        store.resume(world.pipeline, "ada")
+    world.kafka = kafka
+    world.deliver()
+    world.check_exactly_once([1, 2, 3])
+    world.kafka = other
+    world.stage(1)
+    with pytest.raises(TokenLostError):
+        world.deliver()
+    adopt(store, world.pipeline, world.participants, "ada")
+    world.deliver()
+    assert len(read(other.bootstrap, topic)) == len(expected([4]))
 
 
 @pytest.mark.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import airflow_ft
@@ -43,6 +45,7 @@ from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.state.reset import reset_state
@@ -63,9 +66,11 @@ class Shop:
         self.folder, self.log = folder, folder / "ft.db"
         self.store = f"sqlite:///{self.log}"
 
-    def deliver(self, position: int, *files: str) -> None:
+    def deliver(self, position: int, *files: str, **more: airflow_ft.FilesSink) -> None:
         rows = pa.table({"id": pa.array([position], pa.int64())})
-        sinks = {each: airflow_ft.SqliteSink(table="orders", conn_id=each) for each in files or ("first",)}
+        sinks: dict[str, Any] = {
+            each: airflow_ft.SqliteSink(table="orders", conn_id=each) for each in files or ("first",)
+        } | more
         airflow_ft.deliver(
             dict.fromkeys(sinks, rows),
             pipeline="orders",
@@ -189,6 +194,24 @@ def test_the_first_checkpoint_reaches_a_sink_that_was_emptied(shop: Shop) -> Non
     assert shop.adopt().forgetful == ("second",)
     shop.deliver(2, "first", "second")
     assert shop.ids() == shop.ids("second") == [1, 2]
+
+
+def test_adopt_gives_up_the_rollback_in_a_folder_that_is_gone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_the_disk(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    old, new = (airflow_ft.FilesSink(folder=str(shop.folder / each)) for each in ("old", "new"))
+    shop.deliver(1, copies=old)
+    with monkeypatch.context() as patch, pytest.raises(AirflowFtError):
+        patch.setattr(Staged, "build", fill_the_disk)
+        shop.deliver(2, copies=old)
+    shutil.rmtree(shop.folder / "old")
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        shop.deliver(3, copies=new)
+    shop.adopt()
+    shop.deliver(3, copies=new)
+    assert shop.ids() == [1, 2, 3]
+    assert sorted(pq.read_table(shop.folder / "new").column("id").to_pylist()) == [2, 3]
 
 
 def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:

@@ -46,6 +46,7 @@ class System:
     token_is_gone: bool = False
     expires: bool = True  # its token goes by itself
     renewed: int = 0
+    seeded_after: Proof | None = None
     foreign: bool = False
     away: bool = False
     owner: str = "other"
@@ -191,8 +192,9 @@ class ExpiringModel(ModelParticipant):
     def remembers(self, pipeline: str) -> bool:
         return not self.system.token_is_gone
 
-    def seed(self, fence: Fence, number: int) -> None:
+    def seed(self, fence: Fence, number: int, last: Proof | None = None) -> None:
         self.system.raise_head(fence)
+        self.system.seeded_after = last
         self.adopt(fence, number)
 
     def restore(self, fence: Fence, plan: Plan) -> None:

@@ -556,6 +556,7 @@ def test_a_token_lost_after_all_is_settled_is_seeded_again(world: World) -> None
     second = world.stage(1, run=run)
     world.steps(world.context(run=run))
     world.check_exactly_once([*first, *second])
+    assert world.systems["log"].seeded_after == world.store.checkpoint(PIPELINE, first[0]).proof_of("log")
 
 
 def test_a_memory_that_does_not_go_by_itself_is_not_made_anew(world: World) -> None:

@@ -25,13 +25,13 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.recovery import in_doubt, recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
-from tests.protocol.systems import NoArchive, Systems
+from tests.protocol.systems import NoArchive, System, Systems
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 
@@ -263,6 +263,29 @@ def test_abort_writes_the_tombstone_first(world: World) -> None:
     assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.USER
     world.steps(world.context(3))
     assert world.systems["db"].rows == world.systems["log"].rows == [1]
+
+
+def test_a_rollback_in_a_sink_that_is_gone_is_given_up(tmp_path: Path) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        world.prepared()
+        world.systems["log"].away = True
+        assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        with raises(SinkUnavailableError, "sink_unavailable", checkpoint=1) as caught:
+            world.steps(world.context(3))
+        assert caught.error is not None and "--abort 1" in caught.error.remedy
+
+        def gone(plan: Any) -> Any:
+            raise SinkUnavailableError("nobody answers.")
+
+        [_, doubt] = doubts(world.store, [PIPELINE], gone)
+        assert "--abort" in doubt.advice
+        with raises(StateConflictError, "action_refused", checkpoint=1):
+            resolver(world).abort(1, AfterAbort.REWOUND)
+        assert not resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        assert "is given up" in event_text(world, 1)
+        world.steps(world.context(4), world.deliver_into({"rows": "db", "copies": "db"}))
+        assert world.systems["db"].rows == [1]
 
 
 def test_what_is_decided_is_never_aborted(world: World) -> None:

@@ -287,6 +287,7 @@ def product_over_models() -> Iterator[Running]:
         "now": RUNNING.now,
         "describe": lambda clients, names: {name: TopicLimits(name, 1, 1, 1, 0, True) for name in names},
         "topic_ids": lambda clients, names: dict.fromkeys(names, ""),
+        "cluster_id": lambda _: "",
         "require_same_topics": lambda *_: None,
         "create_token_topic": lambda *_: None,
         "await_readable": lambda *_: None,

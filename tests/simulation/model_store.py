@@ -658,7 +658,9 @@ class ModelStore(ModelStreams):
             rollback_pending=pending,
         )
 
-    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
+    def record_rollback(
+        self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
+    ) -> Checkpoint:
         self._require_epoch(pipeline, epoch)
         row = self._row(number)
         if row.state is not S.ABORTED:

@@ -3,13 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.state.location_files import PATHS_FILE, keep, note
+from airflow_ft.sources import CustomSource
+from airflow_ft.spark.driver.kinds import keep_kinds, refuse_other_kinds
+from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
@@ -99,6 +102,23 @@ def test_what_is_left_out_goes_on_there(tmp_path: Path) -> None:
     assert not filesystem(again.uri).names(f"{again.uri}/airflow_ft_left")
 
 
+def test_a_custom_source_of_another_class_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def request(data_source: str, path: str) -> Any:
+        source = CustomSource(data_source=data_source, options={"path": path}, replayable=True)
+        return SimpleNamespace(pipeline="p", base=base, sources={"lines": source.to_json()})
+
+    location = _location(tmp_path, ["lines"], ['{"at":4}'])
+    base = location.position(1)
+    refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])  # of a release that kept no kinds
+    keep_kinds(location, request("jobs:Lines", "/a"), ["lines"])
+    refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])
+    assert not caplog.records
+    refuse_other_kinds(request("jobs:Lines", "/b"), ["lines"])
+    assert "options changed: path" in caplog.text
+    with raises(ConfigurationError, "sources_changed", source="lines"):
+        refuse_other_kinds(request("jobs:Others", "/a"), ["lines"])
+
+
 def test_a_left_out_source_outlives_runs_at_most_once(tmp_path: Path) -> None:
     """They continue nothing, and their mode refuses files. All files came twice when they were used again."""
     old = _location(tmp_path, ["numbers", "orders"], ['{"logOffset":0}', json.dumps(KAFKA)])
@@ -106,10 +126,12 @@ def test_a_left_out_source_outlives_runs_at_most_once(tmp_path: Path) -> None:
     log.parent.mkdir()
     log.write_text('v1\n{"path":"file:///in/a","timestamp":1,"batchId":0}')
     keep(old.uri, PATHS_FILE, {"numbers": "/in"})
+    keep(old.uri, KINDS_FILE, {"numbers": {"kind": "files"}})
     for attempt in ("2-1", "3-1"):
         fresh = _location(tmp_path, ["orders"], ['{"orders":{"0":90}}'], attempt=attempt)
         keep_left_out(old.position(1), fresh)
         assert known_sources(fresh.position(1)) == {"numbers", "orders"} and note(fresh.uri, PATHS_FILE)
+        assert note(fresh.uri, KINDS_FILE) == {"numbers": {"kind": "files"}}
         old = fresh
     again = _changed(old, ["numbers", "orders"], "4-1")
     assert again.offsets(1) == [{"logOffset": 0}, {"orders": {"0": 90}}]

@@ -147,6 +147,19 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
     return described
 
 
+def cluster_id(clients: KafkaClients) -> str:
+    """Return the id that brokers keep as long as their cluster exists (KIP-78); "": they give none.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
+    """
+    try:
+        found = clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout).cluster_id
+    except KafkaException as failure:
+        raise clients.error(failure.args[0], "reading the id of the cluster") from failure
+    return found or ""
+
+
 def longest_transaction(clients: KafkaClients) -> int | None:
     """The smallest transaction.max.timeout.ms of all brokers; None when their settings may not be read."""
     doing = "reading the brokers' transaction.max.timeout.ms"

@@ -17,6 +17,12 @@ SETTLING: Mapping[str, str] = {
 }
 """Actions on one unresolved checkpoint, and the question before each."""
 
+GIVE_UP = (
+    "Roll it back, and give up sinks that do not answer (if one returns, what it has prepared keeps its locks until you"
+    " end it there)"
+)
+"""The question before `abort` of a checkpoint that is ABORTED, but not rolled back everywhere."""
+
 ACTIONS: Mapping[str, str] = {
     "recover": "complete or abort the checkpoints in doubt",
     "commit": "deliver a checkpoint",

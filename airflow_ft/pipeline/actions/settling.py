@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline.actions.actor import Actor
-from airflow_ft.pipeline.actions.names import SETTLING
+from airflow_ft.pipeline.actions.names import GIVE_UP, SETTLING
 from airflow_ft.pipeline.actions.words import fate_text, rows_text, state_text
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.lookup import checkpoint_of
@@ -34,8 +34,12 @@ def settle(
     `after` says what becomes of the rows of one that is given up. StateConflictError says why it is refused.
     """
     found = checkpoint_of(store, pipeline, number)
-    fate = f" (its rows: {fate_text(store, pipeline, after)})" if action == "abort" else ""
-    by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)}): {SETTLING[action]}{fate}?")
+    question = SETTLING[action]
+    if action == "abort" and found.rollback_pending:
+        question = GIVE_UP
+    elif action == "abort":
+        question += f" (its rows: {fate_text(store, pipeline, after)})"
+    by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)}): {question}?")
     resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
     match action:
         case "commit":

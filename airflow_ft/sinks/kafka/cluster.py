@@ -44,7 +44,7 @@ from airflow_ft.sinks.kafka.token import (
     genesis,
     judge,
 )
-from airflow_ft.sinks.kafka.tokens import Tokens, now
+from airflow_ft.sinks.kafka.tokens import CLUSTER, Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.vote import check_rows, check_times, client_limits, refused_rows, short_lived
 from airflow_ft.sinks.refused import Refused
@@ -176,9 +176,9 @@ class KafkaParticipant:
         """Return whether the token of every slot is there; a transaction that is held open does not delay it."""
         return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
 
-    def seed(self, fence: Fence, number: int) -> None:
+    def seed(self, fence: Fence, number: int, last: Proof | None = None) -> None:
         """Sets the tokens that have vanished to `number` under `fence`; see `Tokens.seed`."""
-        self._tokens.seed(fence, number)
+        self._tokens.seed(fence, number, last)
 
     def restore(self, fence: Fence, plan: Plan) -> None:
         """Sets the tokens that have vanished to the plan's predecessor; see `Tokens.restore`."""
@@ -331,6 +331,7 @@ class KafkaParticipant:
                 "slots": len(tokens),
                 "partitions": partitions,
                 "topics": topics,
+                CLUSTER: self._tokens.cluster,
                 **set_aside_detail(together(set_aside)),
             },
         )

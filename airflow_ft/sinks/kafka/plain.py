@@ -22,6 +22,7 @@ from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.sending import AckCounter, ProducerLostError, Sender, merge_ends
+from airflow_ft.sinks.kafka.tokens import CLUSTER
 from airflow_ft.sinks.set_aside import DeliveredLog
 
 
@@ -81,7 +82,7 @@ class PlainParticipant(KafkaParticipant):
         """There is nothing that it could lose."""
         return True
 
-    def seed(self, fence: Fence, number: int) -> None:
+    def seed(self, fence: Fence, number: int, last: Proof | None = None) -> None:
         """There is nothing to set."""
 
     def restore(self, fence: Fence, plan: Plan) -> None:
@@ -117,6 +118,6 @@ class PlainParticipant(KafkaParticipant):
             for name, counter in each.items():
                 counts[name] += counter.total
         into = {topic: found for topic, found in topic_ids(self._clients, partitions).items() if found}
-        detail = {"attempt": fence.attempt, "partitions": partitions, "topics": into}
+        detail = {"attempt": fence.attempt, "partitions": partitions, "topics": into, CLUSTER: self._tokens.cluster}
         detail |= set_aside_detail(together(aside))
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 
 from airflow_ft.clients.kafka.client import KafkaClients
-from airflow_ft.clients.kafka.topics import create_token_topic, describe
+from airflow_ft.clients.kafka.topics import cluster_id, create_token_topic, describe
 from airflow_ft.protocol.errors import StateConflictError, TokenLostError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
-from airflow_ft.protocol.votes import SinkHead
+from airflow_ft.protocol.votes import Proof, SinkHead
 from airflow_ft.sinks.base.memory import refuse_to_adopt
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Ballot, Expectation, Token, TokenStatus, check_owner, genesis, judge, seeded
 from airflow_ft.sinks.kafka.transaction import Transaction
+
+CLUSTER = "cluster"
+"""Names the cluster in the detail of a proof."""
 
 
 class Tokens:
@@ -33,6 +36,11 @@ class Tokens:
         if pipeline not in self._slots:
             self._slots[pipeline] = [Slot(self._clients, pipeline, index) for index in range(self.count)]
         return self._slots[pipeline]
+
+    @cached_property
+    def cluster(self) -> str:
+        """Return the id of the Kafka cluster, which proofs name; "": unknown."""
+        return cluster_id(self._clients)
 
     def close(self) -> None:
         """Closes what reads and writes tokens."""
@@ -147,16 +155,31 @@ class Tokens:
         check_owner(token, fence, self._participant.name, slot.group)
         return token.taken_over(fence, now())
 
-    def seed(self, fence: Fence, number: int) -> None:
+    def seed(self, fence: Fence, number: int, last: Proof | None = None) -> None:
         """Set vanished tokens to `number` under `fence`, so that delivery can continue after it.
 
         Call it only while every number up to `number` is settled and none is COMMITTING. Keeps tokens that are at
-        `number` already.
+        `number` already. `last` is the proof of `number`, if it is known.
 
         Raises:
-            TokenLostError: a token is at another number.
+            TokenLostError: a token is at another number, or the proof names another cluster.
             ForeignOwnerError, FencedError: as elsewhere.
         """
+        before, found = last.detail.get(CLUSTER) if last is not None else "", cluster_id(self._clients)
+        if before and found and before != found:  # nothing has expired: the tokens are where they were
+            raise TokenLostError(
+                f"the connection leads to Kafka cluster {found}, which has no token of the pipeline. Checkpoint"
+                f" {number} was delivered into cluster {before}.",
+                code="cluster_changed",
+                remedy=f"Correct bootstrap.servers of connection {self._participant.name}, then run `airflow ft resume"
+                f" {fence.pipeline}`. If the cluster was rebuilt or replaced for good, run `airflow ft adopt"
+                f" {fence.pipeline}`: later checkpoints go to the new one, and earlier rows stay in the old one.",
+                pipeline=fence.pipeline,
+                participant=self._participant.name,
+                number=number,
+                expected=before,
+                found=found,
+            )
 
         def choose(slot: Slot) -> Token:
             token = slot.read_token(fence)

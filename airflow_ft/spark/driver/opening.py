@@ -11,6 +11,7 @@ from airflow_ft.jobs.uids import Identity
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.driver.folders import refuse_other_folders
 from airflow_ft.spark.driver.inputs import declared_source
+from airflow_ft.spark.driver.kinds import keep_kinds, refuse_other_kinds
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -58,6 +59,7 @@ def open_attempt(
 
     `bear` computes a planned micro-batch (`compute_planned`); `on_compute` hears that the job begins to compute.
     """
+    refuse_other_kinds(request, plan.sources)
     begun = frozen.read(begins)
     before = LocationStatus() if request.base is None else location_status(request.base)
     if change is not None:
@@ -81,6 +83,7 @@ def open_attempt(
         set_places(location, plan.places)
         if request.former_base is not None:
             keep_left_out(request.former_base, location)
+        keep_kinds(location, request, plan.sources)
         return location
     if behind and (void or change is not None):
         raise ConfigurationError(
@@ -97,6 +100,7 @@ def open_attempt(
     frozen.restore(location, begun, topics.known, void)
     check_sources(location, plan.sources)
     set_places(location, plan.places)
+    keep_kinds(location, request, plan.sources)
     refuse_other_folders(location, [declared_source(request, name) for name in plan.sources])
     if request.base is None:
         remember(location, plan.operators)

@@ -18,6 +18,7 @@ from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.model import CheckpointState, Former, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.settling import way_out_of_rollback
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.savepoints.settling import require_settleable
 from airflow_ft.spark.state.catching_up import has_read_all_of
@@ -92,7 +93,8 @@ def require_rolled_back(store: QueryLog, name: str) -> None:
                 "the checkpoint is ABORTED, but its sink does not answer and its prepared rows are not rolled back"
                 " yet.",
                 code="server_unreachable",
-                remedy=f"Start the sink's server. Then run `airflow ft recover {name}` and try again.",
+                remedy=f"Start the sink's server. Then run `airflow ft recover {name}` and try again."
+                f" {way_out_of_rollback(name, checkpoint.number)}",
                 pipeline=name,
                 checkpoint=checkpoint.number,
             )

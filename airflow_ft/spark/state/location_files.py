@@ -23,6 +23,7 @@ from airflow_ft.wal.parsing import parsing
 
 OFFSETS, COMMITS = "offsets", "commits"
 PATHS_FILE = "airflow_ft_paths.json"  # declared paths of file sources, by name
+KINDS_FILE = "airflow_ft_kinds.json"  # kinds of declared sources, and classes of custom ones, by name
 _NONE = "-"
 
 

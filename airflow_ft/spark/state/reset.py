@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
-from airflow_ft.spark.state.location_files import PATHS_FILE, keep, note
+from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     INCARNATION_FILE,
     LEFT,
@@ -119,8 +119,9 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
-    if paths := note(old.uri, PATHS_FILE):
-        keep(new.uri, PATHS_FILE, paths)
+    for name in (PATHS_FILE, KINDS_FILE):
+        if found := note(old.uri, name):
+            keep(new.uri, name, found)
     if incarnation := incarnation_in(old.uri):
         keep(new.uri, INCARNATION_FILE, incarnation)
     if files.names(files.uri(old.uri, LEFT)):

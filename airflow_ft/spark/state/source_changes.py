@@ -25,7 +25,16 @@ from urllib.parse import quote, unquote
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.location_files import OFFSETS, PATHS_FILE, entry, keep, note, offsets_line, offsets_of
+from airflow_ft.spark.state.location_files import (
+    KINDS_FILE,
+    OFFSETS,
+    PATHS_FILE,
+    entry,
+    keep,
+    note,
+    offsets_line,
+    offsets_of,
+)
 from airflow_ft.spark.state.locations import (
     LEFT,
     SOURCES_FILE,
@@ -159,8 +168,9 @@ def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
     now, before = location.sources(), old.sources()
     for name in _left(old).keys() - {*now, *before}:
         link_tree(_folder_of(old, name), _folder_of(location, name), lambda _: True)
-    if paths := note(old.uri, PATHS_FILE):
-        keep(location.uri, PATHS_FILE, paths)
+    for name in (PATHS_FILE, KINDS_FILE):
+        if found := note(old.uri, name):
+            keep(location.uri, name, found)
     if set(before) <= set(now):
         return
     require_batch(old)
