@@ -1,4 +1,4 @@
--- The schema of the decision log. Plain SQL for SQLite (3.31 or newer) and PostgreSQL (12 or newer).
+-- The schema of the decision log. Plain SQL for SQLite (3.31 or newer, with JSON functions) and PostgreSQL (12 or newer).
 -- Times are BIGINT microseconds since 1970 in UTC, by the store's clock. Booleans are 0 or 1. JSON is text.
 -- A statement must not contain a semicolon, except at its end.
 
