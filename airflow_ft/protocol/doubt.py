@@ -21,6 +21,7 @@ from airflow_ft.protocol.errors import (
     NewerReleaseError,
     SinkAccessError,
     SinkUnavailableError,
+    StoreCorruptError,
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.failure import Halt
@@ -99,7 +100,7 @@ def doubts(
             found.append(_halted(store, name, row.halt))
         try:
             opened = store.open_checkpoints(name)
-        except NewerReleaseError as error:  # report those of the others anyway
+        except (NewerReleaseError, StoreCorruptError) as error:  # report those of the others anyway
             unknown = Evidence(Finding.UNKNOWN, error.what)
             found.append(Doubt(name, error.checkpoint, "", "not known", timedelta(0), unknown, error.remedy))
             continue

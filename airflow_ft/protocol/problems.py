@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from airflow_ft.protocol.decision_log import OverviewLog, QueryLog
-from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
+from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError, StoreCorruptError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
 from airflow_ft.protocol.pipelines import PipelineStatus
@@ -72,6 +72,7 @@ def problems(
     one does not count for retired pipelines and streams that were stopped. With
     `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
+    A pipeline with a damaged row counts as HALTED.
     """
     for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):
         try:
@@ -79,6 +80,9 @@ def problems(
         except NewerReleaseError as error:  # of a checkpoint: report those of the others anyway
             log.warning("%s", error)
             continue
+        except StoreCorruptError as error:
+            is_wanted = Condition.HALTED in conditions
+            found = Problem(each.name, Condition.HALTED, error.what, error.remedy) if is_wanted else None
         if found is not None:
             yield found
 

@@ -89,6 +89,16 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
         assert what.startswith(headline) and cause in what and command in fix
 
 
+def test_a_damaged_row_hides_no_other_problem(store: DecisionLog) -> None:
+    with store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET segment_rows = '{' WHERE pipeline = 'kept'")
+    _, damaged, late = received(ProblemNotifier(receive))
+    assert (
+        damaged.startswith("pipeline kept is HALTED: the decision log is damaged: ") and "\nFix: Keep a copy" in damaged
+    )
+    assert late.startswith("pipeline slow is LATE: ")
+
+
 def test_a_provider_notifier_renders_every_problem_on_each_call(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }} ({{ run_id }})")
     for _ in range(2):
