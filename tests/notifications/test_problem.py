@@ -136,6 +136,20 @@ def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:
     assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting
 
 
+def test_a_bound_counts_from_the_last_look_as_the_page_does(store: DecisionLog) -> None:
+    quiet, _ = Scene(store, "quiet"), Scene(store, "silent")
+    quiet.stage(continues=True)
+    quiet.complete(1)
+    with store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET completed_at = completed_at - 7200000000 WHERE pipeline = 'quiet'")
+        tx.change("UPDATE pipeline SET created_at = created_at - 7200000000 WHERE name IN ('quiet', 'silent')")
+    some: dict[str, Any] = {"pipelines": ["quiet", "silent"], "to": receive, "late_after": 3600}
+    assert [each.split()[1] for each in received(ProblemNotifier(**some))] == ["quiet", "silent"]
+    SENT.clear()
+    store.read_all("quiet", quiet.epoch, RUN, store.now())
+    assert [each.split()[1] for each in received(ProblemNotifier(**some))] == ["silent"]
+
+
 def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: DecisionLog) -> None:
     with pytest.raises(ConnectionError):
         received(ProblemNotifier(Chat("{{ problem.pipeline }}")))
