@@ -54,7 +54,7 @@ def _total(row: Row) -> int:
 @stored("checkpoint")
 def to_delivered(row: Row) -> Delivered:
     """Return the rows and the time of a completed `checkpoint`."""
-    return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
+    return Delivered(row["number"], int(row["delivered_rows"]), to_time(row["completed_at"]))
 
 
 def _state_sizes(row: Row) -> StateSizes | None:

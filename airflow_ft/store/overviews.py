@@ -30,7 +30,7 @@ _TIMINGS = (
     " completed_at, lag, state_sizes FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
 )
 _RECENT = (
-    "SELECT * FROM (SELECT pipeline, number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ?"
+    "SELECT * FROM (SELECT pipeline, number, delivered_rows, completed_at FROM checkpoint WHERE pipeline = ?"
     " AND state = 'COMPLETED' ORDER BY number DESC LIMIT ?) AS newest"
 )
 _DOING = "SELECT pipeline, doing FROM lease WHERE pipeline IN ({some}) AND doing <> '' ORDER BY pipeline, holder"
