@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     FoundProblemsError,
     NewerReleaseError,
+    StoreCorruptError,
     TerminalError,
 )
 from airflow_ft.protocol.failure import listed
@@ -116,7 +117,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                 result[each.pipeline] = entry
                 try:
                     found = health(store, each.pipeline, self.patience, _judged)
-                except NewerReleaseError as error:  # report the other pipelines anyway
+                except (NewerReleaseError, StoreCorruptError) as error:  # report the other pipelines anyway
                     entry["undelivered_age"], entry["error"] = 0.0, str(error)
                     needs[each.pipeline] = str(error)
                     continue

@@ -225,7 +225,7 @@ class Coordinator(Preparing):
         only the commit point's rows would be visible. Age only triggers the look; the sink's answer decides (I6).
         """
         at = checkpoint.prepared_at
-        if participant == plan.commit_point or at is None or self._store.now() - at < VOTES_LAST:
+        if participant == plan.commit_point or at is None or abs(self._store.now() - at) < VOTES_LAST:
             return False
         if participant not in self._forgotten:
             with self._open(plan, participant) as sink:

@@ -21,6 +21,7 @@ from airflow_ft.protocol.errors import (
     NewerReleaseError,
     SinkAccessError,
     SinkUnavailableError,
+    StoreCorruptError,
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.failure import Halt
@@ -99,7 +100,7 @@ def doubts(
             found.append(_halted(store, name, row.halt))
         try:
             opened = store.open_checkpoints(name)
-        except NewerReleaseError as error:  # report those of the others anyway
+        except (NewerReleaseError, StoreCorruptError) as error:  # report those of the others anyway
             unknown = Evidence(Finding.UNKNOWN, error.what)
             found.append(Doubt(name, error.checkpoint, "", "not known", timedelta(0), unknown, error.remedy))
             continue
@@ -128,7 +129,7 @@ def doubts(
 def _halted(store: QueryLog, pipeline: str, halt: Halt) -> Doubt:
     events = store.events(pipeline, 0)
     now = store.now()
-    age = now - next((event.at for event in events if event.kind == "HALTED"), now)
+    age = max(timedelta(0), now - next((event.at for event in events if event.kind == "HALTED"), now))
     evidence, state = Evidence(Finding.CONTRADICTION, halt.message), f"HALTED ({halt.reason})"
     return Doubt(pipeline, 0, "", state, age, evidence, halt.remedy, last_error_code=halt.code)
 
@@ -142,7 +143,7 @@ def _doubt(
     *,
     rests: bool,
 ) -> Doubt:
-    age = now - checkpoint.in_doubt_since
+    age = max(timedelta(0), now - checkpoint.in_doubt_since)  # the log's clock may have been ahead
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
     evidence = answers[checkpoint.pipeline, name][checkpoint.number]
     deciding = checkpoint.plan.commit_point if checkpoint.plan else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import HistoryLog
-from airflow_ft.protocol.errors import AbortedHeuristicCommitError, NewerReleaseError
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, NewerReleaseError, StoreCorruptError
 from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.overview import Condition, Overview
@@ -43,7 +43,7 @@ def explained(store: HistoryLog, overview: Overview) -> Explanation:
         return Explanation(overview.description, error.code if error is not None else "")
     try:
         found = store.unsettled(overview.name, limit=_LOOKED_AT)
-    except NewerReleaseError:  # of one of its checkpoints
+    except (NewerReleaseError, StoreCorruptError):  # of one of its checkpoints
         return Explanation(overview.description, "")
     wanted = S.COMMITTING if condition is Condition.IN_DOUBT else S.QUARANTINED
     checkpoint = next((each for each in found if each.state is wanted), None)

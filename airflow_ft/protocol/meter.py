@@ -33,7 +33,7 @@ class Meter:
         """Add checkpoints that are proven to be in every sink: a COMPLETED one, and those delivered with it."""
 
     def completed(self, pipeline: str, timing: Timing) -> None:
-        """A checkpoint is COMPLETED: how long it took, and its own rows."""
+        """A checkpoint is COMPLETED: how long it took, and the rows and bytes of all segments that it delivered."""
 
     def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
         """Add rows that were staged for the sink of dead letters."""

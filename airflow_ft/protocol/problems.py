@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
-from airflow_ft.protocol.decision_log import OverviewLog, QueryLog
-from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
+from airflow_ft.protocol.decision_log import OverviewLog
+from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError, StoreCorruptError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
 from airflow_ft.protocol.pipelines import PipelineStatus
@@ -57,6 +57,9 @@ class ProblemsLog(OverviewLog, Protocol):
         Reads one row for each returned pipeline, and with `dag_id` one more where other DAGs made checkpoints too.
         """
 
+    def late(self, pipeline: str, after: timedelta) -> timedelta | None:
+        """Return `Overview.late` as it would be with this `late_after`."""
+
 
 def problems(
     store: ProblemsLog,
@@ -68,10 +71,11 @@ def problems(
 ) -> Iterator[Problem]:
     """One for each pipeline that has any, by name; `pipelines`: only these.
 
-    A pipeline is late by its own `late_after`; where it has none, by this one: counted from its last confirmation. This
-    one does not count for retired pipelines and streams that were stopped. With
+    A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
+    pipelines and streams that were stopped. With
     `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
+    A pipeline with a damaged row counts as HALTED.
     """
     for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):
         try:
@@ -79,12 +83,15 @@ def problems(
         except NewerReleaseError as error:  # of a checkpoint: report those of the others anyway
             log.warning("%s", error)
             continue
+        except StoreCorruptError as error:
+            is_wanted = Condition.HALTED in conditions
+            found = Problem(each.name, Condition.HALTED, error.what, error.remedy) if is_wanted else None
         if found is not None:
             yield found
 
 
 def _problem(
-    store: OverviewLog,
+    store: ProblemsLog,
     overview: Overview,
     conditions: Collection[Condition],
     late_after: timedelta | None,
@@ -103,8 +110,9 @@ def _problem(
         return Problem(name, condition, error.what, error.remedy) if condition in conditions else None
     if (trouble := overview.trouble) is not None and trouble in conditions and not overview.is_stopped:
         return _trouble(overview, trouble)
-    silenced = overview.retired or overview.is_stopped
-    late = overview.late if overview.late_after is not None or silenced else _late(store, name, late_after)
+    late = overview.late
+    if overview.late_after is None and late_after is not None and not (overview.retired or overview.is_stopped):
+        late = store.late(name, late_after)
     if late is not None and Condition.LATE in conditions:
         return Problem(
             name,
@@ -131,11 +139,3 @@ def _trouble(overview: Overview, condition: Condition) -> Problem:
         cause, _, remedy = overview.text_of(condition).partition("\nFix: ")
     log_of = f"Look at the log of the task {failure.task_id}." if failure is not None and failure.task_id else ""
     return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "Look at the logs of its tasks.")
-
-
-def _late(store: QueryLog, pipeline: str, late_after: timedelta | None) -> timedelta | None:
-    latest = store.latest_confirmed(pipeline) if late_after is not None else None
-    if late_after is None or latest is None or latest.completed_at is None:
-        return None
-    since = store.now() - latest.completed_at
-    return since if since > late_after else None

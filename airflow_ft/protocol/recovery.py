@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.decision_log import QueryLog
@@ -43,7 +43,7 @@ def in_doubt(store: QueryLog, pipeline: str, min_age: timedelta = timedelta(0)) 
     found: list[Checkpoint] = []
     waits = False
     for checkpoint in store.open_checkpoints(pipeline):
-        is_old = now - checkpoint.in_doubt_since >= min_age
+        is_old = _is_old(checkpoint.in_doubt_since, now, min_age)
         if checkpoint.state in IN_DOUBT:
             waits = waits or not is_old
             if not waits:
@@ -64,13 +64,19 @@ def half_prepared(store: QueryLog, pipeline: str, min_age: timedelta = timedelta
     found: list[Checkpoint] = []
     for checkpoint in store.open_checkpoints(pipeline):
         in_doubt = checkpoint.state in IN_DOUBT
-        if checkpoint.state is CheckpointState.QUARANTINED or (in_doubt and now - checkpoint.in_doubt_since < min_age):
+        is_young = in_doubt and not _is_old(checkpoint.in_doubt_since, now, min_age)
+        if checkpoint.state is CheckpointState.QUARANTINED or is_young:
             break  # I4: what comes after it waits
         if is_half_prepared(checkpoint):
             newest = store.events(pipeline, checkpoint.number, 1)
-            if all(now - event.at >= min_age for event in newest):
+            if all(_is_old(event.at, now, min_age) for event in newest):
                 found.append(checkpoint)
     return found
+
+
+def _is_old(since: datetime, now: datetime, min_age: timedelta) -> bool:
+    """Return whether it is at least `min_age` old, or as far in the future: then the log's clock was ahead (I7)."""
+    return abs(now - since) >= min_age
 
 
 def recover(

@@ -127,7 +127,8 @@ def health(
     none = timedelta(0)
     staged = [c for c in opened if c.staged_at is not None and (c.is_undelivered or c.state in IN_DOUBT)]
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
-    ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
+    # Never below zero: the log's clock may have been ahead.
+    ages = {c.number: max(none, now - c.staged_at) for c in staged if c.staged_at is not None}
     undelivered = max(ages.values(), default=none)
     [overview] = judged([store.overview(pipeline)])
     late, trouble = overview.late, overview.trouble
@@ -148,7 +149,7 @@ def health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),
         undelivered=undelivered,
-        since_confirmed=now - latest.completed_at if latest and latest.completed_at else None,
+        since_confirmed=max(none, now - latest.completed_at) if latest and latest.completed_at else None,
         in_doubt=sum(c.state in IN_DOUBT or c.state is S.QUARANTINED for c in opened),
         needs=needs,
         halted=row.halt is not None,

@@ -105,7 +105,7 @@ class Spread:
 
 
 class Delivered(NamedTuple):
-    """A completed checkpoint: its own rows, and when it was completed."""
+    """A completed checkpoint: the rows that it delivered, also those of others, and when it was completed."""
 
     number: int
     rows: int

@@ -35,10 +35,12 @@ def quarantine_unresolved(
         oldest = next((c for c in in_doubt(store, pipeline, after) if c.state in IN_DOUBT), None)
         if oldest is None or store.leases(pipeline):
             return None
+        age = store.now() - oldest.in_doubt_since
+        if age < after:  # the log's clock was ahead: its age is not known
+            return None
         waiting = _refused_by(oldest, participants)
         if not waiting:
             return None
-        age = store.now() - oldest.in_doubt_since
         since = str(age).split(".")[0]
         message = f"in doubt for {since} (quarantine_after), although its sinks answer: {'; '.join(waiting)}."
         kept = store.quarantine(pipeline, store.pipeline(pipeline).epoch, oldest.number, message)

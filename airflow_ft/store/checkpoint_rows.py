@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow_ft.protocol.formats import member, refuse_newer
 from airflow_ft.protocol.model import PLAN_FORMAT, AfterAbort, Checkpoint, CheckpointState, Plan, Segment, StateSizes
@@ -52,7 +54,7 @@ def _total(row: Row) -> int:
 @stored("checkpoint")
 def to_delivered(row: Row) -> Delivered:
     """Return the rows and the time of a completed `checkpoint`."""
-    return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
+    return Delivered(row["number"], int(row["delivered_rows"]), to_time(row["completed_at"]))
 
 
 def _state_sizes(row: Row) -> StateSizes | None:
@@ -103,12 +105,13 @@ def plan_of(text: str | None) -> Plan | None:
     return Plan.from_json(plan)
 
 
+_VOTE = ("participant", "attempt", "prepared", "proof", "notes", "problem")
 # A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
+# A join would repeat the plan with each vote, and a plan is as long as there are participants.
 SELECT_CHECKPOINTS = (
-    "SELECT c.*, v.participant AS vote_participant, v.attempt AS vote_attempt, v.prepared AS vote_prepared,"
-    " v.proof AS vote_proof, v.notes AS vote_notes, v.problem AS vote_problem"
+    f"SELECT c.*, (SELECT json_group_array(json_array({', '.join(_VOTE)})) FROM vote v"
+    " WHERE v.pipeline = c.pipeline AND v.number = c.number) AS votes"
     " FROM (SELECT * FROM checkpoint WHERE {where}) c"
-    " LEFT JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
     " ORDER BY c.number {direction}"
 )
 
@@ -119,25 +122,38 @@ def select_checkpoints(where: str, *, newest_first: bool = False) -> str:
 
 
 def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
-    """The rows of `SELECT_CHECKPOINTS`, one for each vote, in their order."""
-    grouped: dict[int, tuple[Row, dict[str, Vote]]] = {}
-    for row in rows:
-        _, votes = grouped.setdefault(row["number"], (row, {}))
-        if row["vote_participant"] is not None:
-            votes[row["vote_participant"]] = _vote(row)
-    return [_checkpoint(row, votes) for row, votes in grouped.values()]
+    """The rows of `SELECT_CHECKPOINTS`, in their order."""
+    return [_checkpoint(row, _votes(row)) for row in rows]
+
+
+def change_vote(row: Row, participant: str, columns: Mapping[str, object]) -> None:
+    """Change columns of one vote in a row of `SELECT_CHECKPOINTS`."""
+    for vote in (votes := _columns_of_votes(row)):
+        if vote["participant"] == participant:
+            vote.update(columns)
+    row["votes"] = [[vote[name] for name in _VOTE] for vote in votes]
 
 
 @stored("vote")
-def _vote(row: Row) -> Vote:
-    return Vote(
-        row["vote_participant"],
-        row["vote_attempt"],
-        row["vote_prepared"],
-        to_proof(row["vote_proof"]),
-        json_object(row["vote_notes"]),
-        to_failure(row["vote_problem"]),
-    )
+def _votes(row: Row) -> Mapping[str, Vote]:
+    return {
+        vote["participant"]: Vote(
+            vote["participant"],
+            vote["attempt"],
+            vote["prepared"],
+            to_proof(vote["proof"]),
+            json_object(vote["notes"]),
+            to_failure(vote["problem"]),
+        )
+        for vote in _columns_of_votes(row)
+    }
+
+
+def _columns_of_votes(row: Row) -> list[dict[str, Any]]:
+    found = row["votes"]  # PostgreSQL's client has read the JSON; it has NULL for no vote
+    return [
+        dict(zip(_VOTE, vote, strict=True)) for vote in (json.loads(found) if isinstance(found, str) else found or ())
+    ]
 
 
 def _reason(row: Row) -> Reason | None:

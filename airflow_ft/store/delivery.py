@@ -228,10 +228,12 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
         + (f", {count_text(aside, 'was', 'were')} refused and set aside" if aside else "")
         + f", by epoch {write.row['epoch']}",
         completed_at=write.now,
+        delivered_rows=rows,
     )
     write.confirmed += len({*numbers, checkpoint.number})
     completed = replace(checkpoint, state=S.COMPLETED, completed_at=to_time(write.now))
-    write.completed.append(Timing.of(completed))
+    size = sum(segment.bytes for segment in plan.segments)
+    write.completed.append(Timing.of(completed)._replace(rows=rows, bytes=size))
     for number in numbers:
         part = write.checkpoint(number)
         if part.delivered_by is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import itemgetter
 
 from airflow_ft.protocol.overview import CheckpointCounts, Noted, Only, Origin, Overview
@@ -15,8 +15,8 @@ from airflow_ft.store.checkpoint_rows import to_delivered, to_timing
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import ONLY, by_pipeline, first, nothing
-from airflow_ft.store.rows import from_time, to_event, to_overview
-from airflow_ft.store.summary import LISTED, MARK, MARK_OF_ONE, MARKS
+from airflow_ft.store.rows import from_time, to_event, to_late, to_overview
+from airflow_ft.store.summary import LISTED, MARK, MARK_OF_ONE, MARKS, TIMES_OF_ONE
 
 # Looked up where there are others between first and last. In the order of the index of runs: else PostgreSQL
 # takes a scan of the table for the shortest way to the first one.
@@ -30,7 +30,7 @@ _TIMINGS = (
     " completed_at, lag, state_sizes FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
 )
 _RECENT = (
-    "SELECT * FROM (SELECT pipeline, number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ?"
+    "SELECT * FROM (SELECT pipeline, number, delivered_rows, completed_at FROM checkpoint WHERE pipeline = ?"
     " AND state = 'COMPLETED' ORDER BY number DESC LIMIT ?) AS newest"
 )
 _DOING = "SELECT pipeline, doing FROM lease WHERE pipeline IN ({some}) AND doing <> '' ORDER BY pipeline, holder"
@@ -58,6 +58,12 @@ class OverviewOperations:
         """See `OverviewLog.overview`."""
         for found in self._overview(" WHERE name = ?", pipeline):
             return found
+        raise UnknownPipelineError(pipeline)
+
+    def late(self, pipeline: str, after: timedelta) -> timedelta | None:
+        """See `ProblemsLog.late`."""
+        for row in self._database.read(TIMES_OF_ONE, pipeline):
+            return to_late(row, self._database.now(), after)
         raise UnknownPipelineError(pipeline)
 
     def mark(self, pipeline: str = "") -> str:

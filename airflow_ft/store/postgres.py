@@ -205,7 +205,7 @@ class PostgresDatabase:
     ) -> extensions.cursor:
         """Runs one statement and waits for its answer, at most the statement time-out and a margin."""
         cursor = connection.cursor()
-        cursor.execute(_translated(sql), values)
+        cursor.execute(translated(sql), values)
         _wait(connection, self._statement_timeout + self._answer_margin)
         return cursor
 
@@ -371,9 +371,12 @@ def _wait(connection: extensions.connection, seconds: float) -> None:
 
 
 @lru_cache(maxsize=256)
-def _translated(sql: str) -> str:
-    """`?` becomes psycopg2's placeholder. No statement of the store contains a literal ? or %."""
-    return sql.replace("?", "%s")
+def translated(sql: str) -> str:
+    """Return the statement with psycopg2's placeholder for `?`, and PostgreSQL's names for SQLite's JSON functions.
+
+    No statement of the store contains a literal ? or %.
+    """
+    return sql.replace("?", "%s").replace("json_group_array(json_array(", "json_agg(json_build_array(")
 
 
 def _rows(cursor: extensions.cursor) -> list[Row]:

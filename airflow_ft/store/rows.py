@@ -191,7 +191,7 @@ def to_overview(row: Row, now: int) -> Overview:
     )
     if (after := row["late_after"]) is None or (row["late_default"] and found.turn is None):
         return found
-    late_at = _late_at(row, now)
+    late_at = _late_at(row, now, after)
     return found._replace(
         late=None if now <= late_at else (now - late_at + after) * _MICROSECOND,
         late_after=after * _MICROSECOND,
@@ -209,12 +209,18 @@ def _halt(row: Row, newer: str) -> Halt | None:
     return Halt(HaltReason(row["halt_reason"]).value, row["halt_code"], row["halt_message"], remedy)
 
 
-def _late_at(row: Row, now: int) -> int:
+@stored("pipeline")
+def to_late(row: Row, now: int, after: timedelta) -> timedelta | None:
+    """Return for how long nothing was confirmed (`summary.TIMES_OF_ONE`), if that is longer than `after`."""
+    since = now * _MICROSECOND - (_late_at(row, now, after // _MICROSECOND) * _MICROSECOND - after)
+    return since if since > after else None
+
+
+def _late_at(row: Row, now: int, after: int) -> int:
     """When it becomes late, unless something is confirmed before. To have read all that there was counts as much.
 
     A time too far in the future does not count: it would silence the pipeline, since the log's clock was ahead.
     """
-    after = int(row["late_after"])
     read = () if row["undelivered"] else (row["read_at"], row["complete_at"])
     times = [at for at in (row["confirmed_at"], *read) if at is not None and at <= now + after]
     since: int = max([row["created_at"], *times])

@@ -254,6 +254,8 @@ class SqliteDatabase:
             raise StoreCorruptError(
                 f"{self.url} has bytes that are not text in the column {column[1]}", store=self.url, at_column=column[1]
             ) from error
+        if "JSON cannot hold BLOB values" in str(error):
+            raise StoreCorruptError(f"{self.url} has bytes that are not text in a vote", store=self.url) from error
         if (found := _remedy(error)) is None:
             return None
         code, remedy = found

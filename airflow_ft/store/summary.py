@@ -27,12 +27,17 @@ _COUNTS = (
     f" FROM checkpoint WHERE pipeline = name AND is_open = 1 LIMIT {FEW + 1}) c)"
 )
 # One function each: of both in one query SQLite would read all of the index, and not its end.
-_TIMES = (
-    "confirmed_at = (SELECT completed_at FROM checkpoint WHERE pipeline = name AND state = 'COMPLETED'"
-    " ORDER BY number DESC LIMIT 1),"
-    " read_at = (SELECT max(read_as_of) FROM run WHERE pipeline = name AND read_as_of IS NOT NULL),"
-    " complete_at = (SELECT max(stage_began) FROM run WHERE pipeline = name AND complete = 1)"
+_TIMES = {
+    "confirmed_at": "(SELECT completed_at FROM checkpoint WHERE pipeline = name AND state = 'COMPLETED'"
+    " ORDER BY number DESC LIMIT 1)",
+    "read_at": "(SELECT max(read_as_of) FROM run WHERE pipeline = name AND read_as_of IS NOT NULL)",
+    "complete_at": "(SELECT max(stage_began) FROM run WHERE pipeline = name AND complete = 1)",
+}
+TIMES_OF_ONE = (
+    f"SELECT name, created_at, undelivered, {', '.join(f'{query} AS {name}' for name, query in _TIMES.items())}"
+    " FROM pipeline WHERE name = ?"
 )
+"""Columns that `rows.to_late` reads, of a pipeline in whose row they may not be."""
 NEWEST = 50
 """The most recently changed pipelines, which are read to notice a change. On PostgreSQL a write may become visible
 after a later one. A write that this many others overtake is noticed with the next write to its pipeline."""
@@ -55,7 +60,7 @@ def kept(*, counts: bool, may_be_late: bool) -> list[str]:
     """Return the assignments of a write that update it. `counts`: the write may have changed counts, which takes
     `Counts` as values; `may_be_late`: the pipeline has a `late_after`.
     """
-    return [_COUNTS] * counts + [_TIMES] * may_be_late
+    return [_COUNTS] * counts + [f"{name} = {query}" for name, query in _TIMES.items()] * may_be_late
 
 
 class Counts(NamedTuple):

@@ -19,7 +19,7 @@ from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, P
 from airflow_ft.protocol.reasons import Reason, failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
-from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
+from airflow_ft.store.checkpoint_rows import change_vote, select_checkpoints, to_checkpoints
 from airflow_ft.store.completeness import correct_times
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
@@ -216,8 +216,7 @@ class PipelineWrite:
         if changed != 1:
             raise self.conflict(number, "its vote is gone: another process changed it.", participant=participant)
         for row in self._seen.get(number, ()):
-            if row["vote_participant"] == participant:
-                row.update({f"vote_{name}": value for name, value in columns.items()})
+            change_vote(row, participant, columns)
 
     def move(
         self,

@@ -99,24 +99,24 @@ def prepared(world: World, count: int = 1) -> list[int]:
     return numbers
 
 
-def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
-    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_hides_no_other_pipeline(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")  # `recover` waits for the lease of what has staged
     world.stage(1)
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         Scene(world.store, name).stage(1)
     with contextlib.closing(sqlite3.connect(world.folder / "ft.db")) as db:
         db.execute("UPDATE pipeline SET status = 'HALTED', halt_reason = 'SINK_MOVED' WHERE name = 'a'")
         db.execute("UPDATE checkpoint SET after_abort = 'parked' WHERE pipeline = 'b'")
+        db.execute("UPDATE checkpoint SET segment_rows = '{' WHERE pipeline = 'c'")
         db.commit()
     rows = {row["pipeline"]: row for row in json.loads(ft("pipelines", "-o", "json"))}
     assert {name: row["status"] for name, row in rows.items()} == {
-        "a": "HALTED (SINK_MOVED)", "b": "ACTIVE", PIPELINE: "ACTIVE"
+        "a": "HALTED (SINK_MOVED)", "b": "ACTIVE", "c": "ACTIVE", PIPELINE: "ACTIVE"
     }  # fmt: skip
-    assert (rows["a"]["unsettled"], rows["b"]["unsettled"], rows[PIPELINE]["unsettled"]) == (1, None, 1)
+    assert {name: row["unsettled"] for name, row in rows.items()} == {"a": 1, "b": None, "c": None, PIPELINE: 1}
+    assert rows["c"]["code"] == "store_corrupt"
     doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
-    assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
+    assert doubts.keys() == {"a", "b", "c"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
     for action in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
         with raises(SystemExit, "newer_release"):
             ft(*action)

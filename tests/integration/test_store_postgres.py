@@ -17,7 +17,7 @@ from airflow_ft.protocol.errors import ConfigurationError, FencedError, StoreUna
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
+from airflow_ft.store.postgres import PostgresDatabase, PostgresStore, translated
 from tests.integration.proxy import Proxy
 from tests.raising import raises
 from tests.store.conftest import what_was_read_is_there
@@ -510,7 +510,7 @@ class TestFlatness:
         with connection.cursor() as cursor:
             cursor.execute(f"SET search_path TO {schema}; ANALYZE pipeline, checkpoint, event")
             for sql, arguments in statements:
-                cursor.execute("EXPLAIN " + sql.replace("?", "%s"), arguments)
+                cursor.execute(f"EXPLAIN {translated(sql)}", arguments)
                 plan = "\n".join(row[0] for row in cursor.fetchall())
                 for table in ("checkpoint", "event"):
                     assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"

@@ -89,6 +89,16 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
         assert what.startswith(headline) and cause in what and command in fix
 
 
+def test_a_damaged_row_hides_no_other_problem(store: DecisionLog) -> None:
+    with store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET segment_rows = '{' WHERE pipeline = 'kept'")
+    _, damaged, late = received(ProblemNotifier(receive))
+    assert (
+        damaged.startswith("pipeline kept is HALTED: the decision log is damaged: ") and "\nFix: Keep a copy" in damaged
+    )
+    assert late.startswith("pipeline slow is LATE: ")
+
+
 def test_a_provider_notifier_renders_every_problem_on_each_call(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }} ({{ run_id }})")
     for _ in range(2):
@@ -124,6 +134,20 @@ def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:
     Scene(store, "well").stage()
     [waiting] = received(ProblemNotifier(**some, patience=0))
     assert waiting.startswith("pipeline well is WAITING: checkpoint 2 was published ") and "in-doubt" in waiting
+
+
+def test_a_bound_counts_from_the_last_look_as_the_page_does(store: DecisionLog) -> None:
+    quiet, _ = Scene(store, "quiet"), Scene(store, "silent")
+    quiet.stage(continues=True)
+    quiet.complete(1)
+    with store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET completed_at = completed_at - 7200000000 WHERE pipeline = 'quiet'")
+        tx.change("UPDATE pipeline SET created_at = created_at - 7200000000 WHERE name IN ('quiet', 'silent')")
+    some: dict[str, Any] = {"pipelines": ["quiet", "silent"], "to": receive, "late_after": 3600}
+    assert [each.split()[1] for each in received(ProblemNotifier(**some))] == ["quiet", "silent"]
+    SENT.clear()
+    store.read_all("quiet", quiet.epoch, RUN, store.now())
+    assert [each.split()[1] for each in received(ProblemNotifier(**some))] == ["silent"]
 
 
 def test_one_that_cannot_be_told_keeps_no_other_from_being_told(store: DecisionLog) -> None:

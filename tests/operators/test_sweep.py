@@ -80,6 +80,17 @@ def test_it_fails_when_somebody_has_to_act_after_all_was_done(world: World, gaug
     assert run(pipelines=[PIPELINE])[PIPELINE]["settled"] == {}
 
 
+def test_a_damaged_row_hides_no_other_pipeline(world: World, gauges: dict[str, float]) -> None:
+    world.stage(1)
+    world.store.register("other")
+    world.store.halt("other", HaltReason.TOKEN_LOST, "it is gone.")
+    with world.store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE checkpoint SET segment_rows = '{'")
+    with raises(AirflowFailException, "problems_found", pipelines=[PIPELINE, "other"]):
+        run()
+    assert gauges["airflow_ft.needs_attention.other"] == 1
+
+
 def test_patience_ends(world: World, gauges: dict[str, float]) -> None:
     world.stage(1)
     assert run()[PIPELINE]["undelivered_age"] > 0

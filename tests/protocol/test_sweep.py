@@ -54,6 +54,20 @@ def test_it_settles_what_is_old_and_leaves_what_is_young(world: World) -> None:
     world.check_exactly_once(numbers)
 
 
+def test_a_clock_that_was_put_back_stops_no_recovery(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
+    numbers = world.prepared(2)
+    steps.commit_step(world.context(), "db")
+    monkeypatch.setattr(time, "time_ns", clock)
+    assert health(world.store, PIPELINE).undelivered == timedelta(0)
+    assert sweep(world, age=7200)[PIPELINE].recovery.settled == (), "they may be of a moment ago"
+    assert sweep(world, age=600)[PIPELINE].recovery.completed == (1, 2)
+    world.check_exactly_once(numbers)
+    found = health(world.store, PIPELINE)
+    assert found.since_confirmed is not None and found.since_confirmed < timedelta(minutes=5)
+
+
 def test_staged_checkpoints_are_left_to_their_run(world: World) -> None:
     world.stage(2)
     epoch = world.store.pipeline(PIPELINE).epoch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -50,6 +51,14 @@ def confirm(world: World, after: timedelta | None, try_number: int = 1) -> str:
     with pytest.raises(NotDeliveredError) as caught:
         steps.confirm_step(world.context(try_number), config, NoArchive())
     return str(caught.value)
+
+
+def test_an_unknown_age_quarantines_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
+    refused_after_the_decision(world)
+    monkeypatch.setattr(time, "time_ns", clock)
+    assert "COMMITTING" in confirm(world, timedelta(minutes=10))
 
 
 def test_it_is_kept_after_a_while_and_the_next_run_fails_at_once(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from airflow_ft.protocol.failure import Failure
@@ -202,6 +203,7 @@ def every_operation(store: DecisionLog) -> None:
     store.overviews()
     store.overviews(RUN.dag_id)
     store.overview(PIPELINE)
+    store.late(PIPELINE, timedelta(0))
     store.mark()
     store.mark(PIPELINE)
     store.lags([PIPELINE, "other"])

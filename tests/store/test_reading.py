@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, RunKey, SparkPosition
 from airflow_ft.protocol.overview import CheckpointCounts, Condition, Noted, Only, Origin
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.store.checkpoint_rows import select_checkpoints
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
@@ -23,6 +24,19 @@ class TestReading:
         assert [c.number for c in found] == [4, 3]
         assert set(found[1].votes) == {"db", "log"}
         assert len(scene.store.checkpoints(PIPELINE)) == 4
+
+    def test_a_plan_is_read_once_however_many_vote(self, scene: Scene) -> None:
+        database = scene.store._database  # type: ignore[attr-defined]
+
+        def read(participants: int) -> int:
+            scene.promises = {f"p{i:02}": Promise.REDO for i in range(participants)}
+            [number] = scene.stage()
+            scene.prepare(number)
+            assert sorted(scene.votes(number)) == sorted(scene.promises)
+            rows = database.read(select_checkpoints("pipeline = ? AND number = ?"), PIPELINE, number)
+            return sum(len(str(value)) for row in rows for value in row.values())
+
+        assert read(40) < 2.5 * read(20)
 
     def test_a_page_of_checkpoints_ends_before_a_number(self, scene: Scene) -> None:
         scene.stage(4)

@@ -13,6 +13,7 @@ from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.timing import Delivered
 from airflow_ft.store.summary import FEW, NEWEST
+from tests.protocol.systems import Metered
 from tests.store.flatness import every_operation
 from tests.store.scene import PIPELINE, RUN, Scene
 from tests.store.summary import differences
@@ -220,6 +221,15 @@ class TestSummary:
         assert at is not None and found[PIPELINE][0] == Delivered(3, 11, at)
         assert {name: [each.number for each in of] for name, of in found.items()} == {PIPELINE: [3, 2], "other": [1]}
         assert not store.recent([], 2)
+
+    def test_rows_delivered_with_a_later_number_count(self, scene: Scene) -> None:
+        scene.store.meter = meter = Metered()
+        scene.stage(3)
+        scene.complete(3, [1, 2, 3])
+        [timing] = [call[-1] for call in meter.calls if call[0] == "completed"]
+        assert (timing.rows, timing.bytes) == (33, 3 * 4_100_000)
+        [delivered] = scene.store.recent([PIPELINE], 5)[PIPELINE]
+        assert (delivered.number, delivered.rows) == (3, 33)
 
     def test_what_several_holders_say_of_themselves(self, scene: Scene) -> None:
         store, other = scene.store, Scene(scene.store, "other")

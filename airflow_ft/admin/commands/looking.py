@@ -14,7 +14,7 @@ from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
-from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError, WalCorruptError, filled
+from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError, StoreCorruptError, WalCorruptError, filled
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
@@ -68,7 +68,7 @@ def pipelines(args: Namespace) -> None:
             }
             try:
                 rows.append(summary | _of_checkpoints(store, row.name))
-            except NewerReleaseError as error:  # it must not hide the others
+            except (NewerReleaseError, StoreCorruptError) as error:  # it must not hide the others
                 sys.stderr.write(f"{error}\n")
                 rows.append(summary | {"why": summary["why"] or error.headline, "code": summary["code"] or error.code})
         if args.output != "table":

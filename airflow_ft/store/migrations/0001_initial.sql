@@ -1,4 +1,4 @@
--- The schema of the decision log. Plain SQL for SQLite (3.31 or newer) and PostgreSQL (12 or newer).
+-- The schema of the decision log. Plain SQL for SQLite (3.31 or newer, with JSON functions) and PostgreSQL (12 or newer).
 -- Times are BIGINT microseconds since 1970 in UTC, by the store's clock. Booleans are 0 or 1. JSON is text.
 -- A statement must not contain a semicolon, except at its end.
 
@@ -139,6 +139,7 @@ CREATE INDEX run_read ON run (pipeline, read_as_of) WHERE read_as_of IS NOT NULL
 -- lag: JSON, by source, for charts. NULL: nobody measured it. state_sizes: JSON (`protocol.model.StateSizes`).
 -- position_digest: SHA-256 of positions that a program of the author gave (`protocol.position`), to find them. NULL: other
 -- positions.
+-- delivered_rows: rows of all segments of its plan that are in the sinks. NULL: it is not COMPLETED.
 -- application: Spark's id of the application that was to compute it. '': unknown.
 -- Generated columns, so that no write can forget them, and conditions of partial indexes, so that no query's cost grows
 -- with the history. is_open: as Checkpoint.is_undelivered and open_checkpoints. is_prunable: as prunable. is_base:
@@ -166,6 +167,7 @@ CREATE TABLE checkpoint (
     after_abort TEXT,
     subsumed_by BIGINT,
     delivered_by BIGINT,
+    delivered_rows BIGINT,
     rollback_pending SMALLINT NOT NULL DEFAULT 0,
     finalised SMALLINT NOT NULL,
     pruned_at BIGINT,
