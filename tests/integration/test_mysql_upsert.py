@@ -129,6 +129,32 @@ def test_versions_of_another_pipeline_are_refused_at_the_start(world: MySqlWorld
     assert state(world) == [(1, "ours", 1)]
 
 
+def test_versions_ahead_are_refused_in_a_sink_that_is_added(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=changes(("c", 1, "a"))))
+    world.sql("CREATE TABLE more LIKE orders")
+    world.sql("INSERT INTO more VALUES (1, 'theirs', 7)")
+    world.sinks["more"] = replace(world.sinks["orders"], table="more")
+    plan = world.plan(more=changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_ahead", sink="more", column="version"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_versions_ahead_are_refused_after_another_strategy(world: MySqlWorld) -> None:
+    world.use("local", key_columns=(), version_column=None, change_column=None)
+    world.deliver(world.plan(orders=pa.table({"id": [1], "name": ["a"], "version": [7]})))
+    plan = world.use("upsert", **KEYS).plan(orders=changes(("u", 1, "b")))
+    with raises(UnfitTargetError, "versions_ahead", sink="orders", column="version"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_versions_are_read_once(world: MySqlWorld) -> None:
+    """A version column need not have an index."""
+    world.deliver(world.plan(orders=changes(("c", 1, "a"))))
+    world.sql("INSERT INTO orders VALUES (2, 'by hand', 7)")
+    world.deliver(world.plan(orders=changes(("u", 2, "b"))))
+    assert state(world) == [(1, "a", 1), (2, "by hand", 7)]
+
+
 def test_a_tombstone_is_met_by_a_late_delivery(world: MySqlWorld) -> None:
     plan = world.plan(orders=changes(("c", 1, "a")))
     world.participant(plan).prepare(plan, world.fence())
