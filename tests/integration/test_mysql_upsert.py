@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.comparison import usable_key
 from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.verify import verify
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.raising import raises
@@ -241,6 +247,37 @@ PREFIXES = {
         "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
     ),
 }
+
+
+HASHES = {
+    "id TEXT NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+    "id VARCHAR(3000) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+    "id VARCHAR(20) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id) USING HASH": (
+        "DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+}
+
+
+@pytest.mark.parametrize("table", HASHES)
+def test_a_key_that_mariadb_keeps_as_a_hash_is_refused(mariadb_database: Database, tmp_path: Path, table: str) -> None:
+    world = make_world(mariadb_database, tmp_path, orders=table)
+    world.use("upsert", key_columns=("id",), version_column="version", change_column="op")
+    rows = pa.table({"op": ["c", "c", "d"], "id": ["key-1", "key-2", "key-1"], "name": ["a", "b", None]})
+    plan = world.plan(orders=rows)
+    with raises(UnfitTargetError, "key_unfit", key="k (id)") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and refused.error.remedy.endswith(HASHES[table])
+    with closing(Session(world.connection(), world.limits)) as session:  # a comparison by this key reads too much
+        found = read_table(session, TableName(world.database, "orders"))
+        assert usable_key(session, found, [frozenset(["id"])]) == ()
+    world.sql(f"ALTER TABLE orders {HASHES[table].rstrip('.').replace(' (as long as its values are)', '')}")
+    world.deliver(plan)
+    [report] = verify([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert report.is_complete and world.count() == 1
 
 
 @pytest.mark.parametrize("table", PREFIXES)

@@ -45,9 +45,9 @@ class Part:
 
 
 def usable_key(session: Session, table: Table, delivered: Collection[frozenset[str]]) -> tuple[str, ...]:
-    """The columns of a unique key, in full and without NULL, that every delivery has filled; (): there is none."""
+    """The columns of a usable unique key that every delivery has filled; (): there is none."""
     common = {name.lower() for name in frozenset.intersection(*delivered)} if delivered else set()
-    usable = (key for key in unique_keys(session, table.name) if key.is_unique and common.issuperset(key.parts))
+    usable = (key for key in unique_keys(session, table.name) if key.is_usable and common.issuperset(key.parts))
     return tuple(table.columns[part].name for part in next(usable, Unique("")).parts)
 
 
