@@ -223,6 +223,21 @@ def test_verify_compares_the_other_table_when_one_was_altered(
     assert one.error_code == code and other.is_complete and other.expected == 2
 
 
+def test_checkpoints_without_a_common_column_are_not_compared(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_mysql_world(any_mysql_database, tmp_path)
+    delivered = []
+    for rows in ({"id": [1]}, {"name": ["a"]}):
+        plan = world.plan(orders=pa.table(rows))
+        world.deliver(plan)
+        delivered.append(Delivered(plan, None, None))
+    participant = world.participant_plan()
+    [report] = verify_mysql(delivered, participant, world.connection(), open_wal())
+    assert report.error and not report.is_complete
+    for each in delivered:
+        [report] = verify_mysql([each], participant, world.connection(), open_wal())
+        assert report.is_complete
+
+
 def test_every_type_of_column_is_compared_exactly(any_mysql_database: Database, tmp_path: Path) -> None:
     """Complete as delivered; then each column in turn is changed in one row, and that row alone is lacking."""
     server = "mariadb" if isinstance(any_mysql_database.server, MariaDb) else "mysql"

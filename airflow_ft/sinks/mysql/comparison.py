@@ -79,6 +79,9 @@ class Comparison:
     def report(self, report: SinkReport, parts: Sequence[Part]) -> SinkReport:
         """The report with counts, differences and notes filled in; `other` is left as it is."""
         levels, left_out = self._levels(parts)
+        if parts and not levels:
+            what = "the checkpoints have delivered no common column"
+            return replace(report, error=f"{what}: compare the checkpoints one by one")
         for level in levels:
             self._load(level, levels[level.index + 1 :])
         for level in levels:

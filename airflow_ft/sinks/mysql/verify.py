@@ -116,7 +116,7 @@ def _verify(
         parts = _parts(sent, target, log)
         key = usable_key(session, target.table, {part.columns for part in parts})
         report = Comparison(session, target.table, key).report(report, parts)
-        if full or not key:
+        if (full or not key) and not report.error:
             rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
             other = max(0, rows - (report.expected - report.missing) - report.repeated)
             report = replace(report, other=other)
