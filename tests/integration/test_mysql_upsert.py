@@ -253,6 +253,9 @@ HASHES = {
     "id TEXT NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
         "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
     ),
+    "id BLOB NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARBINARY(1020) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
     "id VARCHAR(3000) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
         "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
     ),

@@ -121,7 +121,8 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         return target.misfits.no_key(sink.key_columns, remedy)
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
     changed = [
-        f"MODIFY {quote(column.name)} VARCHAR(255) NOT NULL (as long as its values are)"
+        f"MODIFY {quote(column.name)} {'VARCHAR(255)' if column.charset else f'VARBINARY({_LONG})'} NOT NULL"
+        " (as long as its values are)"
         for part in (short.parts if short.hashed else short.prefixes)
         if (column := target.table.column(part)) is not None
         and (column.type.endswith(("text", "blob")) or (short.hashed and (column.octets or 0) > _LONG))
