@@ -86,7 +86,7 @@ def refuse_ahead(
             continue
         version = str(sinks[name].version_column)
         ahead = f"SELECT EXISTS (SELECT 1 FROM {target.table.name.sql} WHERE {quote(version)} >= %s)"
-        if session.value(ahead, (number,)):
+        if session.value(ahead, (number,)) and ledger.head(session) == head:
             raise versions_ahead(str(target.table.name), version, number, target.sink)
 
 

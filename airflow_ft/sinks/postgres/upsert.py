@@ -64,7 +64,10 @@ class UpsertParticipant(LocalParticipant):
             table, version = TableName.parse(sink.table), str(sink.version_column)
             ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
             with self._session() as db:
-                if db.value(ahead, (plan.number,)):
+                if not db.value(ahead, (plan.number,)):
+                    continue
+            with self._reading(plan.pipeline, plan) as ledger:
+                if ledger is not None and ledger.head() == head:
                     raise versions_ahead(str(table), version, plan.number, name)
 
     def _detail(self, plan: Plan, fence: Fence) -> dict[str, Any]:
