@@ -123,7 +123,7 @@ class OwnersConformance:
         second = replace(first, conn_id=name)
         mine = world.plan()
         world.deliver(mine)
-        theirs = self._of_another_connection(world, second, 1, 2 * ROWS, predecessor=0)
+        theirs = self._of_another_connection(world, second, 2, 2 * ROWS, predecessor=0)
         participant = world.participant(theirs, second)
         assert participant.head(world.pipeline) is None and participant.proof(theirs) is None
         self._deliver_through(world, theirs, second)
@@ -132,10 +132,10 @@ class OwnersConformance:
         aborted = world.plan_of(2, world.segment(2, world.table(3 * ROWS)))
         world.prepare(aborted)
         assert world.abort(aborted).outcome is _ABORTED
-        theirs = self._of_another_connection(world, second, 2, 4 * ROWS, predecessor=1)
+        theirs = self._of_another_connection(world, second, 3, 4 * ROWS, predecessor=2)
         self._deliver_through(world, theirs, second)
         world.shows(world.ids_of(1, 2, 4))
-        world.participant(mine).forget(world.fence(1, 1), 2)
+        world.participant(mine).forget(world.fence(1, 1), 3)
         kept = world.participant(theirs, second).proof(theirs)
         assert kept is not None and kept.outcome is _COMMITTED, "one participant has forgotten for the other"
 

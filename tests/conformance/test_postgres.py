@@ -62,6 +62,11 @@ class Table(Target):
         else:
             self.refused, self.taken = pa.table({"id": [1, 2, 2, 3], "text": ["a", "b", "again", "c"]}), (1, 2, 3)
 
+    def fresh(self) -> Target:
+        if self.sink.version_column is not None:  # as the error `versions_ahead` demands
+            self.database.sql("UPDATE orders SET version = 0")
+        return self
+
     def ids(self) -> list[int]:
         return [row[0] for row in self.database.sql("SELECT id FROM orders ORDER BY id")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.mysql.comparison import usable_key
 from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.verify import verify
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.raising import raises
@@ -129,6 +135,32 @@ def test_versions_of_another_pipeline_are_refused_at_the_start(world: MySqlWorld
     assert state(world) == [(1, "ours", 1)]
 
 
+def test_versions_ahead_are_refused_in_a_sink_that_is_added(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=changes(("c", 1, "a"))))
+    world.sql("CREATE TABLE more LIKE orders")
+    world.sql("INSERT INTO more VALUES (1, 'theirs', 7)")
+    world.sinks["more"] = replace(world.sinks["orders"], table="more")
+    plan = world.plan(more=changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_ahead", sink="more", column="version"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_versions_ahead_are_refused_after_another_strategy(world: MySqlWorld) -> None:
+    world.use("local", key_columns=(), version_column=None, change_column=None)
+    world.deliver(world.plan(orders=pa.table({"id": [1], "name": ["a"], "version": [7]})))
+    plan = world.use("upsert", **KEYS).plan(orders=changes(("u", 1, "b")))
+    with raises(UnfitTargetError, "versions_ahead", sink="orders", column="version"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_versions_are_read_once(world: MySqlWorld) -> None:
+    """A version column need not have an index."""
+    world.deliver(world.plan(orders=changes(("c", 1, "a"))))
+    world.sql("INSERT INTO orders VALUES (2, 'by hand', 7)")
+    world.deliver(world.plan(orders=changes(("u", 2, "b"))))
+    assert state(world) == [(1, "a", 1), (2, "by hand", 7)]
+
+
 def test_a_tombstone_is_met_by_a_late_delivery(world: MySqlWorld) -> None:
     plan = world.plan(orders=changes(("c", 1, "a")))
     world.participant(plan).prepare(plan, world.fence())
@@ -215,6 +247,40 @@ PREFIXES = {
         "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
     ),
 }
+
+
+HASHES = {
+    "id TEXT NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+    "id BLOB NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARBINARY(1020) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+    "id VARCHAR(3000) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+    "id VARCHAR(20) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id) USING HASH": (
+        "DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    ),
+}
+
+
+@pytest.mark.parametrize("table", HASHES)
+def test_a_key_that_mariadb_keeps_as_a_hash_is_refused(mariadb_database: Database, tmp_path: Path, table: str) -> None:
+    world = make_world(mariadb_database, tmp_path, orders=table)
+    world.use("upsert", key_columns=("id",), version_column="version", change_column="op")
+    rows = pa.table({"op": ["c", "c", "d"], "id": ["key-1", "key-2", "key-1"], "name": ["a", "b", None]})
+    plan = world.plan(orders=rows)
+    with raises(UnfitTargetError, "key_unfit", key="k (id)") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and refused.error.remedy.endswith(HASHES[table])
+    with closing(Session(world.connection(), world.limits)) as session:  # a comparison by this key reads too much
+        found = read_table(session, TableName(world.database, "orders"))
+        assert usable_key(session, found, [frozenset(["id"])]) == ()
+    world.sql(f"ALTER TABLE orders {HASHES[table].rstrip('.').replace(' (as long as its values are)', '')}")
+    world.deliver(plan)
+    [report] = verify([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert report.is_complete and world.count() == 1
 
 
 @pytest.mark.parametrize("table", PREFIXES)

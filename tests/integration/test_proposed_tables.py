@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,12 +10,16 @@ import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.mysql import proposal as mysql_proposal
 from airflow_ft.sinks.mysql import requirements as of_mysql
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.verify import verify
 from airflow_ft.sinks.postgres import proposal as postgres_proposal
 from airflow_ft.sinks.postgres import requirements as of_postgres
 from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.wal import open_wal
+from tests.sinks.mysql.world import make_world
 from tools.servers import Database
 
 pytestmark = pytest.mark.server
@@ -78,6 +83,22 @@ def test_mysql_and_mariadb(any_mysql_database: Database) -> None:
     renamed = MySqlSink(table="renamed", conn_id="shop", columns={"large": "id", "name": "label"})
     text = proposed(mysql_proposal, of_mysql, renamed, database, PLAIN)
     assert "`id` BIGINT" in text and "`label` LONGTEXT" in text and "`price`" not in text
+
+
+def test_a_proposed_key_distinguishes_texts_as_spark_does(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id INT")
+    world.sql("DROP TABLE orders")
+    world.use("upsert", key_columns=("id",), version_column="version", change_column="op")
+    ids = ["a", "a ", "A", "á", "a\u0301", "", " ", "gone ", "gone"]
+    rows = pa.table({"op": ["u"] * len(ids), "id": ids, "name": ids})
+    plan = world.plan(orders=pa.concat_tables([rows, pa.table({"op": ["d"], "id": ["gone"], "name": [""]})]))
+    [statement] = mysql_proposal.propose(plan.participants[0], world.connection(), {"orders": rows.schema})
+    world.sql(statement)
+    world.deliver(plan)
+    found = {(bytes(id).decode(), name) for id, name in world.sql("SELECT id, name FROM orders")}
+    assert found == {(id, id) for id in ids[:-1]}
+    [report] = verify([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert report.is_complete and report.expected == len(ids)
 
 
 def test_postgres(postgres_database: Database) -> None:

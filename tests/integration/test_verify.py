@@ -200,6 +200,44 @@ def test_verify_compares_the_other_table_when_one_is_unreadable(world: RealWorld
         world.server.sql(f"DROP USER '{user}'@'%'")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "change", "code"),
+    [
+        ("local", "DROP COLUMN name", "column_missing"),
+        ("local", "MODIFY id TINYINT", "value_unfit"),
+        ("upsert", "MODIFY id TINYINT", "value_unfit"),
+        ("upsert", "DROP PRIMARY KEY", "key_unfit"),
+    ],
+)
+def test_verify_compares_the_other_table_when_one_was_altered(
+    any_mysql_database: Database, tmp_path: Path, strategy: str, change: str, code: str
+) -> None:
+    world = make_mysql_world(any_mysql_database, tmp_path, orders=UPSERTED, more=UPSERTED)
+    world.use(strategy, **({**KEYS, "change_column": None} if strategy == "upsert" else {}))
+    rows = pa.table({"id": [1000, 1001], "name": ["a", "b"]})
+    plan = world.plan(orders=rows, more=rows)
+    world.deliver(plan)
+    world.sql("DELETE FROM orders")
+    world.sql(f"ALTER TABLE orders {change}")
+    [one, other] = verify_mysql([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
+    assert one.error_code == code and other.is_complete and other.expected == 2
+
+
+def test_checkpoints_without_a_common_column_are_not_compared(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_mysql_world(any_mysql_database, tmp_path)
+    delivered = []
+    for rows in ({"id": [1]}, {"name": ["a"]}):
+        plan = world.plan(orders=pa.table(rows))
+        world.deliver(plan)
+        delivered.append(Delivered(plan, None, None))
+    participant = world.participant_plan()
+    [report] = verify_mysql(delivered, participant, world.connection(), open_wal())
+    assert report.error and not report.is_complete
+    for each in delivered:
+        [report] = verify_mysql([each], participant, world.connection(), open_wal())
+        assert report.is_complete
+
+
 def test_every_type_of_column_is_compared_exactly(any_mysql_database: Database, tmp_path: Path) -> None:
     """Complete as delivered; then each column in turn is changed in one row, and that row alone is lacking."""
     server = "mariadb" if isinstance(any_mysql_database.server, MariaDb) else "mysql"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +11,14 @@ from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.arrow import decoded
+from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.view import SegmentView
 
 DELETES = ("d", "delete", "-d")
 UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
 """As Debezium, Flink and plain words say it, in any case of letters."""
+VERSIONS = "versions"
+"""The detail of a marker that lists the version columns which this delivery wrote, each as "table.column"."""
 
 
 def deletes_and_known(kinds: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -55,8 +58,13 @@ def missing_in_rows(column: str, argument: str, known: Sequence[str]) -> Decline
     )
 
 
+def written_versions(newest: Marker | None) -> Collection[str]:
+    """Return the version columns that the newest delivery wrote. Rows there have lower versions than the next one."""
+    return newest.detail.get(VERSIONS, ()) if newest is not None else ()
+
+
 def versions_ahead(table: str, column: str, number: int, sink: str) -> UnfitTargetError:
-    """The error for a table whose rows have versions of `number` or later before the sink has delivered anything.
+    """The error for a table whose rows have versions of `number` or later before this pipeline has written any.
 
     The versions are of another pipeline, or from before its log was lost. Changes of those rows would have no effect.
     """

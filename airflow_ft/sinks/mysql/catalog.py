@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,11 @@ from airflow_ft.sinks.mysql.session_settings import as_text
 
 if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.labels import Labels
+
+
+VALID_DATE = "1970-01-02"
+"""A default in place of a zero date, in each time zone."""
+_ZERO_DATE = re.compile(r"'?\d{4}-(00|\d\d-00)")
 
 
 def computed(extra: str) -> bool:
@@ -67,6 +73,16 @@ class Column(TableColumn):
     @property
     def must(self) -> bool:
         return not (self.nullable or self.default is not None or self.generated or self.automatic)
+
+    @property
+    def has_zero_default(self) -> bool:
+        """The default is a date without month or day (0000-00-00), which no strict server accepts in CREATE TABLE."""
+        return self.type in ("date", "datetime", "timestamp") and _ZERO_DATE.match(self.default or "") is not None
+
+    @property
+    def refuses_omission(self) -> bool:
+        """MariaDB refuses each INSERT without such a column. MySQL, which shows no quotes, takes its default."""
+        return self.has_zero_default and (self.default or "").startswith("'")
 
     @property
     def automatic(self) -> bool:

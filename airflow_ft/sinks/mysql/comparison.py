@@ -45,9 +45,9 @@ class Part:
 
 
 def usable_key(session: Session, table: Table, delivered: Collection[frozenset[str]]) -> tuple[str, ...]:
-    """The columns of a unique key, in full and without NULL, that every delivery has filled; (): there is none."""
+    """The columns of a usable unique key that every delivery has filled; (): there is none."""
     common = {name.lower() for name in frozenset.intersection(*delivered)} if delivered else set()
-    usable = (key for key in unique_keys(session, table.name) if key.is_unique and common.issuperset(key.parts))
+    usable = (key for key in unique_keys(session, table.name) if key.is_usable and common.issuperset(key.parts))
     return tuple(table.columns[part].name for part in next(usable, Unique("")).parts)
 
 
@@ -79,6 +79,9 @@ class Comparison:
     def report(self, report: SinkReport, parts: Sequence[Part]) -> SinkReport:
         """The report with counts, differences and notes filled in; `other` is left as it is."""
         levels, left_out = self._levels(parts)
+        if parts and not levels:
+            what = "the checkpoints have delivered no common column"
+            return replace(report, error=f"{what}: compare the checkpoints one by one")
         for level in levels:
             self._load(level, levels[level.index + 1 :])
         for level in levels:

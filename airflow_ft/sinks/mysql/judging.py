@@ -206,7 +206,8 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     An INSERT without rows takes it, because INSERT may be the only privilege of this user. Returns the server's error
     where it refuses the statement: reading the table afterwards may name the reason better.
     """
-    asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
+    zero = "DATA_TYPE IN ('date', 'datetime', 'timestamp') AND COLUMN_DEFAULT LIKE '%%-00%%'"
+    asked = f"COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL OR {zero}"
     described = [
         (str(column), "insert" in str(privileges).lower(), bool(needed))
         for column, extra, privileges, needed in information_schema(
@@ -216,7 +217,7 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     ]
     granted = any(may for _, may, _ in described)  # privileges by way of a role may not show
     columns = [(column, needed) for column, may, needed in described if may or not granted]
-    # MariaDB demands the columns without a default, though there is no row.
+    # MariaDB demands the columns without a default, or with a zero date as default, though there is no row.
     named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
     if not named:
         return pymysql.err.OperationalError(1146, f"Table {name} does not exist, or has no column that can be written")

@@ -18,6 +18,8 @@ from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.vote import Target
 
+_LONG = 1020  # bytes of VARCHAR(255); a key of three such columns still fits an index
+
 
 @dataclass(slots=True)
 class Unique:
@@ -27,6 +29,7 @@ class Unique:
     parts: list[str] = field(default_factory=list)
     prefixes: dict[str, int] = field(default_factory=dict)
     nullable: bool = False
+    hashed: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({', '.join(self._part_text(part) for part in self.parts)})"
@@ -35,9 +38,12 @@ class Unique:
         return f"{part}({self.prefixes[part]})" if part in self.prefixes else part
 
     @property
-    def is_unique(self) -> bool:
-        """Return whether two rows with different values always have different keys."""
-        return not self.nullable and not self.prefixes
+    def is_usable(self) -> bool:
+        """Return whether different rows have different keys, and the server finds a row by its key.
+
+        MariaDB keeps a key that is too long for an index as a hash, which it does not search.
+        """
+        return not self.nullable and not self.prefixes and not self.hashed
 
 
 def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
@@ -55,7 +61,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     wanted = sorted(key.lower() for key in sink.key_columns)
     unique = unique_keys(session, name)
     same = [key for key in unique if sorted(key.parts) == wanted]
-    fitting = [key for key in same if key.is_unique]
+    fitting = [key for key in same if key.is_usable]
     if not fitting:
         raise _no_key(target, sink, same)
     if others := [str(key) for key in unique if key not in fitting]:
@@ -88,39 +94,46 @@ def unique_keys(session: Session, name: TableName) -> list[Unique]:
     Also those that the optimizer does not see (INVISIBLE, IGNORED): they are kept unique, too.
     """
     expression = "NULL" if session.is_mariadb else "EXPRESSION"  # MariaDB has no keys over expressions
-    columns = f"INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
+    columns = f"INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE, INDEX_TYPE"
     order = "AND NON_UNIQUE = 0 ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
     found: dict[str, Unique] = {}
-    for index, column, computed, prefix, null in information_schema(session, name, "STATISTICS", columns, order):
+    for index, column, computed, prefix, null, kind in information_schema(session, name, "STATISTICS", columns, order):
         key = found.setdefault(str(index), Unique(str(index)))
         part = f"({computed})" if column is None else str(column).lower()
         key.parts.append(part)
         if prefix is not None:
             key.prefixes[part] = int(prefix)
         key.nullable |= str(null).upper() == "YES"
+        key.hashed |= str(kind).upper() == "HASH"
     return list(found.values())
 
 
 def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetError:
-    """Return the error; `same` are keys of these columns that do not identify rows."""
+    """Return the error; `same` are keys of these columns that rows cannot be found by."""
     name = target.table.name
     for key in sink.key_columns:
         if target.table.column(key) is None:
             return target.misfits.no_such_key(key, [each.name for each in target.table.columns.values()])
     keys = ", ".join(map(quote, sink.key_columns))
-    short = next((key for key in same if key.prefixes and not key.nullable), None)
+    short = next((key for key in same if (key.prefixes or key.hashed) and not key.nullable), None)
     if short is None:
         remedy = f"Run ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name the table's key in key_columns."
         return target.misfits.no_key(sink.key_columns, remedy)
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
     changed = [
-        f"MODIFY {quote(column.name)} VARCHAR(255) NOT NULL (as long as its values are)"
-        for part in short.prefixes
-        if (column := target.table.column(part)) is not None and (column.type.endswith(("text", "blob")))
+        f"MODIFY {quote(column.name)} {'VARCHAR(255)' if column.charset else f'VARBINARY({_LONG})'} NOT NULL"
+        " (as long as its values are)"
+        for part in (short.parts if short.hashed else short.prefixes)
+        if (column := target.table.column(part)) is not None
+        and (column.type.endswith(("text", "blob")) or (short.hashed and (column.octets or 0) > _LONG))
     ]
     new = "PRIMARY KEY" if old == "PRIMARY KEY" else f"UNIQUE {old}"
     what = f"the key {short} of {name} compares only the beginning of a value. Rows whose keys begin alike would become"
     what += " one."
+    if short.hashed:
+        what = (
+            f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
+        )
     remedy = f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
 

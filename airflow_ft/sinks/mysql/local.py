@@ -15,6 +15,7 @@ steps run again on a new connection and the marker decides (I6).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -24,6 +25,7 @@ from airflow_ft.sinks.mysql.fencing import guarded_head
 from airflow_ft.sinks.mysql.ledger import settled
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
+from airflow_ft.sinks.mysql.vote import Target
 
 
 class LocalParticipant(ServerParticipant):
@@ -46,7 +48,7 @@ class LocalParticipant(ServerParticipant):
                 "attempt": fence.attempt,
                 "tries": tries,
                 "segments": [segment.number for segment in plan.segments],
-                "tables": {name: str(target.table.name) for name, target in targets.items()},
+                **self._written(targets),
             }
             if self._killed:  # also by the try before this one, whose table had to be judged again
                 detail["killed"] = list(self._killed)
@@ -57,3 +59,7 @@ class LocalParticipant(ServerParticipant):
             ledger.deliver_head(session, plan.number)
             self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
+
+    def _written(self, targets: Mapping[str, Target]) -> dict[str, Any]:
+        """Return what the marker says of the tables."""
+        return {"tables": {name: str(target.table.name) for name, target in targets.items()}}

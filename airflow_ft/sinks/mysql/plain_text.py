@@ -13,7 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.mysql.catalog import Column
+from airflow_ft.sinks.mysql.catalog import VALID_DATE, Column
 from airflow_ft.sinks.mysql.column_fit import BYTES
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels
 from airflow_ft.sinks.mysql.naming import quote
@@ -31,7 +31,7 @@ def without_labels(target: Target) -> Target:
 
 
 def definitions(target: Target, columns: Sequence[str], keys: Sequence[str] = ()) -> list[str]:
-    """The ENUM and SET among these columns as text, for CREATE TABLE ... (here) SELECT.
+    """Columns that CREATE TABLE ... (here) SELECT must not copy: ENUM and SET, which become text, and zero defaults.
 
     `keys` are as long as a label can be, since a key cannot be of any length.
     """
@@ -39,6 +39,9 @@ def definitions(target: Target, columns: Sequence[str], keys: Sequence[str] = ()
     found = []
     for name in columns:
         column = target.table.column(name)
+        if column is not None and column.has_zero_default:
+            default = "NULL" if column.nullable else f"NOT NULL DEFAULT '{VALID_DATE}'"
+            found.append(f"{quote(column.name)} {column.full_type} {default}")
         if column is not None and column.type in LABELLED:
             kind = "VARCHAR(255)" if name.lower() in short else "LONGTEXT"
             found.append(f"{quote(column.name)} {kind} CHARACTER SET {column.charset} COLLATE {column.collation}")

@@ -26,8 +26,8 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
 
 def _type_of(kind: pa.DataType, in_key: bool) -> str:
     kind, types = decoded_type(kind), pa.types
-    if is_text(kind):  # letter by letter, as Spark compares
-        return "VARCHAR(255) COLLATE utf8mb4_bin" if in_key else "LONGTEXT"
+    if is_text(kind):  # byte by byte, as Spark compares: utf8mb4_bin ignores blanks at the end
+        return "VARBINARY(1020)" if in_key else "LONGTEXT"
     if is_binary(kind):
         return "VARBINARY(255)" if in_key else "LONGBLOB"
     if types.is_decimal(kind):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,10 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.sinks.arrow import booleans, flags
-from airflow_ft.sinks.base.changes import DELETES, is_delete, versions_ahead
+from airflow_ft.sinks.base.changes import DELETES, VERSIONS, is_delete, versions_ahead, written_versions
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.judging import Judgement, only_keys
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
@@ -56,10 +58,12 @@ class UpsertParticipant(LocalParticipant):
         return Upserter(session, self._limits, way, self._sinks, plan.number)
 
     def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
-        if plan.participant(self._plan.name).predecessor == 0:
-            for name, target in targets.items():
-                refuse_ahead(session, target, self._sinks[name], plan.number)
+        refuse_ahead(session, self._ledger(plan.pipeline), targets, self._sinks, plan.number)
         return super()._verdicts(session, plan, targets)
+
+    def _written(self, targets: Mapping[str, Target]) -> dict[str, Any]:
+        places = sorted(_version_of(target, self._sinks[name]) for name, target in targets.items())
+        return super()._written(targets) | {VERSIONS: places}
 
     def _targets(self, session: Session) -> dict[str, Target]:
         targets = {}
@@ -68,12 +72,26 @@ class UpsertParticipant(LocalParticipant):
         return targets
 
 
-def refuse_ahead(session: Session, target: Target, sink: MySqlSink, number: int) -> None:
-    """Raise UnfitTargetError if a row has a version of `number` or later: see `versions_ahead`."""
-    version = str(sink.version_column)
-    ahead = f"SELECT EXISTS (SELECT 1 FROM {target.table.name.sql} WHERE {quote(version)} >= %s)"
-    if session.value(ahead, (number,)):
-        raise versions_ahead(str(target.table.name), version, number, target.sink)
+def refuse_ahead(
+    session: Session, ledger: Ledger, targets: Mapping[str, Target], sinks: Mapping[str, MySqlSink], number: int
+) -> None:
+    """Raise UnfitTargetError if a table that is new to this pipeline has a row with a version of `number` or later.
+
+    Only such tables are read, since a version column need not have an index. See `versions_ahead`.
+    """
+    head = ledger.head(session)
+    known = written_versions(ledger.marker(session, head.last_delivered) if head is not None else None)
+    for name, target in targets.items():
+        if _version_of(target, sinks[name]) in known:
+            continue
+        version = str(sinks[name].version_column)
+        ahead = f"SELECT EXISTS (SELECT 1 FROM {target.table.name.sql} WHERE {quote(version)} >= %s)"
+        if session.value(ahead, (number,)) and ledger.head(session) == head:
+            raise versions_ahead(str(target.table.name), version, number, target.sink)
+
+
+def _version_of(target: Target, sink: MySqlSink) -> str:
+    return f"{target.table.name}.{sink.version_column}"
 
 
 class Upserter(Loader):

@@ -18,7 +18,7 @@ from dataclasses import replace
 import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
 from airflow_ft.protocol.verify import Delivered, SinkReport, once
 from airflow_ft.protocol.write_ahead_log import WalReader
@@ -79,6 +79,9 @@ def _report(
     found: AirflowFtError
     try:
         return _verify(sent, participant, connection, log, full)
+    except DeclinedError as error:  # the table was altered since, and no longer holds each value
+        report = _begun(sent, participant, table)
+        return replace(report, error=f"cannot compare the table: {error.what}", error_code=error.code)
     except SinkAccessError as error:
         found = error
     except pymysql.err.MySQLError as error:
@@ -86,7 +89,7 @@ def _report(
         if found.code != PRIVILEGE_MISSING:
             raise found.located() from error
         found.remedy = f"Run `{'; '.join(verify_grants([table], connection))}`."
-    if found.code not in (PRIVILEGE_MISSING, "table_missing"):
+    if found.code != PRIVILEGE_MISSING and not isinstance(found, UnfitTargetError):
         raise found
     found = found.located(participant=participant)
     return replace(_begun(sent, participant, table), error=f"{found}", error_code=found.code)
@@ -113,7 +116,7 @@ def _verify(
         parts = _parts(sent, target, log)
         key = usable_key(session, target.table, {part.columns for part in parts})
         report = Comparison(session, target.table, key).report(report, parts)
-        if full or not key:
+        if (full or not key) and not report.error:
             rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
             other = max(0, rows - (report.expected - report.missing) - report.repeated)
             report = replace(report, other=other)

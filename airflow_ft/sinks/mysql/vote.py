@@ -19,10 +19,11 @@ from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, decoded, decoded_type, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.columns import Check, Misfits, Objection
-from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
+from airflow_ft.sinks.mysql.catalog import VALID_DATE, Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
+from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import row_sizes
 from airflow_ft.sinks.mysql.server_texts import Question, Repertoire, questions, repertoires
 from airflow_ft.sinks.mysql.session import Session
@@ -249,6 +250,14 @@ def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[Airf
         if column.name not in written and column.name.lower() not in accounted and column.must:
             remedy = f"Give {column.name} a default, add it to the job's result, or map it in columns=."
             yield target.misfits.required(column.name, remedy)
+        elif column.name not in written and column.refuses_omission:
+            what = (
+                f"column {column.name!r} of table {target.table.name} has the default {column.default}, which MariaDB"
+            )
+            what += " refuses in strict mode, and the rows do not have it."
+            change = f"ALTER TABLE {target.table.name.sql} ALTER COLUMN {quote(column.name)} SET DEFAULT '{VALID_DATE}'"
+            remedy = f"Run {change}, or add {column.name} to the job's result."
+            yield target.misfits.of_table(what, "column_required", remedy, column=column.name)
 
 
 def _check_size(target: Target, source: str, kind: pa.DataType, statistics: ColumnStatistics | None) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.changes import versions_ahead
+from airflow_ft.sinks.base.changes import VERSIONS, versions_ahead, written_versions
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.changes import Changes
@@ -29,6 +29,7 @@ from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.piecewise import Piecewise
 from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
 
 
@@ -44,14 +45,33 @@ class UpsertParticipant(LocalParticipant):
 
     def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
         found = super()._first_look(plan, fence)
-        if plan.participant(self.name).predecessor == 0 and found[1] is not None:
-            with self._writing(fence, plan, keep=False) as (db, _):
-                for name, sink in self.sinks.items():
-                    table, version = TableName.parse(sink.table), str(sink.version_column)
-                    ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
-                    if db.value(ahead, (plan.number,)):
-                        raise versions_ahead(str(table), version, plan.number, name)
+        if found[1] is not None:
+            self._refuse_ahead(plan)
         return found
+
+    def _refuse_ahead(self, plan: Plan) -> None:
+        """Raise UnfitTargetError if a table that is new to this pipeline has a row of this version or a later one.
+
+        Only such tables are read, since a version column need not have an index. See `versions_ahead`.
+        """
+        with self._reading(plan.pipeline, plan) as ledger:
+            head = ledger.head() if ledger is not None else None
+            newest = ledger.marker(head.last_delivered) if ledger is not None and head is not None else None
+        known = written_versions(newest)
+        for name, sink in self.sinks.items():
+            if _version_of(sink) in known:
+                continue
+            table, version = TableName.parse(sink.table), str(sink.version_column)
+            ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
+            with self._session() as db:
+                if not db.value(ahead, (plan.number,)):
+                    continue
+            with self._reading(plan.pipeline, plan) as ledger:
+                if ledger is not None and ledger.head() == head:
+                    raise versions_ahead(str(table), version, plan.number, name)
+
+    def _detail(self, plan: Plan, fence: Fence) -> dict[str, Any]:
+        return super()._detail(plan, fence) | {VERSIONS: sorted(map(_version_of, self.sinks.values()))}
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         self._trying = True
@@ -90,3 +110,7 @@ class UpsertParticipant(LocalParticipant):
                 taken -= Piecewise(changes, own, dead_letters).apply(plan.number)
             changes.drop()
         return taken
+
+
+def _version_of(sink: PostgresSink) -> str:
+    return f"{TableName.parse(sink.table)}.{sink.version_column}"

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import requirements, verify
+from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.density import stride
@@ -100,6 +101,17 @@ def test_versions_of_another_pipeline_are_refused_at_the_start(make: Make) -> No
     table_of(world).sql("UPDATE orders SET version = 0")
     world.commit(plan, world.prepare(plan))
     assert found(world) == [(1, "ours", 1)]
+
+
+@pytest.mark.parametrize("before", [{"table": "other", **UPSERT}, {"strategy": "local"}], ids=["table", "strategy"])
+def test_versions_ahead_are_refused_in_another_table(make: Make, before: dict[str, Any]) -> None:
+    world = make(f"{ORDERS}; CREATE TABLE other (LIKE orders INCLUDING ALL)", **CHANGES)
+    table_of(world).sql("INSERT INTO orders VALUES (1, 'theirs', 7)")
+    sink = PostgresSink(**{"table": "orders", "conn_id": "shop", **before})
+    world.deliver(world.plan_into(sink, pa.table({"id": [2], "text": ["b"]})))
+    plan = world.plan(changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_ahead", sink=SINK, column="version"):
+        world.prepare(plan)
 
 
 def test_an_older_checkpoint_revives_nothing(make: Make) -> None:
