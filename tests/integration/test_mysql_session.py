@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -93,6 +94,17 @@ def test_a_password_of_any_characters_lets_the_user_in(any_mysql_database: Datab
         Session(world.connection(login=user, password="pässwörd-密", schema=""), world.limits)
     assert "密" not in repr(refused.value)
     world.sql(f"DROP USER '{user}'@'%'")
+
+
+def test_a_vanished_server_is_noticed_within_a_minute(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    with closing(Session(world.connection(), world.limits)) as session:
+        session.run("DO 1")
+        own: socket.socket = session._connection._sock
+        assert own.gettimeout() == world.limits.answer
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        keepalive = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [own.getsockopt(socket.IPPROTO_TCP, each) for each in keepalive] == [30, 10, 3]
 
 
 @pytest.mark.parametrize("begin", [Session.begin, lambda session: session.require_settings()])

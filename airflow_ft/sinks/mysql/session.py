@@ -106,6 +106,7 @@ class Session:
         for statement in session_settings.statements(self._limits):
             self.run(statement)
         session_settings.ensure(self.rows, self.run, self._calls_itself, self._limits)
+        self._connection.wait_for_answers(self._limits.answer)
 
     def require_settings(self, *, autocommit: bool = True) -> None:
         """In a transaction or branch that has begun: SinkAccessError when the server has other settings there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import struct
 from collections.abc import Iterable
@@ -13,6 +14,9 @@ from pymysql.connections import Connection, MySQLResult
 from pymysql.constants import COMMAND
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
+
+_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""TCP options: the system ends the connection one minute after the server vanished. TCP_USER_TIMEOUT is in ms."""
 
 
 class _Result(MySQLResult):
@@ -61,6 +65,14 @@ class WireConnection(_Connection):  # type: ignore[misc]
             return _unverified()
         made: ssl.SSLContext = super()._create_ssl_ctx(sslp)
         return made
+
+    def wait_for_answers(self, seconds: float) -> None:
+        """From now on wait up to `seconds` for each answer, but notice within a minute that the server has vanished."""
+        self._read_timeout = self._write_timeout = seconds
+        if not self.unix_socket:
+            for name, value in _ALIVE.items():
+                if option := getattr(socket, name, None):  # some systems lack some of them
+                    self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result = None
