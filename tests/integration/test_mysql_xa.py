@@ -387,6 +387,23 @@ def test_a_settled_branch_that_reappears_is_committed_again(world: MySqlWorld) -
     assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
 
 
+def test_a_forgotten_number_leaves_no_branch(world: MySqlWorld) -> None:
+    """The server was restored as it was before it committed 2, and a person has adopted it; 3 waits for its turn."""
+    world.deliver(world.plan(orders=orders(1, 10)))
+    forgotten = world.plan(orders=orders(11, 10))
+    world.participant(forgotten).prepare(forgotten, world.fence(1, 2))
+    world.predecessor = 2
+    plan = world.plan(orders=orders(21, 10))
+    participant = world.participant(plan)
+    notes = participant.prepare(plan, world.fence(1, 3))
+    participant.adopt(world.fence(2, 0), 2)
+    commit(world, plan, notes, 4, voted=3, epoch=2)
+    assert prepared(world) == []
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in (*range(1, 11), *range(21, 31))]
+    participant.forget(world.fence(2, 0), 2)
+    assert {row[0] for row in world.markers()} == {3}
+
+
 # --- preflight -------------------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,6 @@ from airflow_ft.sinks.base.memory import Marker, check_marker, check_owner
 from airflow_ft.sinks.base.one_transaction import Db
 from airflow_ft.sinks.base.prepared import (
     DEFERRED,
-    PROBE_NUMBER,
     BranchName,
     committed_by_hand,
     counted,
@@ -258,7 +257,7 @@ class BranchedParticipant(BranchSystem[Db]):
             for name in self._listed(db, fence):
                 if name.number == plan.number and name.rank == rank:
                     self._end_branch(db, name, "COMMIT")
-            self._roll_back(db, plan, fence, rank)
+            self._roll_back(db, plan, fence, rank, floor=head.floor)
         more: dict[str, Any] = {DEFERRED: True} if rank is None else {"prepared": list(rank)}
         return self._whole(plan, fence, set_aside, more)
 
@@ -364,17 +363,17 @@ class BranchedParticipant(BranchSystem[Db]):
     # --- prepared branches ---------------------------------------------------------------------------------------
 
     def _roll_back(
-        self, db: Db, plan: Plan, fence: Fence, kept: tuple[int, int] | None = None, *, older: bool = False
+        self, db: Db, plan: Plan, fence: Fence, kept: tuple[int, int] | None = None, older: bool = False, floor: int = 0
     ) -> None:
-        """Roll back branches of this number from attempts up to this one, and those that a doctor left. The number
-        is undecided, ABORTED, or decided for the attempt `kept`. A branch of this very rank is of a try whose answer
-        was lost; with `older` it stays. A late call does not touch those of a newer attempt.
+        """Roll back branches of this number from attempts up to this one. The number is undecided, ABORTED, or decided
+        for the attempt `kept`. A branch of this very rank is of a try whose answer was lost; with `older` it stays. A
+        late call does not touch those of a newer attempt. Numbers up to the head's `floor` are never delivered: their
+        branches, which a doctor or a restored backup left, are rolled back too.
         """
         for name in self._listed(db, fence):
-            is_own = name.rank == fence.rank
-            if name.number not in (plan.number, PROBE_NUMBER) or name.rank > fence.rank or name.rank == kept:
+            if floor < name.number != plan.number or name.rank > fence.rank or name.rank == kept:
                 continue
-            if not (is_own and older):
+            if not (older and name.rank == fence.rank):
                 log.warning("%s: rolling back branch %s, which attempt %s prepared for checkpoint %d", self.name,
                             name.branch, name.rank, name.number)  # fmt: skip
                 self._end_branch(db, name, "ROLLBACK")

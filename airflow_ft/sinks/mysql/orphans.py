@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.base.memory import check_adopter
+from airflow_ft.sinks.base.memory import Marker, check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, marked_orphans, rank_to_keep
 from airflow_ft.sinks.base.slices import labels
 from airflow_ft.sinks.base.sql_sink import MAX_BRANCHES
@@ -149,7 +149,8 @@ def _end_prepared(
             )
             verb = "COMMIT" if kept else "ROLLBACK"
         else:
-            verb = _as_marked(session, ledger, xid)
+            marker = ledger.marker(session, xid.number) if xid.number != PROBE_NUMBER else None
+            verb = as_marked(session, ledger, xid, marker)
         log.warning("%s: running XA %s for branch %s of checkpoint %d, which installation %s left prepared",
                     ledger.participant, verb, xid.branch, xid.number, owner)  # fmt: skip
         end_branch(session, ledger, owner, xid, verb, patience)
@@ -177,12 +178,11 @@ def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool
     return xid.number > last and xid.number != PROBE_NUMBER and ledger.marker(session, xid.number) is None
 
 
-def _as_marked(session: Session, ledger: Ledger, xid: Xid) -> str:
-    """A branch of a number that is settled came back: its marker's own outcome is done again (as `XaParticipant` does).
+def as_marked(session: Session, ledger: Ledger, xid: Xid, marker: Marker | None) -> str:
+    """Return how to end a branch that came back: as the marker of its number says.
 
-    Without a marker it was settled and pruned: its rows are there, or were never to be.
+    Without a marker the number was settled and pruned: its rows are there, or were never to be.
     """
-    marker = ledger.marker(session, xid.number) if xid.number != PROBE_NUMBER else None
     counted = marker is not None and marker.outcome is Outcome.COMMITTED
     if marker is None or not counted or list(xid.rank) != marker.detail.get("prepared"):
         return "ROLLBACK"

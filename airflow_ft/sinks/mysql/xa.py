@@ -50,7 +50,7 @@ from airflow_ft.sinks.mysql.fencing import (
 )
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
-from airflow_ft.sinks.mysql.orphans import refuse_branches_of_others
+from airflow_ft.sinks.mysql.orphans import as_marked, refuse_branches_of_others
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
@@ -234,7 +234,7 @@ class XaParticipant(BranchedParticipant):
             listed = None
             if marker is None or marker.outcome is Outcome.COMMITTED:
                 listed = self._commit_prepared(session, ledger, plan, fence, vote)
-            self._sweep(session, ledger, plan, fence, listed)
+            self._sweep(session, ledger, plan, fence, listed, head.floor)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             visible = self._visible_branches(session, ledger, plan, fence)
@@ -344,10 +344,13 @@ class XaParticipant(BranchedParticipant):
                 )
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
 
-    def _sweep(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, listed: Listed | None = None) -> None:
+    def _sweep(
+        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, listed: Listed | None = None, floor: int = 0
+    ) -> None:
         """Branches of other numbers that are settled long ago and came back: a server may forget that it ended them.
 
         What the number's own marker says is done again. Without a marker nothing is known, and nothing is touched.
+        Up to the head's `floor` no number is delivered any more: it was pruned, or a person adopted it as forgotten.
         `listed` is an earlier XA RECOVER. All markers are read at once: behind a long outage every other number that
         still waits for its turn is listed too.
         """
@@ -360,10 +363,9 @@ class XaParticipant(BranchedParticipant):
         markers = ledger.markers(session, {xid.number for xid in others})  # after the list (I6)
         for xid in others:
             marker = markers.get(xid.number)
-            if marker is None:
+            if marker is None and xid.number > floor:
                 continue
-            counted = marker.outcome is Outcome.COMMITTED and list(xid.rank) == marker.detail.get("prepared")
-            verb = "COMMIT" if counted and ledger.marker(session, xid.number, xid.branch) is None else "ROLLBACK"
+            verb = as_marked(session, ledger, xid, marker)
             log.warning("%s: a branch of checkpoint %d reappeared; running XA %s", self._plan.name, xid.number, verb)
             self._end_branch(session, ledger, fence, xid, verb)
 

@@ -547,6 +547,18 @@ def test_a_delivery_blocked_by_a_former_owners_rows_stops(make: Make) -> None:
     assert world.target.ids() == world.ids_of(1, 2)
 
 
+def test_a_forgotten_number_leaves_nothing_prepared(make: Make) -> None:
+    """The server was restored as it was before it committed 2, and a person has adopted it; 3 waits for its turn."""
+    world = make(ORDERS, **PREPARED)
+    left_prepared(world)
+    world.predecessor = 2
+    plan = world.plan_of(3, world.segment(3, world.table(3 * 40)))
+    vote = world.prepare(plan)
+    world.participant(plan).adopt(world.fence(2, 0), 2)
+    world.commit(plan, vote, epoch=2)
+    assert table_of(world).prepared(world) == [] and world.target.ids() == world.ids_of(1, 3)
+
+
 def test_prepared_transactions_of_others_are_left_alone(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     table = table_of(world)
