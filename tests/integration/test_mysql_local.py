@@ -21,6 +21,8 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan, canonical_json
 from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks.mysql.fencing import announce, guarded_head, new_nonce
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.raising import raises
@@ -284,6 +286,23 @@ def test_a_lock_of_a_stranger_is_waited_for_and_means_nothing(world: MySqlWorld)
         assert world.participant(plan).proof(plan) is None
     assert world.participant(plan).commit(plan, world.fence()).outcome is Outcome.COMMITTED
     assert world.count() == 3
+
+
+def test_no_session_is_killed_behind_a_proxy(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy gives its sessions numbers of its own, and takes KILL to mean those."""
+    world.limits = replace(world.limits, head_wait=0.5)
+    world.deliver(world.plan(orders=orders(1, 3)))
+    plan = world.plan(orders=orders(4, 3))
+    ledger, nonce = Ledger(world.database, world.pipeline, "shop"), new_nonce()
+    monkeypatch.setattr(Session, "id", property(lambda session: session._connection.thread_id() + 1_000_000))
+    with closing(Session(world.connection(), world.limits)) as older:
+        announce(older, ledger, world.fence(1, 2), nonce, world.limits)
+        older.begin()
+        guarded_head(older, ledger, world.fence(1, 2), nonce)
+        with raises(SinkUnavailableError, "lock_timeout", seconds=0.5) as raised:
+            world.participant(plan).prepare(plan, world.fence(1, 3))
+        assert raised.error is not None and "proxy" in raised.error.remedy
+        older.commit()
 
 
 def test_rows_locked_by_others_are_tried_again_later(any_mysql_database: Database, tmp_path: Path) -> None:

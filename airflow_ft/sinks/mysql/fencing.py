@@ -91,10 +91,13 @@ def announce(
                     if victim not in killed and kill(session, victim, head.rank):
                         killed.append(victim)  # rolling back may take it longer than one lock wait
             if time.monotonic() > deadline:
+                remedy = f"Find the open transaction on {ledger.head_table} with SHOW PROCESSLIST, and KILL it."
+                if not session.can_kill:
+                    remedy += " Connect to the server itself for that: behind a proxy the sink ends no sessions."
                 raise SinkUnavailableError(
                     f"another session kept the row of {ledger.head_table} locked for {limits.head_wait:.0f} s.",
                     code="lock_timeout",
-                    remedy=f"Find the open transaction on {ledger.head_table} with SHOW PROCESSLIST, and KILL it.",
+                    remedy=remedy,
                     table=ledger.head_table,
                     seconds=limits.head_wait,
                 ) from error
@@ -212,7 +215,7 @@ def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float
         seen = holder
         if time.monotonic() > deadline:
             break
-        if time.monotonic() > patient_until:
+        if time.monotonic() > patient_until and session.can_kill:
             kill(session, holder, rank)
         time.sleep(0.01)
     if holder is not None or (seen is not None and not _has_left(session, seen, deadline)):
@@ -237,8 +240,12 @@ def _has_left(session: Session, connection: int, deadline: float) -> bool:
 def kill(session: Session, victim: int, rank: tuple[int, int]) -> bool:
     """Ends a connection that was proven to be a session of `rank`; False when it could not be, or had ended.
 
-    On MariaDB, returns when it has left (`await_end`), unless it has too much to roll back.
+    Behind a proxy none is ended, because the proxy would take the number for one of its own sessions. On MariaDB,
+    returns when the connection has left (`await_end`), unless it has too much to roll back.
     """
+    if not session.can_kill:
+        log.warning("waiting for connection %d of epoch %d, attempt %d: a proxy is between", victim, *rank)
+        return False
     try:
         session.run(f"KILL CONNECTION {victim}")
     except pymysql.err.MySQLError as error:

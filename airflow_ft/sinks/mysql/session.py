@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -120,6 +121,13 @@ class Session:
     def id(self) -> int:
         """The server's number of this connection."""
         return int(self._connection.thread_id())
+
+    @cached_property
+    def can_kill(self) -> bool:
+        """Return whether KILL ends the session that IS_USED_LOCK names; a proxy would end one of its own numbers."""
+        name = f"airflow_ft.{secrets.token_hex(20)}"
+        self.rows("SELECT GET_LOCK(%s, 0)", (name,))
+        return bool(self.value("SELECT IS_USED_LOCK(%s)", (name,)) == self.id)
 
     @property
     def is_open(self) -> bool:
