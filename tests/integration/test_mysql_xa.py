@@ -404,6 +404,21 @@ def test_a_forgotten_number_leaves_no_branch(world: MySqlWorld) -> None:
     assert {row[0] for row in world.markers()} == {3}
 
 
+def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=orders(1, 10)))
+    columns = "epoch, attempt, digest, `rows`, counts, detail, at"
+    world.sql(
+        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 3, branch, 'former owner', 'aborted', {columns}"
+        " FROM airflow_ft_ledger WHERE branch = ''"
+    )
+    plan = world.plan(orders=orders(11, 10))
+    notes = world.participant(plan).prepare(plan, world.fence(1, 2))
+    world.participant(plan).end_orphans(world.fence(2, 0), None, make_way=True)
+    assert {row[0] for row in world.markers()} == {1}
+    commit(world, plan, notes, 3, voted=2, epoch=2)
+    assert world.count() == 20
+
+
 # --- preflight -------------------------------------------------------------------------------------------------------
 
 

@@ -210,9 +210,10 @@ class Ledger:
         return memory.remembered(partial(self.head, session), marked)
 
     def drop_markers_of_others(self, session: Session, above: int, installation: str) -> None:
-        """Deletes what `markers_of_others` lists."""
-        sql = f"DELETE FROM {self.table}{_MINE} AND `number` > %s AND `installation` <> %s"
-        session.run(sql, (*self._key, above, installation))
+        """Deletes what `markers_of_others` lists, each by its key: a range would wait for what is prepared in it."""
+        sql = f"DELETE FROM {self.table}{_MINE} AND `number` = %s AND `branch` = %s AND `installation` <> %s"
+        for number, branch, _ in self.markers_of_others(session, above, installation):
+            session.run(sql, (*self._key, number, branch, installation))
 
     def installations(self, session: Session) -> set[str]:
         """The owners of the markers that are there."""
