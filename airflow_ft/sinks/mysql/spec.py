@@ -84,7 +84,7 @@ class MySqlSink(SqlSink):
     def _check_written(self) -> None:
         written = {target.lower() for target in self.columns.values()} if self.columns is not None else None
         keys = {key.lower() for key in self.key_columns}
-        as_key = self.columns is None and str(self.change_column).lower() in keys
+        as_key = self.columns is None and (self.change_column or "").lower() in keys
         if len(keys) < len(self.key_columns) or as_key:
             raise ConfigurationError(
                 "MySqlSink: key_columns and change_column name a column twice.",
