@@ -204,6 +204,9 @@ class Disk:
     def make_folder(self, uri: str) -> None:
         pass
 
+    def make_like(self, uri: str, model: str) -> bool:
+        return True
+
     def remove(self, uri: str) -> None:
         self._perform(f"removes {self._name(uri)}", lambda: self._server.data.pop(self._name(uri), None))
 
