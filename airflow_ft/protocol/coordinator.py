@@ -156,7 +156,7 @@ class Coordinator(Preparing):
         plan = checkpoint.plan
         if checkpoint.state not in (S.PREPARED, S.COMMITTING) or plan is None or participant not in plan.names:
             return checkpoint
-        earlier = self._require_order(checkpoint)
+        earlier = self._require_order(checkpoint, participant)
         if checkpoint.state is S.PREPARED:
             if participant != (plan.commit_point or plan.participants[0].name):
                 return checkpoint
@@ -237,12 +237,12 @@ class Coordinator(Preparing):
                 self._forgotten[participant] = not remembers
         return self._forgotten[participant]
 
-    def _require_order(self, checkpoint: Checkpoint) -> list[Checkpoint]:
+    def _require_order(self, checkpoint: Checkpoint, participant: str) -> list[Checkpoint]:
         """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one.
 
-        Returns the earlier ones that are decided and not delivered everywhere.
+        Returns the earlier ones that are decided, and of which the participant has no proof.
         """
-        opened = self._store.open_checkpoints(self._pipeline, before=checkpoint.number)
+        opened = self._store.open_checkpoints(self._pipeline, ahead_of=(checkpoint.number, participant))
         for earlier in [*live_plans(opened), *quarantined(opened)]:
             undecided = earlier.state is not S.COMMITTING and checkpoint.state is S.PREPARED
             if undecided or earlier.state is S.QUARANTINED:

@@ -117,10 +117,11 @@ class QueryLog(PipelineLog, Protocol):
 
     def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
 
-    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, ahead_of: tuple[int, str] | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.
 
-        With `before` only lower numbers. The cost is independent of the history.
+        With `ahead_of` only those that must go before a number into a participant: lower planned numbers that are
+        undecided, QUARANTINED, or decided without a proof of the participant. The cost is independent of the history.
         """
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:

@@ -54,6 +54,12 @@ _PLANNED = (
     " AND state IN ('STAGED', 'PREPARED', 'COMMITTING')"
 )
 WAITS = "segment_digest IS NOT NULL AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+_AHEAD = (
+    f"pipeline = ? AND is_open = 1 AND {_BEFORE_AMONG_THE_OPEN} AND plan IS NOT NULL"
+    " AND (state IN ('STAGED', 'PREPARED', 'QUARANTINED') OR (state = 'COMMITTING' AND NOT EXISTS (SELECT 1 FROM vote"
+    " WHERE vote.pipeline = checkpoint.pipeline AND vote.number = checkpoint.number AND vote.participant = ?"
+    " AND vote.proof IS NOT NULL)))"
+)
 _UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {WAITS}"
 OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _LAST_PUBLISHED = (
@@ -146,13 +152,10 @@ class ReadingOperations:
         sql = f"pipeline = ?{where} ORDER BY number DESC LIMIT ?"
         return self._checkpoints(sql, pipeline, *values, limit, newest_first=True) or nothing(self._database, pipeline)
 
-    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, ahead_of: tuple[int, str] | None = None) -> Sequence[Checkpoint]:
         """See `QueryLog.open_checkpoints`."""
-        where = "pipeline = ? AND is_open = 1"
-        values: list[object] = [pipeline]
-        if before is not None:
-            where, values = f"{where} AND {_BEFORE_AMONG_THE_OPEN}", [pipeline, before]
-        return self._checkpoints(where, *values) or nothing(self._database, pipeline)
+        where = "pipeline = ? AND is_open = 1" if ahead_of is None else _AHEAD
+        return self._checkpoints(where, pipeline, *(ahead_of or ())) or nothing(self._database, pipeline)
 
     def unsettled(
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100

@@ -763,3 +763,29 @@ def test_a_rewind_while_the_gate_looks_keeps_it_closed(world: World, look: str) 
             assert not gate.is_open(world.store, PIPELINE)
         else:
             assert not context.is_finished()
+
+
+def test_a_commit_reads_no_number_that_it_has_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows_of_the_last(count: int) -> int:
+        (folder := tmp_path / str(count)).mkdir()
+        world = World(folder)
+        *earlier, last = world.prepared(count)
+        acting = coordinator(world)
+        for number in earlier:
+            acting.commit(number, "db")
+        database: Any = world.store._database  # type: ignore[attr-defined]
+        seen = 0
+
+        def read(sql: str, *values: object) -> Any:
+            nonlocal seen
+            rows = plain(sql, *values)
+            seen += len(rows)
+            return rows
+
+        plain = database.read
+        monkeypatch.setattr(database, "read", read)
+        acting.commit(last, "db")
+        world.store.close()
+        return seen
+
+    assert rows_of_the_last(9) == rows_of_the_last(3)

@@ -11,7 +11,7 @@ from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.pipelines import Event, Filling, Pipeline, Request
-from airflow_ft.protocol.planning import live_plans
+from airflow_ft.protocol.planning import live_plans, quarantined
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
@@ -57,9 +57,17 @@ class ModelReading:
         live = (row for row in reversed(self._rows.values()) if row.after_abort is not AfterAbort.REWOUND)
         return next((row for row in live if row.positions and row.segment is not None), None)
 
-    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
+    def open_checkpoints(self, pipeline: str, ahead_of: tuple[int, str] | None = None) -> Sequence[Checkpoint]:
         self._known(pipeline)
-        return [row for row in self._rows.values() if _is_open(row) and (before is None or row.number < before)]
+        if ahead_of is None:
+            return [row for row in self._rows.values() if _is_open(row)]
+        number, participant = ahead_of
+        earlier = [row for row in self._rows.values() if row.number < number and row.plan is not None]
+        return [
+            row
+            for row in sorted([*live_plans(earlier), *quarantined(earlier)], key=lambda row: row.number)
+            if row.state is not S.COMMITTING or row.proof_of(participant) is None
+        ]
 
     def unsettled(
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100

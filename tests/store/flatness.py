@@ -217,7 +217,7 @@ def every_operation(store: DecisionLog) -> None:
     for kind in Noted:
         store.noted(PIPELINE, kind)
     store.open_checkpoints(PIPELINE)
-    store.open_checkpoints(PIPELINE, before=3)
+    store.open_checkpoints(PIPELINE, ahead_of=(3, "db"))
     store.unsettled(PIPELINE, run=RUN, through=3)
     store.unsettled(PIPELINE, limit=1)
     store.planned_before(PIPELINE, 3)

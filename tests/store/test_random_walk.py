@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.confirmed import confirmed_of
 from airflow_ft.protocol.errors import AirflowFtError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
-from airflow_ft.protocol.planning import live_plans
+from airflow_ft.protocol.planning import live_plans, quarantined
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.decision_log import DecisionLog
@@ -110,6 +110,11 @@ def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     live = [c.number for c in live_plans(known) if c.number < through]
     found = store.planned_before(PIPELINE, through)
     assert (found.number if found else 0) == max(live, default=0)
+    waiting = sorted([*live_plans(known), *quarantined(known)], key=lambda c: c.number)
+    for name in ("db", "log"):
+        assert store.open_checkpoints(PIPELINE, (through, name)) == [
+            c for c in waiting if c.number < through and (c.state is not S.COMMITTING or c.proof_of(name) is None)
+        ]
     for run in (RUN, LATER_RUN):
         own = [c for c in known if c.run == run]
         assert [c.number for c in store.unsettled(PIPELINE, run=run)] == [c.number for c in own if not c.is_settled]

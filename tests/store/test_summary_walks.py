@@ -74,7 +74,11 @@ class Walker:
         participant = dice.choice(["db", "log"])
 
         def parts() -> list[int]:
-            free = [c.number for c in store.open_checkpoints(name, number) if c.is_undelivered and dice.random() < 0.7]
+            free = [
+                c.number
+                for c in store.open_checkpoints(name)
+                if c.number < number and c.is_undelivered and dice.random() < 0.7
+            ]
             return [*free, *([number] if scene.checkpoint(number).segment else [])]
 
         return {
