@@ -221,11 +221,13 @@ class HdfsFileSystem(markers.RootedFiles):
 
     def require_room(self, folder: str, source: str) -> None:
         """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it."""
-        found = self._summary(folder)
-        names, space = _bound(found.quota), _bound(found.space_quota)
-        if names is None and space is None:
+        try:
+            found, more = self._summary(folder), self._summary(source)
+        except StorageUnavailableError as error:
+            if error.errno != errno.EACCES:  # in it is a folder that this user cannot list: the rename will tell
+                raise
             return
-        more = self._summary(source)
+        names, space = _bound(found.quota), _bound(found.space_quota)
         for unit, most, used in (
             ("names", names, _names(found) + _names(more)),
             ("bytes", space, int(found.space_consumed) + int(more.space_consumed)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,3 +48,17 @@ def test_a_folder_that_vanishes_while_listed_hides_no_other(monkeypatch: pytest.
     monkeypatch.setattr(hdfs, "_client", lambda _: Vanishing())
     assert hdfs.HdfsFileSystem().tree("hdfs://namenode/lake") == {"a/rows": 7, "c/rows": 7}
     assert hdfs.HdfsFileSystem().tree("hdfs://namenode/gone") == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "passes"), [("AccessControlException: denied", True), ("SafeModeException: wait", False)]
+)
+def test_a_folder_with_unreadable_parts_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, answer: str, passes: bool
+) -> None:
+    def refuse(_: str) -> None:
+        raise RuntimeError(f'RPCError("java.io.IOException", "{answer}")')
+
+    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=refuse))
+    with nullcontext() if passes else raises(StorageUnavailableError, "storage_unavailable"):
+        hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake")
