@@ -49,6 +49,8 @@ INDEXES = {
     "AND dag_id = ? AND run_id = ? AND map_index = ? AND number < ?": "checkpoint_run",
     "kind = 'SAVEPOINT'": "event_savepoint",
     "kind = 'RESTORED'": "event_restored",
+    "kind = 'HALTED'": "event_halted",
+    "complete = 0": "run_incomplete_began",
     "outcome IS NULL": "request_open",
     "ORDER BY injected_at": "barrier_at",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
