@@ -17,8 +17,9 @@ _OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
 _READ = (
     "SELECT (SELECT max(stage_began) FROM run WHERE pipeline = ? AND complete = 1 AND stage_began <= ?) AS stage,"
     " (SELECT max(stage_began) FROM run WHERE pipeline = ? AND complete = 0 AND stage_began <= ?) AS incomplete,"
-    " (SELECT max(as_of) FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL AND as_of <= ?"
-    " AND spark_location IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')) AS stream,"
+    " (SELECT as_of FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL AND as_of <= ?"
+    " AND spark_location IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+    " ORDER BY as_of DESC LIMIT 1) AS stream,"
     " (SELECT max(read_as_of) FROM run WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_as_of <= ?) AS idle"
 )
 

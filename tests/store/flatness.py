@@ -38,7 +38,6 @@ INDEXES = {
     "ORDER BY stage_began": "run_complete_began",
     "ORDER BY as_of": "checkpoint_as_of",
     "ORDER BY read_as_of": "run_read",
-    "max(as_of)": "checkpoint_as_of",
     "max(read_as_of) FROM run WHERE pipeline = ?": "run_read",
     "AS stage_below": "run_complete_through",
     "AS stream_below": "checkpoint_covering",
