@@ -15,9 +15,11 @@ from airflow_ft.store.writing import PipelineWrite, lock_pipeline
 _OF_ONE = "SELECT * FROM barrier WHERE id = ? ORDER BY pipeline"
 # When stages began, and up to when streams have read. Given rows may have a position of any time.
 _READ = (
-    "SELECT (SELECT max(stage_began) FROM run WHERE pipeline = ? AND stage_began <= ?) AS stage,"
-    " (SELECT max(as_of) FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL AND as_of <= ?"
-    " AND spark_location IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')) AS stream,"
+    "SELECT (SELECT max(stage_began) FROM run WHERE pipeline = ? AND complete = 1 AND stage_began <= ?) AS stage,"
+    " (SELECT max(stage_began) FROM run WHERE pipeline = ? AND complete = 0 AND stage_began <= ?) AS incomplete,"
+    " (SELECT as_of FROM checkpoint WHERE pipeline = ? AND as_of IS NOT NULL AND as_of <= ?"
+    " AND spark_location IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
+    " ORDER BY as_of DESC LIMIT 1) AS stream,"
     " (SELECT max(read_as_of) FROM run WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_as_of <= ?) AS idle"
 )
 
@@ -72,7 +74,7 @@ class BarrierOperations:
 
 def _latest(write: PipelineWrite) -> list[int]:
     """Return when stages began, and up to when streams have read. Times still to come do not count."""
-    [read] = write.rows(_READ, *(write.name, write.now) * 3)
+    [read] = write.rows(_READ, *(write.name, write.now) * 4)
     return [time for time in read.values() if time is not None]
 
 

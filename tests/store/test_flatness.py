@@ -50,6 +50,9 @@ def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None
                 assert looks == ["SEARCH checkpoint USING INDEX checkpoint_completed (pipeline=?)"] * 2, plan
                 scans = []
             assert not scans, f"{sql}\n{plan}"
+            histories = [step for step in steps if step.startswith(("SEARCH event ", "SEARCH run "))]
+            if sql != "SELECT * FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT ?":  # the newest
+                assert not any(step.endswith("_1 (pipeline=?)") for step in histories), f"{sql}\n{plan}"
             votes = [step for step in steps if step.startswith(("SEARCH v ", "SEARCH vote "))]
             assert all("number=?" in step or "number>?" in step for step in votes), f"{sql}\n{plan}"
             for part, index in INDEXES.items():

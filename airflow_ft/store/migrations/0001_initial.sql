@@ -132,6 +132,8 @@ CREATE INDEX counted_run ON counted (pipeline, dag_id, run_id, map_index, throug
 -- Gates and rewinds use these, so their cost does not grow with the history.
 CREATE INDEX run_complete_began ON run (pipeline, stage_began) WHERE complete = 1;
 CREATE INDEX run_complete_through ON run (pipeline, published_through, stage_began) WHERE complete = 1;
+CREATE INDEX run_incomplete_began ON run (pipeline, stage_began) WHERE complete = 0;
+CREATE INDEX run_staged ON run (pipeline, published_through) WHERE staged = 1;
 CREATE INDEX run_read ON run (pipeline, read_as_of) WHERE read_as_of IS NOT NULL;
 
 -- epoch: the one that last changed the state. planned_by: the newest number whose plan contains this segment.
@@ -269,6 +271,7 @@ CREATE TABLE event (
 CREATE INDEX event_number ON event (pipeline, number, id);
 CREATE INDEX event_savepoint ON event (pipeline, id) WHERE kind = 'SAVEPOINT';
 CREATE INDEX event_restored ON event (pipeline, id) WHERE kind = 'RESTORED';
+CREATE INDEX event_halted ON event (pipeline, id) WHERE kind = 'HALTED';
 
 -- Requests of people to a stream. outcome: NULL until it is answered.
 CREATE TABLE request (
