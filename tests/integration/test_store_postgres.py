@@ -20,7 +20,7 @@ from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore, translated
 from tests.integration.proxy import Proxy
 from tests.raising import raises
-from tests.store.conftest import what_was_read_is_there
+from tests.store.conftest import move_clock, what_was_read_is_there
 from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
@@ -81,6 +81,7 @@ __all__ = [
     "TestWalks",
     "TestWarnings",
     "TestWhatANumberCovers",
+    "move_clock",
     "newer",
     "what_was_read_is_there",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.store import open_store
+from airflow_ft.store import open_store, postgres
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.writing import PipelineWrite
 from tests.store.scene import Scene
@@ -30,6 +32,21 @@ def store(store_url: str) -> Iterator[DecisionLog]:
 @pytest.fixture
 def scene(store: DecisionLog) -> Scene:
     return Scene(store)
+
+
+@pytest.fixture
+def move_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
+    """Set the decision log's clock, of either database, this far ahead of the machine's."""
+    clock = time.time_ns
+
+    def move(ahead: timedelta) -> None:
+        microseconds = ahead // timedelta(microseconds=1)
+        now = f"(extract(epoch FROM clock_timestamp()) * 1000000 + {microseconds})::bigint AS now"
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + microseconds * 1000)
+        monkeypatch.setattr(postgres, "_NOW", now)
+        monkeypatch.setattr(postgres, "_CLOCK", f"SELECT {now}")
+
+    return move
 
 
 @pytest.fixture(autouse=True)

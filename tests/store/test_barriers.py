@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -12,6 +12,8 @@ from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_segment
+
+MoveClock = Callable[[timedelta], None]
 
 
 class TestInjection:
@@ -40,27 +42,25 @@ class TestInjection:
         assert len(store.events("orders")) == events
         assert list(store.inject("closing", ["orders"], "carl")) == [first]
 
-    def test_a_stream_on_a_fast_clock_does_not_move_it(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        store, clock = scene.store, time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+    def test_a_stream_on_a_fast_clock_does_not_move_it(self, scene: Scene, move_clock: MoveClock) -> None:
+        store = scene.store
+        move_clock(timedelta(days=400))
         scene.stage(continues=True)
         store.end_stage(PIPELINE, scene.epoch, RUN, None, complete=False)
         store.leave_turn(PIPELINE, RUN)
-        monkeypatch.undo()
+        move_clock(timedelta(0))
         [found] = store.inject("closing", [PIPELINE], "anna")
         assert found.injected_at <= store.now()
 
     @pytest.mark.parametrize("reader", ["stage", "stream", "idle"])
-    def test_it_is_later_than_what_was_read_before(
-        self, scene: Scene, monkeypatch: pytest.MonkeyPatch, reader: str
-    ) -> None:
+    def test_it_is_later_than_what_was_read_before(self, scene: Scene, move_clock: MoveClock, reader: str) -> None:
         """The clock went back meanwhile, or another server has taken over."""
-        store, ahead = scene.store, time.time_ns() + 20 * 10**9
-        monkeypatch.setattr(time, "time_ns", lambda: ahead)
+        store = scene.store
+        move_clock(timedelta(seconds=20))
         as_of = store.now()
         if reader == "stage":
             scene.stage()
-        monkeypatch.undo()
+        move_clock(timedelta(0))
         if reader != "stage":
             scene.take()
             store.begin_stage(PIPELINE, scene.epoch, RUN)

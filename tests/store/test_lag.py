@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +14,8 @@ from airflow_ft.protocol.overview import Condition
 from airflow_ft.store.rows import from_time
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
+
+MoveClock = Callable[[timedelta], None]
 
 ORDERS = Lag("orders", Unit.RECORDS, 70, 12.5, 30, 100)
 FILES = Lag("files", Unit.FILES, 3)
@@ -92,25 +94,23 @@ class TestLate:
         scene.complete(2)
         assert scene.store.overview(PIPELINE).condition is Condition.RUNNING
 
-    def test_a_pipeline_made_by_a_fast_clock_becomes_late(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = time.time_ns
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+    def test_a_pipeline_made_by_a_fast_clock_becomes_late(self, scene: Scene, move_clock: MoveClock) -> None:
+        move_clock(timedelta(days=400))
         scene.take()
-        monkeypatch.undo()
+        move_clock(timedelta(0))
         scene.stage(made_with=LATE)
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + 2 * 3600 * 10**9)
+        move_clock(timedelta(hours=2))
         assert scene.store.overview(PIPELINE).condition is Condition.LATE
 
     @pytest.mark.parametrize("waits", [False, True])
-    def test_a_fast_clock_does_not_silence_it(self, scene: Scene, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = time.time_ns
+    def test_a_fast_clock_does_not_silence_it(self, scene: Scene, waits: bool, move_clock: MoveClock) -> None:
         scene.stage(made_with=LATE)
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + 400 * 86_400 * 10**9)
+        move_clock(timedelta(days=400))
         scene.stage(run=LATER_RUN, made_with=LATE)
         scene.complete(1)
         if not waits:
             scene.complete(2)
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + 2 * 3600 * 10**9)
+        move_clock(timedelta(hours=2))
         assert scene.store.overview(PIPELINE).condition is Condition.LATE
 
     def test_what_is_worse_is_told_first(self, scene: Scene) -> None:
