@@ -58,7 +58,7 @@ def capacity(store: QueryLog, pipeline: str, config: CheckpointConfig, retained:
     live = [each for each in waiting if each.state in _LIVE]
     if config.unaligned:
         now = store.now()
-        live = [each for each in live if now - each.triggered_at < config.aligned_timeout]
+        live = [each for each in live if timedelta(0) <= now - each.triggered_at < config.aligned_timeout]
     left = min(config.concurrent - len(live), retained - SPARE_BATCHES - len(waiting))
     if left <= 0:
         return Wait(WaitReason.TOO_MANY_QUEUED, newest or store.now())

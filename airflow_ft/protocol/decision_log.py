@@ -120,8 +120,9 @@ class QueryLog(PipelineLog, Protocol):
     def open_checkpoints(self, pipeline: str, ahead_of: tuple[int, str] | None = None) -> Sequence[Checkpoint]:
         """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.
 
-        With `ahead_of` only those that must go before a number into a participant: lower planned numbers that are
-        undecided, QUARANTINED, or decided without a proof of the participant. The cost is independent of the history.
+        With `ahead_of`, a number and a participant, only those that must go before it there: lower planned numbers
+        that are undecided, QUARANTINED, or decided without a proof of the participant. The cost is independent of the
+        history.
         """
 
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:

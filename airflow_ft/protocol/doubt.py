@@ -94,11 +94,11 @@ def doubts(
     found: list[Doubt | tuple[Checkpoint, str]] = []
     halts: dict[str, Halt] = {}
     for name in pipelines:
-        row = store.pipeline(name)
-        if row.halt is not None:
-            halts[name] = row.halt
-            found.append(_halted(store, name, row.halt))
         try:
+            row = store.pipeline(name)
+            if row.halt is not None:
+                halts[name] = row.halt
+                found.append(_halted(store, name, row.halt))
             opened = store.open_checkpoints(name)
         except (NewerReleaseError, StoreCorruptError) as error:  # report those of the others anyway
             unknown = Evidence(Finding.UNKNOWN, error.what)

@@ -72,8 +72,8 @@ def problems(
     """One for each pipeline that has any, by name; `pipelines`: only these.
 
     A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
-    pipelines and streams that were stopped. With
-    `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
+    pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
+    a problem, too (WAITING, or IN_DOUBT).
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.
     """
@@ -84,6 +84,7 @@ def problems(
             log.warning("%s", error)
             continue
         except StoreCorruptError as error:
+            log.warning("%s", error)
             is_wanted = Condition.HALTED in conditions
             found = Problem(each.name, Condition.HALTED, error.what, error.remedy) if is_wanted else None
         if found is not None:

@@ -117,8 +117,10 @@ class Settling(Acting):
         if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
             return
         now = self._store.now()
-        self._began = self._began or now
-        if now - max(checkpoint.triggered_at, self._began) <= self._timeout:
+        self._began = min(self._began or now, now)
+        # A time in the future is of a clock that was ahead.
+        since = self._began if checkpoint.triggered_at > now else max(checkpoint.triggered_at, self._began)
+        if now - since <= self._timeout:
             return
         timeout = self._timeout.total_seconds()
         self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)

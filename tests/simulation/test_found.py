@@ -142,10 +142,10 @@ FOUND = {
     "a_job_that_waits_for_its_restart_leaves_nothing_behind": (
         "a stream, its savepoint, into xa",
         [
+            "A1d:14:EVENT:job fails",
             "A1o:102:EVENT:store-clock passes the time-out",
             "A1o:129:EVENT:job fails",
             "A1o:147:STALL",
-            "A1d:14:EVENT:job fails",
             "A1dq2:11:SLEEP",
             "A1w:16:EVENT:job fails",
         ],
