@@ -85,9 +85,9 @@ def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]
     pipelines.rename(pipelines.savepoint())
 
 
-def test_a_drained_pipeline_is_renamed_without_its_state(
-    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def drained(saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch) -> Pipelines:
+    """Checkpoint 2 drains the pipeline."""
     pipelines, _ = saved
     store = pipelines.store
     publish: Any = store.publish
@@ -100,6 +100,11 @@ def test_a_drained_pipeline_is_renamed_without_its_state(
     with monkeypatch.context() as patch:
         patch.setattr(store, "publish", drain)
         pipelines.run(OLD, 2)
+    return pipelines
+
+
+def test_a_drained_pipeline_is_renamed_without_its_state(drained: Pipelines) -> None:
+    pipelines, store = drained, drained.store
     with raises(StateConflictError, "pipeline_drained") as caught:
         pipelines.rename(pipelines.savepoint())
     assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
@@ -112,3 +117,14 @@ def test_a_drained_pipeline_is_renamed_without_its_state(
         reset_state(store, OLD, epoch, "a test")
     pipelines.rename(pipelines.savepoint())
     assert store.pipeline(NEW).former == Former(OLD, 2, 3)
+
+
+def test_a_rename_keeps_the_state_that_follows_a_drain(drained: Pipelines) -> None:
+    """The pipeline has continued since (`resume_drained`), so a newer savepoint is all that it needs."""
+    uri = drained.savepoint()
+    drained.run(OLD, 3)
+    with raises(StateConflictError, "pipeline_drained") as caught:
+        drained.rename(uri)
+    assert caught.error is not None and caught.error.remedy.startswith("Take another savepoint")
+    drained.rename(drained.savepoint())
+    assert drained.store.pipeline(NEW).former == Former(OLD, 3, 4)

@@ -193,8 +193,8 @@ def examine(
             " they close.",
             code="pipeline_drained",
             remedy=f"Drop the state: `airflow ft reset-state {name}`. Then take another savepoint."
-            if instead
-            else "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
+            if instead and drain_of(store, name) is not None
+            else instead or "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
             path=uri,
         )
