@@ -11,6 +11,8 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import Former
+from airflow_ft.spark.savepoints.metadata import read_metadata
+from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.catching_up import FOLDER
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.location_files import batches
@@ -128,3 +130,16 @@ def test_a_rename_keeps_the_state_that_follows_a_drain(drained: Pipelines) -> No
     assert caught.error is not None and caught.error.remedy.startswith("Take another savepoint")
     drained.rename(drained.savepoint())
     assert drained.store.pipeline(NEW).former == Former(OLD, 3, 4)
+
+
+def test_a_stop_after_a_restore_takes_another_savepoint(saved: tuple[Pipelines, str]) -> None:
+    """The first try has taken one and died before it answered. Then a person restores an older one."""
+    pipelines, uri = saved
+    folder = str(pipelines.folder / "savepoints")
+    pipelines.run(OLD, 2)
+    first, _ = take_once(pipelines.store, OLD, folder, "ada", 1)
+    assert take_once(pipelines.store, OLD, folder, "ada", 1)[0] == first
+    restored(pipelines, uri, Later.WRITE_AGAIN)
+    second, taken = take_once(pipelines.store, OLD, folder, "ada", 1)
+    assert second != first and taken.batch == read_metadata(uri).batch
+    assert take_once(pipelines.store, OLD, folder, "ada", 1)[0] == second

@@ -52,6 +52,8 @@ def take_once(
     """
     newest, dropped, asked = store.latest_confirmed(pipeline), False, {request} - {None}
     for event in store.events(pipeline, limit=_EVENTS) if newest is not None else ():
+        if event.kind == EventKind.RESTORED:  # earlier savepoints hold another state
+            break
         if event.kind == EventKind.STATE_RESET and not dropped:
             dropped, asked = True, asked | {each.id for each in store.open_requests(pipeline)}
         of_newest = event.kind == EventKind.SAVEPOINT and newest is not None and event.number == newest.number
