@@ -10,7 +10,8 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import Former
+from airflow_ft.protocol.model import CheckpointState, Former
+from airflow_ft.protocol.recovery import recover
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.catching_up import FOLDER
@@ -74,6 +75,20 @@ def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipeli
         with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
             restored(pipelines, newer, later)
     pipelines.rename(newer, rename=False)
+
+
+def test_a_savepoint_of_a_decided_checkpoint_is_restored(saved: tuple[Pipelines, str]) -> None:
+    """The backup of the log was made before the checkpoint was confirmed. The restore delivers it first."""
+    pipelines, _ = saved
+    pipelines.run(OLD, 2, "decided")
+    bring_back = pipelines.backup()
+    recover(pipelines.store, OLD, pipelines.participants, Worker("", 1))
+    newer = pipelines.savepoint()
+    bring_back()
+    assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.COMMITTING
+    restored(pipelines, newer, Later.REFUSE)
+    pipelines.run(OLD, 3)
+    assert pipelines.have(1, 2, 3)
 
 
 def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]) -> None:

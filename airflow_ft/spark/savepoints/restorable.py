@@ -248,7 +248,7 @@ def _require_in_log(store: QueryLog, uri: str, savepoint: Savepoint, name: str, 
     found = None
     with suppress(UnknownPipelineError, UnknownCheckpointError):
         found = store.checkpoint(of, number)
-    if found is None or not found.is_confirmed:
+    if found is None or not (found.is_confirmed or found.state is CheckpointState.COMMITTING):
         why = "does not know"
     elif savepoint.segment and found.segment and found.segment.digest != savepoint.segment:
         why = "has with other rows"
