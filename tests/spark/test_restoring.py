@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import CheckpointState, Former
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.spark.savepoints.taking import take_once
-from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.spark.state.catching_up import FOLDER, require_all_read
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.location_files import batches
 from airflow_ft.spark.state.reset import reset_state
@@ -51,6 +51,20 @@ def test_continue_after_write_again_waits_for_a_checkpoint(saved: tuple[Pipeline
     restored(pipelines, behind, Later.WRITE_AGAIN)
     pipelines.run(OLD, 3)
     assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
+
+
+def test_an_installation_forgets_what_another_wrote_again(saved: tuple[Pipelines, str]) -> None:
+    """Their numbers differ: the pipeline begins at 1 there."""
+    pipelines, uri = saved
+    pipelines.run(OLD, 2)
+    restored(pipelines, uri, Later.WRITE_AGAIN)
+    behind = pipelines.savepoint()
+    other = Pipelines(pipelines.folder / "other")
+    restored(other, behind, Later.REFUSE)
+    base = other.store.pipeline(OLD).base
+    assert base is not None
+    require_all_read(read_metadata(behind).location(behind), base, 1)
+    other.store.close()
 
 
 @pytest.mark.parametrize("known", ["nothing", "older numbers", "the same number"])

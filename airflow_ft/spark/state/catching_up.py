@@ -91,8 +91,11 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
     return end - since
 
 
-def note_written_again(here: SparkLocation, newest: int) -> None:
-    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again."""
+def note_written_again(here: SparkLocation, newest: int | None) -> None:
+    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again.
+
+    None removes the note.
+    """
     keep(here.uri, _AGAIN, newest)
 
 
