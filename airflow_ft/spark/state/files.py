@@ -11,6 +11,7 @@ none, and each later run would replay the changes of all runs before. So a run t
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -185,6 +186,10 @@ def _named(files: FileSystem, folder: str, name: str) -> dict[str, int]:
             with zipfile.ZipFile(file) as archive:
                 metadata = json.loads(archive.read("metadata").decode().partition("\n")[2])
         except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            raise ValueError(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # damaged offsets have zipfile seek to before the file's first byte
+                raise
             raise ValueError(str(error)) from error
         found = [(str(each["dfsSstFileName"]), int(each["sizeBytes"])) for each in metadata.get("sstFiles") or ()]
         found += [(str(each["dfsLogFileName"]), int(each["sizeBytes"])) for each in metadata.get("logFiles") or ()]
