@@ -43,8 +43,9 @@ def test_continue_after_write_again_waits_for_a_checkpoint(saved: tuple[Pipeline
     assert restored(pipelines, uri, Later.WRITE_AGAIN) == []
     behind = pipelines.savepoint()
     for _ in range(2):
-        with raises(ConfigurationError, "rebuild_impossible"):
+        with raises(ConfigurationError, "rebuild_impossible") as caught:
             restored(pipelines, uri, Later.CONTINUE)
+        assert caught.error is not None and "taken before the write-again" in caught.error.remedy
         restored(pipelines, behind, Later.REFUSE)
     restored(pipelines, newest, Later.REFUSE)
     assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
@@ -86,8 +87,13 @@ def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipeli
         for offset in (4, 5):
             pipelines.run(OLD, offset)
     for later in Later:
-        with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
+        with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
             restored(pipelines, newer, later)
+        assert caught.error is not None and "`airflow ft retire orders`" in caught.error.remedy
+        assert "--rename" not in caught.error.remedy
+    with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
+        pipelines.rename(newer)
+    assert caught.error is not None and "(--pipeline, without --rename)" in caught.error.remedy
     pipelines.rename(newer, rename=False)
 
 

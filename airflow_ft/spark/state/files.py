@@ -200,6 +200,7 @@ def _damaged(where: str, mistake: str) -> WalCorruptError:
     return WalCorruptError(
         f"{where}, a snapshot of Spark's state, is damaged: {mistake}.",
         code=DAMAGED,
-        remedy=f"Restore {where} from a backup. Or run `airflow ft rewind PIPELINE`, or restore a savepoint.",
+        remedy=f"Restore {where} from a backup, or restore a savepoint. Or run `airflow ft reset-state PIPELINE`, which"
+        " drops the state and keeps the positions.",
         path=where,
     )
