@@ -260,7 +260,7 @@ def test_a_rewind_works_after_the_cleanup_deleted_the_rows(stream: Stream) -> No
     assert json.loads((local_path(fresh.location) / "airflow_ft_start.json").read_text()) == [{"orders": {"0": 3}}]
 
 
-@pytest.mark.parametrize("answers", ["the stream", "the task that stops it"])
+@pytest.mark.parametrize("answers", ["the stream", "a second request", "the task that stops it", "the command again"])
 def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: Path, answers: str) -> None:
     """The first try takes it, drops the state, and dies before it answers. The state is in no later savepoint."""
     stream.run()
@@ -273,16 +273,20 @@ def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: P
     asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: folder, "first_try": 1}, "ada")
     context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
     finish_step(context, over, stream.epoch)
-    if answers == "the stream":
+    if answers == "a second request":
+        store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: f"{folder}-2"}, "eve")
+    if answers in ("the stream", "a second request"):
         store.enter_turn(PIPELINE, RUN, None)
         with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (epoch, _):
             store.begin_stage(PIPELINE, epoch, RUN)
             store.end_stage(PIPELINE, epoch, RUN, None, complete=False)
         answer_stops(context, finish_step(context, over, epoch)[1])
+        answer = store.request(PIPELINE, asked + (answers == "a second request")).outcome
     else:
-        stop(store, PIPELINE, "ada", savepoint_dir=folder, first_try=1, is_retry=True, is_over=lambda _: True)
-    [uri] = map(str, (tmp_path / "savepoints").glob("savepoint-*"))
-    assert uri in store.request(PIPELINE, asked).outcome and has_state(f"{uri}/spark")
+        more = {"first_try": 1, "is_retry": True} if answers == "the task that stops it" else {}
+        answer = stop(store, PIPELINE, "ada", savepoint_dir=folder, is_over=lambda _: True, **more)
+    [uri] = map(str, tmp_path.glob("savepoints*/savepoint-*"))
+    assert answer.count(uri) == 1 and has_state(f"{uri}/spark")
 
 
 def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Path) -> None:

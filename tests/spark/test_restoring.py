@@ -10,8 +10,11 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import Former
-from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.protocol.model import CheckpointState, Former
+from airflow_ft.protocol.recovery import recover
+from airflow_ft.spark.savepoints.metadata import read_metadata
+from airflow_ft.spark.savepoints.taking import take_once
+from airflow_ft.spark.state.catching_up import FOLDER, require_all_read
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.location_files import batches
 from airflow_ft.spark.state.reset import reset_state
@@ -40,14 +43,29 @@ def test_continue_after_write_again_waits_for_a_checkpoint(saved: tuple[Pipeline
     assert restored(pipelines, uri, Later.WRITE_AGAIN) == []
     behind = pipelines.savepoint()
     for _ in range(2):
-        with raises(ConfigurationError, "rebuild_impossible"):
+        with raises(ConfigurationError, "rebuild_impossible") as caught:
             restored(pipelines, uri, Later.CONTINUE)
+        assert caught.error is not None and "taken before the write-again" in caught.error.remedy
         restored(pipelines, behind, Later.REFUSE)
     restored(pipelines, newest, Later.REFUSE)
     assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
     restored(pipelines, behind, Later.WRITE_AGAIN)
     pipelines.run(OLD, 3)
     assert restored(pipelines, uri, Later.CONTINUE) == [2, 3]
+
+
+def test_an_installation_forgets_what_another_wrote_again(saved: tuple[Pipelines, str]) -> None:
+    """Their numbers differ: the pipeline begins at 1 there."""
+    pipelines, uri = saved
+    pipelines.run(OLD, 2)
+    restored(pipelines, uri, Later.WRITE_AGAIN)
+    behind = pipelines.savepoint()
+    other = Pipelines(pipelines.folder / "other")
+    restored(other, behind, Later.REFUSE)
+    base = other.store.pipeline(OLD).base
+    assert base is not None
+    require_all_read(read_metadata(behind).location(behind), base, 1)
+    other.store.close()
 
 
 @pytest.mark.parametrize("known", ["nothing", "older numbers", "the same number"])
@@ -69,9 +87,28 @@ def test_a_savepoint_that_the_decision_log_has_lost_is_refused(pipelines: Pipeli
         for offset in (4, 5):
             pipelines.run(OLD, offset)
     for later in Later:
-        with raises(StateConflictError, "store_behind_sink", pipeline=OLD):
+        with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
             restored(pipelines, newer, later)
+        assert caught.error is not None and "`airflow ft retire orders`" in caught.error.remedy
+        assert "--rename" not in caught.error.remedy
+    with raises(StateConflictError, "store_behind_sink", pipeline=OLD) as caught:
+        pipelines.rename(newer)
+    assert caught.error is not None and "(--pipeline, without --rename)" in caught.error.remedy
     pipelines.rename(newer, rename=False)
+
+
+def test_a_savepoint_of_a_decided_checkpoint_is_restored(saved: tuple[Pipelines, str]) -> None:
+    """The backup of the log was made before the checkpoint was confirmed. The restore delivers it first."""
+    pipelines, _ = saved
+    pipelines.run(OLD, 2, "decided")
+    bring_back = pipelines.backup()
+    recover(pipelines.store, OLD, pipelines.participants, Worker("", 1))
+    newer = pipelines.savepoint()
+    bring_back()
+    assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.COMMITTING
+    restored(pipelines, newer, Later.REFUSE)
+    pipelines.run(OLD, 3)
+    assert pipelines.have(1, 2, 3)
 
 
 def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]) -> None:
@@ -85,9 +122,9 @@ def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]
     pipelines.rename(pipelines.savepoint())
 
 
-def test_a_drained_pipeline_is_renamed_without_its_state(
-    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def drained(saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch) -> Pipelines:
+    """Checkpoint 2 drains the pipeline."""
     pipelines, _ = saved
     store = pipelines.store
     publish: Any = store.publish
@@ -100,6 +137,11 @@ def test_a_drained_pipeline_is_renamed_without_its_state(
     with monkeypatch.context() as patch:
         patch.setattr(store, "publish", drain)
         pipelines.run(OLD, 2)
+    return pipelines
+
+
+def test_a_drained_pipeline_is_renamed_without_its_state(drained: Pipelines) -> None:
+    pipelines, store = drained, drained.store
     with raises(StateConflictError, "pipeline_drained") as caught:
         pipelines.rename(pipelines.savepoint())
     assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
@@ -112,3 +154,27 @@ def test_a_drained_pipeline_is_renamed_without_its_state(
         reset_state(store, OLD, epoch, "a test")
     pipelines.rename(pipelines.savepoint())
     assert store.pipeline(NEW).former == Former(OLD, 2, 3)
+
+
+def test_a_rename_keeps_the_state_that_follows_a_drain(drained: Pipelines) -> None:
+    """The pipeline has continued since (`resume_drained`), so a newer savepoint is all that it needs."""
+    uri = drained.savepoint()
+    drained.run(OLD, 3)
+    with raises(StateConflictError, "pipeline_drained") as caught:
+        drained.rename(uri)
+    assert caught.error is not None and caught.error.remedy.startswith("Take another savepoint")
+    drained.rename(drained.savepoint())
+    assert drained.store.pipeline(NEW).former == Former(OLD, 3, 4)
+
+
+def test_a_stop_after_a_restore_takes_another_savepoint(saved: tuple[Pipelines, str]) -> None:
+    """The first try has taken one and died before it answered. Then a person restores an older one."""
+    pipelines, uri = saved
+    folder = str(pipelines.folder / "savepoints")
+    pipelines.run(OLD, 2)
+    first, _ = take_once(pipelines.store, OLD, folder, "ada", 1)
+    assert take_once(pipelines.store, OLD, folder, "ada", 1)[0] == first
+    restored(pipelines, uri, Later.WRITE_AGAIN)
+    second, taken = take_once(pipelines.store, OLD, folder, "ada", 1)
+    assert second != first and taken.batch == read_metadata(uri).batch
+    assert take_once(pipelines.store, OLD, folder, "ada", 1)[0] == second

@@ -69,7 +69,7 @@ def test_what_is_removed_meanwhile_is_not_known(tmp_path: Path, monkeypatch: pyt
     assert sizes(tmp_path.as_uri(), 0) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"PK", b"cut", b"flipped", b"encrypted", b"no metadata", b"[]", b"{}"])
+@pytest.mark.parametrize("data", [b"", b"PK", b"cut", b"flipped", b"moved", b"encrypted", b"no metadata", b"[]", b"{}"])
 def test_a_damaged_snapshot_is_named(tmp_path: Path, data: bytes) -> None:
     _write(tmp_path / "state", "0/0/1.changelog", 10)
     _snapshot(tmp_path / "state", "0/0/1.zip", 50)
@@ -79,6 +79,8 @@ def test_a_damaged_snapshot_is_named(tmp_path: Path, data: bytes) -> None:
         data = whole[:20]
     elif data == b"flipped":
         data = whole.replace(b"sstFiles", b"sstfiles")
+    elif data == b"moved":
+        data = whole[:-6] + b"\xff\xff\xff\x7f" + whole[-2:]
     elif data == b"encrypted":
         data = whole.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01")
     elif data != b"PK" and data:

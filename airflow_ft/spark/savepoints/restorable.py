@@ -160,7 +160,7 @@ def examine(
     if row.last_published and not rename:
         require_not_renamed(row)
     require_settleable(row, opened)
-    _require_in_log(store, uri, savepoint, name, row.former)
+    _require_in_log(store, uri, savepoint, name, row.former, renames=bool(instead))
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
     if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
@@ -193,8 +193,8 @@ def examine(
             " they close.",
             code="pipeline_drained",
             remedy=f"Drop the state: `airflow ft reset-state {name}`. Then take another savepoint."
-            if instead
-            else "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
+            if instead and drain_of(store, name) is not None
+            else instead or "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
             path=uri,
         )
@@ -237,7 +237,9 @@ def examine(
     return passed
 
 
-def _require_in_log(store: QueryLog, uri: str, savepoint: Savepoint, name: str, former: Former | None = None) -> None:
+def _require_in_log(
+    store: QueryLog, uri: str, savepoint: Savepoint, name: str, former: Former | None = None, *, renames: bool = False
+) -> None:
     """Raise StateConflictError for a savepoint of a pipeline's own history that the decision log has lost (R11).
 
     The sinks may have lost its rows, too, and the pipeline would never read them again.
@@ -248,18 +250,20 @@ def _require_in_log(store: QueryLog, uri: str, savepoint: Savepoint, name: str, 
     found = None
     with suppress(UnknownPipelineError, UnknownCheckpointError):
         found = store.checkpoint(of, number)
-    if found is None or not found.is_confirmed:
+    if found is None or not (found.is_confirmed or found.state is CheckpointState.COMMITTING):
         why = "does not know"
     elif savepoint.segment and found.segment and found.segment.digest != savepoint.segment:
         why = "has with other rows"
     else:
         return
+    leave_out = ", without --rename" if renames else ""
     raise StateConflictError(
         f"the savepoint {uri} covers checkpoint {number}, which the decision log {why}. Someone restored the log from a"
         " backup.",
         code="store_behind_sink",
         remedy="Bring the newer log back, or restore another savepoint. If all sinks have the rows up to checkpoint"
-        f" {number}, restore this one under another name (--pipeline) with `shared=True` on its sinks.",
+        f" {number}, run `airflow ft retire {name}`. Then restore this one under another name (--pipeline{leave_out})"
+        " with `shared=True` on its sinks.",
         pipeline=name,
         path=uri,
         number=number,

@@ -161,6 +161,8 @@ def restore(
             with writing(root, name):
                 register(store, root, name)
                 copied = _copied(uri, savepoint, root, name, epoch)
+                if savepoint.installation != store.installation:  # its number is one of that installation
+                    note_written_again(copied, None)
                 if passed and later is Later.CONTINUE:
                     _plan(store, savepoint, copied, base, passed[-1])
                 elif passed:

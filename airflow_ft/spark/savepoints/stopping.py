@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Request, RequestKind
-from airflow_ft.spark.savepoints.taking import take, take_once
+from airflow_ft.spark.savepoints.taking import take_once
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
@@ -66,10 +66,8 @@ def stop(
             )
         outcome = f"no process works on {pipeline}"
         if savepoint_dir:
-            if before is not None:
-                uri, taken = take_once(store, before, savepoint_dir)
-            else:
-                uri, taken = take(store, pipeline, savepoint_dir, by)
+            asked_before = None if before is None else before.id
+            uri, taken = take_once(store, pipeline, savepoint_dir, by, asked_before)
             outcome = f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
         if before is not None:  # else the next try of the stream would obey it
             store.answer(pipeline, before.id, outcome)

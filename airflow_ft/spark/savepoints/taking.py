@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.pipelines import Request
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, read_metadata, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import DAMAGED, drop_unnamed, has_state, sizes
@@ -38,22 +37,30 @@ if TYPE_CHECKING:
 
 _TRIES = 5
 _REQUEST = "request"
-_EVENTS = 1000
+_EVENTS = 1000  # newest ones in which the savepoint of an earlier try is looked for
 
 log = logging.getLogger(__name__)
 
 
-def take_once(store: DecisionLog, request: Request, folder: str) -> tuple[str, Savepoint]:
-    """Take the savepoint that a request to stop asks for, or return the one that an earlier try has taken for it.
+def take_once(
+    store: DecisionLog, pipeline: str, folder: str, by: str, request: int | None = None
+) -> tuple[str, Savepoint]:
+    """Take a savepoint for a stop (`request`: its id), or return the one that an earlier try has taken for it.
 
-    That try may have dropped the state since then (`airflow_ft.spark.task.cleanup`).
+    If the state was dropped since that try (`airflow_ft.spark.task.cleanup`), all who ask for a stop get that one while
+    its request is open: later ones lack the state.
     """
-    pipeline, newest = request.pipeline, store.latest_confirmed(request.pipeline)
-    for event in store.events(pipeline, newest.number, _EVENTS) if newest is not None else ():
-        if event.kind == EventKind.SAVEPOINT and event.detail.get(_REQUEST) == request.id:
+    newest, dropped, asked = store.latest_confirmed(pipeline), False, {request} - {None}
+    for event in store.events(pipeline, limit=_EVENTS) if newest is not None else ():
+        if event.kind == EventKind.RESTORED:  # earlier savepoints hold another state
+            break
+        if event.kind == EventKind.STATE_RESET and not dropped:
+            dropped, asked = True, asked | {each.id for each in store.open_requests(pipeline)}
+        of_newest = event.kind == EventKind.SAVEPOINT and newest is not None and event.number == newest.number
+        if of_newest and event.detail.get(_REQUEST) in asked:
             with suppress(ConfigurationError, WalCorruptError):  # deleted since
                 return event.detail["uri"], read_metadata(event.detail["uri"])
-    return take(store, pipeline, folder, request.asked_by, request=request.id)
+    return take(store, pipeline, folder, by, request=request)
 
 
 def take(

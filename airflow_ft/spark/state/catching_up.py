@@ -91,15 +91,23 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
     return end - since
 
 
-def note_written_again(here: SparkLocation, newest: int) -> None:
-    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again."""
+def note_written_again(here: SparkLocation, newest: int | None) -> None:
+    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again.
+
+    None removes the note.
+    """
     keep(here.uri, _AGAIN, newest)
 
 
 def require_all_read(here: SparkLocation, base: SparkPosition, newest: int) -> None:
     """ConfigurationError if `base` lacks input of `newest`, the newest confirmed number (`note_written_again`)."""
     if (note(base.location, _AGAIN) or 0) >= newest:
-        raise _unknown(here, "someone restored a savepoint with write-again, and no checkpoint was confirmed since")
+        raise _unknown(
+            here,
+            "someone restored a savepoint with write-again, and no checkpoint was confirmed since",
+            f"Let a run deliver a checkpoint. Or restore a savepoint of checkpoint {newest} first, one that was taken"
+            " before the write-again.",
+        )
 
 
 def is_planned(base: SparkPosition | None) -> bool:
@@ -213,11 +221,12 @@ def _is_read(index: str, last: dict[str, int], name: PurePosixPath) -> bool:
     return source_log.survives(PurePosixPath(source_log.FOLDER, index, name), last)
 
 
-def _unknown(here: SparkLocation, why: str) -> ConfigurationError:
+def _unknown(here: SparkLocation, why: str, remedy: str = "") -> ConfigurationError:
     return ConfigurationError(
         f"`--later continue` cannot rebuild the state: {why}.",
         code="rebuild_impossible",
-        remedy="Deliver the rows again (`--later write-again`), restore under another name (--pipeline), or take a"
-        " newer savepoint.",
+        remedy=remedy
+        or "Deliver the rows again (`--later write-again`), restore under another name (--pipeline), or take a newer"
+        " savepoint.",
         pipeline=here.pipeline,
     )

@@ -11,6 +11,7 @@ none, and each later run would replay the changes of all runs before. So a run t
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -186,6 +187,10 @@ def _named(files: FileSystem, folder: str, name: str) -> dict[str, int]:
                 metadata = json.loads(archive.read("metadata").decode().partition("\n")[2])
         except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             raise ValueError(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # damaged offsets have zipfile seek to before the file's first byte
+                raise
+            raise ValueError(str(error)) from error
         found = [(str(each["dfsSstFileName"]), int(each["sizeBytes"])) for each in metadata.get("sstFiles") or ()]
         found += [(str(each["dfsLogFileName"]), int(each["sizeBytes"])) for each in metadata.get("logFiles") or ()]
         return dict(found)
@@ -195,6 +200,7 @@ def _damaged(where: str, mistake: str) -> WalCorruptError:
     return WalCorruptError(
         f"{where}, a snapshot of Spark's state, is damaged: {mistake}.",
         code=DAMAGED,
-        remedy=f"Restore {where} from a backup. Or run `airflow ft rewind PIPELINE`, or restore a savepoint.",
+        remedy=f"Restore {where} from a backup, or restore a savepoint. Or run `airflow ft reset-state PIPELINE`, which"
+        " drops the state and keeps the positions.",
         path=where,
     )

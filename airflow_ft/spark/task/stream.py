@@ -228,13 +228,13 @@ def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) ->
     for request in asked:
         if folder := request.arguments.get(SAVEPOINT):
             try:
-                uri, savepoint = take_once(context.store, request, folder)
+                uri, savepoint = take_once(context.store, context.pipeline, folder, request.asked_by, request.id)
                 outcomes.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
             except (AirflowFtError, OSError) as error:
                 log.exception("the savepoint in %s failed", folder)
                 outcomes.append(f"the savepoint in {folder} failed: {error}")
                 failed = True
-    return outcomes, not failed
+    return list(dict.fromkeys(outcomes)), not failed
 
 
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
