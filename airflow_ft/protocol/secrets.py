@@ -16,7 +16,7 @@ _WORDS = ("secret", "pass", "pwd", "token", "credential", "key")  # most lines o
 _LOGIN = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+(?=@)")  # user:password@host
 _NAMED = re.compile(
     rf"""(?ix)
-    (?<![\w.-])  # once for each name, so that a long text takes no longer than its length
+    (?<![\w./-])  # once for each name: a long text takes no longer than its length. After / it is a partition's column
     (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
     (?:
         \\*["']?\s*[=:]\s*(?P<escape>\\+["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text

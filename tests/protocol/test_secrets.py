@@ -21,6 +21,10 @@ from airflow_ft.protocol.shown_source import shown_source
         ("https://maps.example/?key=planted", "https://maps.example/?key=***"),
         ("redis://:plant@ed@h:1/0 a@b", "redis://***@h:1/0 a@b"),
         (
+            "file:///out/token_type=ERC20/day=1/a.parquet?token=planted",
+            "file:///out/token_type=ERC20/day=1/a.parquet?token=***",
+        ),
+        (
             "primary_key=['id'], row_key='{id}' of s3://lake@bucket/key=1",
             "primary_key=['id'], row_key='{id}' of s3://lake@bucket/key=1",
         ),
