@@ -20,6 +20,8 @@ from airflow_ft.protocol.shown_source import shown_source
         ("fs.azure.account.key.x.net=planted -Da=1", "fs.azure.account.key.x.net=*** -Da=1"),
         ("https://maps.example/?key=planted", "https://maps.example/?key=***"),
         ("redis://:plant@ed@h:1/0 a@b", "redis://***@h:1/0 a@b"),
+        ("{'a': {\n 'token': 'planted'},\n 'x.pwd' : 'planted'}", "{'a': {\n 'token': '***'},\n 'x.pwd' : '***'}"),
+        ("sinks 'a', tokens: 'b' and 'token': 'c' have", "sinks 'a', tokens: 'b' and 'token': 'c' have"),
         (
             "file:///out/token_type=ERC20/day=1/a.parquet?token=planted",
             "file:///out/token_type=ERC20/day=1/a.parquet?token=***",
