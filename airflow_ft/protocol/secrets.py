@@ -22,10 +22,10 @@ _NAMED = re.compile(
     (?:
         (?: \\*["']?\s*=\s* | (?(of_an_object)\\*["']\s*:\s*|(?!)))
         (?:
-            (?P<escape>\\+["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
+            (?P<escape>\\{{1,16}}["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
             |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
         )
-        |=(?!=|\\+["'])(?P<plain>[^\s&;"']+)
+        |=(?!=|\\{{1,16}}["'])(?P<plain>[^\s&;"']+)
     )
     """
 )
