@@ -20,12 +20,12 @@ _NAMED = re.compile(
     (?<![\w./-])  # once for each name: a long text takes no longer than its length. After / it is a partition's column
     (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
     (?:
-        (?: \\*["']?\s*=\s* | (?(of_an_object)\\*["']\s*:\s*|(?!)))
+        (?: \\*["']?\s*=\s*\(*\s* | (?(of_an_object)\\*["']\s*:\s*|(?!)))
         (?:
             (?P<escape>\\{{1,16}}["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
             |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
         )
-        |=(?!=|\\{{1,16}}["'])(?P<plain>[^\s&;"']+)
+        |=(?!=|\(*\\{{0,16}}["'])(?P<plain>[^\s&;"']*[^\s&;"'`)])  # it may stand in brackets, or in code of Markdown
     )
     """
 )
