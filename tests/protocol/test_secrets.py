@@ -66,6 +66,13 @@ def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
         ('os.environ["DB_PASSWORD"] = a or "planted"', "os.environ[\"DB_PASSWORD\"] = a or '***'"),
         ('{"credentials": {"key": "planted"}, "key": "k"}', '{"credentials": {"key": \'***\'}, "key": "k"}'),
         ("x = f\"{connect(password='planted')} and {y}\"", "x = '***'"),
+        ('conf.set(f"fs.azure.account.key.{a}.net", "planted")', "conf.set(f\"fs.azure.account.key.{a}.net\", '***')"),
+        ('conf.set("fs.azure.account.key." + a, "planted")', "conf.set(\"fs.azure.account.key.\" + a, '***')"),
+        ('conf.set(key="secret", value="planted")', "conf.set(key=\"secret\", value='***')"),
+        ('conf.set("secret", value="planted")', "conf.set(\"secret\", value='***')"),
+        ('{f"{a}.password": "planted"}', "{f\"{a}.password\": '***'}"),
+        ('password = SecretStr("planted")', "password = SecretStr('***')"),
+        ('token = "planted".encode()', "token = '***'.encode()"),
         ("not Python, password=planted", "***"),
     ],
 )
@@ -73,6 +80,13 @@ def test_a_text_in_source_is_hidden_if_a_secrets_name_has_it(source: str, shown:
     assert shown_source(source) == shown
 
 
-def test_source_without_secrets_is_shown_as_it_is() -> None:
-    source = 'def f(df):\n    return df.select("a", f"{b:>{c}}").sort(key=Variable.get("token"), x="é")  # ü\n'
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def f(df):\n    return df.select("a", f"{b:>{c}}").sort(key=Variable.get("token"), x="é")  # ü\n',
+        'df.select("id", "token", "amount").groupBy("token", "country")',
+        'df.withColumnRenamed("token", "id_x").withColumn("token", F.lit("x"))',
+    ],
+)
+def test_source_without_secrets_is_shown_as_it_is(source: str) -> None:
     assert shown_source(source) == source
