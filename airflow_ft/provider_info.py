@@ -92,8 +92,9 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "store": _option(
                         "The decision log: `sqlite:////absolute/path/ft.db` (a local disk of the one machine that"
-                        " runs tasks and triggers), or the id of a PostgreSQL connection of Airflow, also written"
-                        " `conn:<connection id>`. Empty: SQLite in $AIRFLOW_HOME/airflow_ft/ft.db.",
+                        " runs tasks and triggers), or `conn:<connection id>` of a PostgreSQL connection of Airflow"
+                        " (without `conn:` Airflow masks the id everywhere). Empty: SQLite in"
+                        " $AIRFLOW_HOME/airflow_ft/ft.db.",
                         "",
                         "conn:airflow_ft_store",
                         sensitive=True,

@@ -103,6 +103,13 @@ def test_every_setting_is_documented_and_no_other() -> None:
     assert settings == [each.name for each in fields(CheckpointConfig) if each.metadata]
 
 
+def test_a_page_stores_no_bare_id_that_airflow_would_mask() -> None:
+    shown = [
+        each for text in TEXT.values() for each in re.findall(r"^(?:export .*__STORE|store) ?= ?(.*)$", text, re.M)
+    ]
+    assert shown and all(re.match(r"conn:|\w+://", each) for each in shown), shown
+
+
 def test_every_command_that_a_page_shows_exists() -> None:
     from airflow_ft.admin.cli import get_ft_cli_commands
 

@@ -9,10 +9,17 @@ the next transaction. So each transaction sets them for itself, and reads them b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+WRONG_PARAMETERS = re.compile(
+    r"invalid (connection option|port|integer)|invalid \S+ value: |weak sslmode"
+    r"|invalid SSL protocol version range|^require_auth method|authentication method requirement .* failed"
+)
+"""libpq's words, without an SQLSTATE, for parameters of a connection that it cannot use."""
 
 _FIXED = {
     "client_encoding": "UTF8",

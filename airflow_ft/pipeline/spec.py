@@ -351,7 +351,10 @@ class PipelineSpec:
         for name in ("keep_session", "late_after"):
             given = getattr(self, name)
             found[name] = None if given is None else given.total_seconds()
-        safe: dict[str, Any] = without_secrets(json.loads(json.dumps(found, default=lambda _: "known in a run")))
+        plainly = json.loads(json.dumps(found, default=lambda _: "known in a run"))
+        safe: dict[str, Any] = without_secrets(plainly)
+        for part in ("sources", "sinks"):  # one of them may be called "tokens"
+            safe[part] = {name: without_secrets(each) for name, each in plainly[part].items()}
         return safe
 
 

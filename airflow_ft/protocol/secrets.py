@@ -16,12 +16,16 @@ _WORDS = ("secret", "pass", "pwd", "token", "credential", "key")  # most lines o
 _LOGIN = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+(?=@)")  # user:password@host
 _NAMED = re.compile(
     rf"""(?ix)
-    (?<![\w.-])  # once for each name, so that a long text takes no longer than its length
+    (?P<of_an_object>(?:^|[{{,])\s*\\*["'])?  # elsewhere, as in prose, a quoted word after a colon may be anything
+    (?<![\w./-])  # once for each name: a long text takes no longer than its length. After / it is a partition's column
     (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
     (?:
-        \\*["']?\s*[=:]\s*(?P<escape>\\+["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
-        |\\*["']?\s*[=:]\s*(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
-        |=(?!=|\\+["'])(?P<plain>[^\s&;"']+)
+        (?: \\*["']?\s*=\s*\(*\s* | (?(of_an_object)\\*["']\s*:\s*|(?!)))
+        (?:
+            (?P<escape>\\{{1,16}}["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
+            |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
+        )
+        |=(?!=|\(*\\{{0,16}}["'])(?P<plain>[^\s&;"']*[^\s&;"'`)])  # it may stand in brackets, or in code of Markdown
     )
     """
 )

@@ -8,6 +8,16 @@ from itertools import pairwise
 
 from airflow_ft.protocol.secrets import HIDDEN, SECRET
 
+_BY_NAME = frozenset(
+    {
+        "add_header", "config", "get", "getenv", "option", "pop", "put", "putenv", "set", "setConf", "setIfMissing",
+        "setLocalProperty", "setProperty", "setattr", "setdefault", "set_config",
+    }
+)  # fmt: skip
+"""Functions that take a name, then its value. The arguments of others may be columns: `select("token", "amount")`."""
+_KEEPING = frozenset({"SecretBytes", "SecretStr", "bytes", "quote", "quote_plus", "str"})
+"""Functions whose argument is the value itself."""
+
 
 def shown_source(text: str) -> str:
     """Return the source with each such text as '***'. Hide source as a whole that cannot be parsed."""
@@ -55,7 +65,14 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, ast.Dict):
         yield from ((_name(key), value) for key, value in zip(node.keys, node.values, strict=True))
     elif isinstance(node, ast.Call):
-        yield from _after(node.args)
+        by_keyword = {each.arg: each.value for each in node.keywords}
+        if _name(node.func) in _BY_NAME:
+            yield from _after(node.args)
+        if "value" in by_keyword:
+            yield (
+                _name(by_keyword.get("key") or by_keyword.get("name") or next(iter(node.args), None)),
+                by_keyword["value"],
+            )
     elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
         yield from _after(node.elts)
     elif isinstance(node, ast.arguments):
@@ -76,11 +93,13 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr
 
 def _after(values: Sequence[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
     """Yield each value with the text before it: `option("password", "...")`."""
-    yield from ((_name(before), value) for before, value in pairwise(values) if isinstance(before, ast.Constant))
+    yield from ((_name(before), value) for before, value in pairwise(values))
 
 
 def _name(node: ast.expr | None) -> str:
-    """Return how a target, a key or a constant is called; "": it has no name."""
+    """Return how a target, a key or a text is called, by the constants of a computed one; "": it has no name."""
+    if isinstance(node, ast.JoinedStr | ast.BinOp):
+        return "".join(_name(each) for each in ast.walk(node) if isinstance(each, ast.Constant))
     if isinstance(node, ast.Subscript):
         return _name(node.slice)
     if isinstance(node, ast.Constant):
@@ -89,10 +108,14 @@ def _name(node: ast.expr | None) -> str:
 
 
 def _texts(value: ast.expr) -> Iterator[ast.expr]:
-    """Yield the texts that a value is made of; none in calls, where they may be names: `Variable.get("token")`."""
+    """Yield the texts that a value is made of; in most calls they may be names: `Variable.get("token")`."""
     if isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str | bytes)):
         yield value
     elif isinstance(value, ast.BinOp | ast.BoolOp | ast.IfExp | ast.Dict | ast.Tuple | ast.List | ast.Set):
         for each in value.values if isinstance(value, ast.Dict) else ast.iter_child_nodes(value):
             if isinstance(each, ast.expr):
                 yield from _texts(each)
+    elif isinstance(value, ast.Call):
+        given = value.args if _name(value.func) in _KEEPING else []
+        for each in [*given, *([value.func.value] if isinstance(value.func, ast.Attribute) else [])]:
+            yield from _texts(each)  # also of "...".encode()

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import psycopg2
 from psycopg2 import errors, extensions
 
-from airflow_ft.clients.postgres import Settings
+from airflow_ft.clients.postgres import WRONG_PARAMETERS, Settings
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
@@ -235,11 +235,13 @@ class PostgresDatabase:
         except psycopg2.Error as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, psycopg2.ProgrammingError):
+            wrong = error.pgcode is None and WRONG_PARAMETERS.search(str(error))
+            if wrong or isinstance(error, psycopg2.ProgrammingError):
                 raise ConfigurationError(
-                    f"PostgreSQL's client refuses the URL of the decision log {self.url}: {self._scrubbed(error)}.",
+                    f"PostgreSQL's client refuses the parameters of the decision log {self.url}:"
+                    f" {self._scrubbed(error)}.",
                     code="store_url_invalid",
-                    remedy="Correct the parameters in the URL.",
+                    remedy="Correct the parameters in the URL, or in the extra of its connection.",
                     store=self.url,
                 ) from None
             self._raise(error)

@@ -241,6 +241,15 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
     assert kept["checkpointing"] == {}
 
 
+def test_sinks_and_sources_may_sound_like_secrets() -> None:
+    kept = spec(
+        sources={"tokens": KafkaSource(topics=["t"], options={"kafka.sasl.password": "planted"})},
+        sinks={"password": KafkaSink(conn_id="k", topic="t")},
+    ).to_json()
+    assert (kept["sources"]["tokens"]["topics"], kept["sinks"]["password"]["conn_id"]) == (["t"], "k")
+    assert "planted" not in str(kept)
+
+
 @pytest.mark.airflow
 def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {

@@ -57,6 +57,24 @@ def test_an_unusable_url_is_refused_without_quoting_it(url: str) -> None:
     assert caught.value is not None and caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "sslmod=require",
+        "require_auth=bogus",
+        "require_auth=md5,md5",
+        "ssl_min_protocol_version=1.2",
+        "ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2",
+        "sslcertmode=x",
+        "sslrootcert=system&sslmode=require",
+    ],
+)
+def test_wrong_parameters_of_a_client_are_no_outage(parameters: str) -> None:
+    with raises(ConfigurationError, "store_url_invalid") as caught:
+        open_store(f"postgresql://ada:sesame@127.0.0.1:1/db?{parameters}")
+    assert caught.error is not None and "extra of its connection" in caught.error.remedy
+
+
 def test_importing_the_store_imports_no_driver() -> None:
     import subprocess
     import sys

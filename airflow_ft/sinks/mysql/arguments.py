@@ -69,7 +69,10 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
                 mode = "VERIFY_IDENTITY"
             elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):
                 mode = "VERIFY_CA"
-            return {"ssl": _context(named | (dict(settings) if isinstance(settings, Mapping) else {}), mode)}
+            mapping = dict(settings) if isinstance(settings, Mapping) else {}
+            if "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not mapping.keys() & {"ca", "capath"}:
+                mapping.setdefault("check_hostname", False)  # as without a mapping: `ssl_ca` verifies no name
+            return {"ssl": _context(named | mapping, mode)}
         if mode not in ("", "PREFERRED"):
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
         for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
@@ -99,12 +102,14 @@ def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
     if hasattr(ssl, "VERIFY_X509_STRICT"):  # certificates that MySQL makes for itself do not pass it
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     verify = settings.get("verify_mode")
-    by_name = flag(settings.get("check_hostname"), default=False)
+    by_name = flag(settings.get("check_hostname"), default=mode == "VERIFY_IDENTITY")
+    if mode == "VERIFY_IDENTITY" and not by_name:
+        raise ValueError("check_hostname is false, and another setting asks to verify the server's name")
     verified = mode.startswith("VERIFY") or by_name or (bool(file or folder) and mode != "REQUIRED")
     if verify is not None:
         verified = str(verify).lower() not in ("none", "0", "false", "no", "cert_none")
-        if by_name and not verified:
-            raise ValueError(f"check_hostname needs a verified certificate, and verify_mode is {verify!r}")
+        if not verified and (by_name or mode.startswith("VERIFY")):
+            raise ValueError(f"another setting needs a verified certificate, and verify_mode is {verify!r}")
     identity = settings.get("check_hostname", mode != "VERIFY_CA")
     context.check_hostname = verified and flag(identity, default=True)
     context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg2
 
+from airflow_ft.clients.postgres import WRONG_PARAMETERS
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
@@ -29,7 +30,7 @@ _LET_IN = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|authentication failed"
     r"|role .* does not exist|database .* does not exist|not permitted to (log|connect)|permission denied"
     r"|not currently accepting connections"
-    r"|certificate|does not support SSL|invalid (sslmode|connection option|port|integer|channel|target)"
+    rf"|certificate|does not support SSL|{WRONG_PARAMETERS.pattern}"
 )
 _FULL = re.compile(r"too many (clients|connections)|connection slots are reserved")
 """Messages of a server that refuses a new session. They come without an SQLSTATE."""

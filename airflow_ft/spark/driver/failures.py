@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, StageError
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.spark.driver import python_errors
 from airflow_ft.spark.driver.folders import other_folder
 from airflow_ft.spark.state import schemas as state_schemas
@@ -283,4 +284,5 @@ def _said(of: Any, *methods: str) -> str:
 
 def _short(text: str, limit: int = 1000) -> str:
     text = _PLAN.sub("", text).split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
+    text = str(without_secrets(text))  # before it is cut: the end of a password shows that it is one
     return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -6,7 +6,7 @@ import psycopg2
 import pytest
 
 from airflow_ft.protocol.errors import SinkUnavailableError
-from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.failures import Meaning, failure, meaning
 
 
 class Answered(psycopg2.DatabaseError):
@@ -28,3 +28,24 @@ def test_what_no_retry_mends_says_what_a_person_does(state: str, words: str) -> 
     found = failure(Answered(state), "committing")
     assert isinstance(found, SinkUnavailableError) and found.fields["sqlstate"] == state
     assert words.lower() in found.remedy.lower() and found.remedy != failure(Answered("57000"), "committing").remedy
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"require_auth": "bogus"},
+        {"ssl_min_protocol_version": "1.2"},
+        {"ssl_min_protocol_version": "TLSv1.3", "ssl_max_protocol_version": "TLSv1.2"},
+        {"sslcertmode": "x"},
+        {"sslrootcert": "system", "sslmode": "require"},
+    ],
+)
+def test_wrong_parameters_of_a_client_are_no_outage(given: dict[str, str]) -> None:
+    with pytest.raises(psycopg2.OperationalError) as refused:
+        psycopg2.connect(host="127.0.0.1", port=1, **given)  # type: ignore[call-overload]
+    assert meaning(refused.value) is Meaning.ACCESS
+
+
+def test_a_server_that_asks_for_a_weaker_login_is_no_outage() -> None:
+    words = 'authentication method requirement "scram-sha-256" failed: server requested a cleartext password'
+    assert meaning(psycopg2.OperationalError(words)) is Meaning.ACCESS

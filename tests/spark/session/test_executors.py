@@ -59,6 +59,20 @@ def test_a_lost_batch_is_told_whoever_meets_it(spark: SparkSession) -> None:
     assert lost(RuntimeError(GONE), _with_master("yarn")) is not None, "also when Spark has ended"
 
 
+@pytest.mark.parametrize("length", [170, 970])
+def test_an_error_is_cut_without_its_secrets(length: int) -> None:
+    text = "a" * length + " s3a://key:planted-" + "b" * 99 + "@h"
+    assert "planted" not in as_error(RuntimeError(text), "p", "j").what
+    why = SimpleNamespace(isDefined=lambda: True, get=lambda: text)
+    dead = SimpleNamespace(isActive=lambda: False, removeReason=lambda: why, id=lambda: 1, hostPort=lambda: "h:1")
+    executors = SimpleNamespace(size=lambda: 1, apply=lambda _: dead)
+    store = SimpleNamespace(executorList=lambda _: executors)
+    jsc = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
+    context = SimpleNamespace(_jsc=jsc, master="yarn")
+    found = lost(RuntimeError(GONE), cast(SparkSession, SimpleNamespace(sparkContext=context)))
+    assert found is not None and "executor 1 on h:1 (aaa" in found.what and "planted" not in found.what
+
+
 def test_a_cluster_that_ends_the_application_is_told_apart() -> None:
     with raises(StageError, "spark_stopped", pipeline="p"):
         raise as_error(RuntimeError("Job 1 cancelled because SparkContext was shut down"), "p", "j")
