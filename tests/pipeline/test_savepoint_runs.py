@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,11 @@ import pytest
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.barriers import BarrierGate
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.resolved import DeliveryContext
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import missing_connection
+from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, FromSavepoint, Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
@@ -73,6 +76,10 @@ def test_a_run_decides_nothing_before_its_restore(pipelines: Pipelines) -> None:
         recover(pipelines, mistyped)
     for participant in pipelines.delivery.names:
         assert pipeline_steps.commit(run(pipelines), participant, mistyped) == []
+    config = CheckpointConfig(quarantine_after=timedelta(microseconds=1))
+    delivery = DeliveryContext(wal_root=str(pipelines.folder / "wal"), checkpointing=config)
+    with pytest.raises(NotDeliveredError):
+        pipeline_steps.confirm(run(pipelines), delivery, {}, missing_connection, mistyped)
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.PREPARED
     recover(pipelines, FromSavepoint(uri), run_id="run-3")
     assert pipelines.have(1)
