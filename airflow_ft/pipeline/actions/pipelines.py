@@ -6,7 +6,6 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
 from airflow_ft.protocol.coordinator import coordinating
@@ -104,16 +103,22 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
-    """Return whether a run can no longer continue. A program's is over if no lease moves for `lease_seconds`."""
+    """Return whether a run can no longer continue.
+
+    One that Airflow does not end (a program's, or one whose DAG is gone) is over if no lease moves for `lease_seconds`.
+    """
     if not run.is_plain:
-        return by.is_over(run)
-    by.say(f"waiting up to {by.lease_seconds:g} s to see whether the program of run {run} is alive")
-    abandoned, first = Abandoned(store, pipeline, by.lease_seconds), store.leases(pipeline)
-    while not abandoned(run):
+        if by.is_over(run):
+            return True
+        if not by.is_stranded(run):
+            return False
+    by.say(f"waiting up to {by.lease_seconds:g} s to see whether a process of run {run} is alive")
+    began, first = time.monotonic(), store.leases(pipeline)
+    while time.monotonic() - began < by.lease_seconds:
+        time.sleep(min(1.0, by.lease_seconds / 4))
         if store.leases(pipeline) != first:
             return False
-        time.sleep(min(1.0, by.lease_seconds / 4))
-    return True
+    return run.is_plain or by.is_stranded(run)
 
 
 def _bring_frozen_back(store: DecisionLog, pipeline: str, renamed_to: str) -> None:
