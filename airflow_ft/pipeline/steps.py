@@ -87,10 +87,10 @@ def recover(
     Raises:
         TurnHeldError, LeaseHeldError: another process works on the pipeline.
     """
-    restore = None
+    restore, renames = None, False
     if savepoint is not None and savepoint.is_given:
-        restore = partial(_restore, run, savepoint, sources, wal_root)
-    recovery = steps.recover_step(run, again=again, restore=restore)
+        restore, renames = partial(_restore, run, savepoint, sources, wal_root), savepoint.renames
+    recovery = steps.recover_step(run, again=again, restore=restore, renames=renames)
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)
     return recovery

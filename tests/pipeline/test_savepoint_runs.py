@@ -16,7 +16,7 @@ from airflow_ft.pipeline.resolved import DeliveryContext
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import missing_connection
-from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError, StateConflictError
+from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError, PipelineHaltedError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, FromSavepoint, Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
@@ -113,6 +113,9 @@ def test_a_run_renames_again_after_the_old_name_was_resumed(pipelines: Pipelines
     renaming = FromSavepoint(pipelines.savepoint(), rename=True)
     recover(pipelines, renaming, NEW)
     pipelines.store.resume(OLD, "ada")
+    for other in (BEGINNING, renaming.path):
+        with raises(PipelineHaltedError, "pipeline_renamed", new=OLD):
+            recover(pipelines, FromSavepoint(other), NEW, "run-3")
     recover(pipelines, renaming, NEW, "run-3")
     assert pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED
     pipelines.run(NEW, 2)
