@@ -539,8 +539,9 @@ def test_retire_refuses_a_pipeline_until_its_run_has_ended(
     run = RunKey("dag", "run")
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, run, None)
-    with raises(SystemExit, "run_active", run="dag/run"):
+    with raises(SystemExit, "run_active", run="dag/run") as refused:
         ft("retire", PIPELINE, "--yes")
+    assert refused.error is not None and "`airflow dags delete dag`" in refused.error.remedy
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
     [row] = json.loads(ft("pipelines", "-o", "json"))

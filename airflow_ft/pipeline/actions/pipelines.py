@@ -85,12 +85,15 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not _is_over(by, store, pipeline, row.turn):
+        remedy = "End the program that runs it."
+        if not row.turn.is_plain:  # a maintenance DAG cannot ask whether that DAG is gone
+            remedy = (
+                "Stop the run, or pause its DAG and let it end. If the DAG was renamed or removed, run"
+                f" `airflow ft retire {pipeline}` when none of its tasks runs, or `airflow dags delete"
+                f" {row.turn.dag_id}`."
+            )
         raise ConfigurationError(
-            f"run {row.turn} is active.",
-            code="run_active",
-            pipeline=pipeline,
-            remedy="Stop the run, or pause its DAG and let it end. If a program runs it, end the program.",
-            run=str(row.turn),
+            f"run {row.turn} is active.", code="run_active", pipeline=pipeline, remedy=remedy, run=str(row.turn)
         )
     if waiting := store.undelivered(pipeline):
         by.say(
