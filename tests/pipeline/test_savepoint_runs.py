@@ -39,15 +39,20 @@ def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
     made.store.close()
 
 
-def run(pipelines: Pipelines, name: str = OLD, run_id: str = "run-2") -> steps.Context[DecisionLog]:
+def run(
+    pipelines: Pipelines, name: str = OLD, run_id: str = "run-2", try_number: int = 1
+) -> steps.Context[DecisionLog]:
+    worker = Worker("", try_number)
     return steps.Context(
-        pipelines.store, name, RunKey("dag", run_id), pipelines.participants, Worker("", 1), run_is_over=lambda _: True
+        pipelines.store, name, RunKey("dag", run_id), pipelines.participants, worker, run_is_over=lambda _: True
     )
 
 
-def recover(pipelines: Pipelines, savepoint: FromSavepoint, name: str = OLD, run_id: str = "run-2") -> tuple[int, ...]:
+def recover(
+    pipelines: Pipelines, savepoint: FromSavepoint, name: str = OLD, run_id: str = "run-2", try_number: int = 1
+) -> tuple[int, ...]:
     root = str(pipelines.folder / "wal")
-    recovery: Recovery = pipeline_steps.recover(run(pipelines, name, run_id), savepoint, {}, root)
+    recovery: Recovery = pipeline_steps.recover(run(pipelines, name, run_id, try_number), savepoint, {}, root)
     return recovery.completed
 
 
@@ -94,17 +99,19 @@ def test_a_cleared_run_restores_nothing_after_later_runs(pipelines: Pipelines) -
     pipelines.run(OLD, 2)
     for late in (again, FromSavepoint(BEGINNING, later="write-again")):
         with raises(StateConflictError, "action_refused", run="dag/run-2", other="dag/run-3"):
-            recover(pipelines, late)
+            recover(pipelines, late, try_number=2)
     recover(pipelines, again, run_id="run-4")
 
 
 def test_a_run_that_waited_for_others_restores(pipelines: Pipelines) -> None:
     again = FromSavepoint(pipelines.savepoint(), later="write-again")
-    first, second = RunKey("dag", "run-1"), RunKey("dag", "run-2")
-    for each in (first, second):
+    first, second, third = (RunKey("dag", f"run-{n}") for n in (1, 2, 3))
+    for each in (first, second, third):
         assert pipelines.store.enter_turn(OLD, each, None) == first
     pipelines.run(OLD, 2)
     pipelines.store.leave_turn(OLD, first)
+    assert pipelines.store.enter_turn(OLD, third, None) == third
+    pipelines.store.leave_turn(OLD, third)
     recover(pipelines, again)
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.COMPLETED
 

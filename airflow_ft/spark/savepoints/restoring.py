@@ -230,7 +230,9 @@ def restore_once(
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(from_savepoint.later)
-    if row is not None and (later is Later.WRITE_AGAIN or path == BEGINNING):
+    # A first try has not failed before. Others may have had the turn while it waited.
+    is_again = row is not None and (run.is_plain or worker.try_number > 1)
+    if is_again and (later is Later.WRITE_AGAIN or path == BEGINNING):
         _require_not_overtaken(store, pipeline, run)
     restored = restore(
         store,
