@@ -124,16 +124,23 @@ def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
     return run.is_plain or by.is_stranded(run)
 
 
-def _bring_frozen_back(store: DecisionLog, pipeline: str, renamed_to: str) -> None:
-    """Copy where sources begin that a run under the new name has looked up: "latest" would be another moment now."""
-    from airflow_ft.spark.state.beginnings import copy_frozen
+def _given_back(store: DecisionLog, pipeline: str, renamed_to: str) -> str:
+    """Return the root of a pipeline that gets its name back; "": it does not, or has read nothing."""
     from airflow_ft.spark.state.locations import location_root
 
     new = store.pipeline(renamed_to)
     gives_back = new.former is not None and new.former.pipeline == pipeline and not new.last_published
-    if gives_back and new.base is not None:
-        root = location_root(new.base.location)
-        copy_frozen(root, renamed_to, root, pipeline)
+    return location_root(new.base.location) if gives_back and new.base is not None else ""
+
+
+def _bring_frozen_back(root: str, pipeline: str, renamed_to: str) -> None:
+    """Copy where sources begin that a run under the new name has looked up: "latest" would be another moment now."""
+    from airflow_ft.spark.savepoints.taking import writing
+    from airflow_ft.spark.state.beginnings import copy_frozen
+
+    if root:
+        with writing(root, pipeline):
+            copy_frozen(root, renamed_to, root, pipeline)
 
 
 def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None = None) -> None:
@@ -141,7 +148,7 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
 
     seen: StateConflictError if it is halted for another reason, or RENAMED; None: for any.
     """
-    row = store.pipeline(pipeline)
+    row, root = store.pipeline(pipeline), ""
     require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
@@ -152,9 +159,11 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
             by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
         else:
             by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
-        _bring_frozen_back(store, pipeline, row.renamed_to)
+        root = _given_back(store, pipeline, row.renamed_to)
+        _bring_frozen_back(root, pipeline, row.renamed_to)
     else:
         by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")
     store.resume(pipeline, by.person, seen or row.halt_reason)
+    _bring_frozen_back(root, pipeline, row.renamed_to)  # again: until then a run could look up more
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")
