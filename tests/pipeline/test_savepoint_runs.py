@@ -148,3 +148,16 @@ def test_gates_close_until_rows_are_delivered_again(pipelines: Pipelines, refres
     assert opened() == {"run"}
     pipelines.run(OLD, 3)
     assert opened() == set(gates)
+
+
+def test_a_gate_for_a_number_reopens_with_a_complete_run(pipelines: Pipelines) -> None:
+    """Checkpoint 2 was rewound, so only a complete run shows that its rows are confirmed."""
+    uri, gate = pipelines.savepoint(), Gate(number=3)
+    pipelines.run(OLD, 2, "prepared")
+    recover(pipelines, FromSavepoint(uri))
+    pipelines.run(OLD, 2)
+    assert gate.is_open(pipelines.store, OLD)
+    pipelines.rename(uri, OLD, rename=False, later=Later.WRITE_AGAIN)
+    assert not gate.is_open(pipelines.store, OLD)
+    pipelines.run(OLD, 3)
+    assert gate.is_open(pipelines.store, OLD)
