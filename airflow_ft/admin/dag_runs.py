@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Container, Sequence
 
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,17 +16,13 @@ from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Overview
 
+_AT_WORK = [TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING]
+
 
 def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
-    """The runs of these DAGs that can continue, by the ids of DAG and run.
-
-    The scheduler leaves a run as it is when its DAG is stale, as after its dag_id was renamed.
-    """
-    stale = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_stale.is_(True))
+    """The runs of these DAGs that can continue, by the ids of DAG and run."""
     wanted = select(DagRun.dag_id, DagRun.run_id).where(
-        DagRun.dag_id.in_(dag_ids),
-        DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING]),
-        DagRun.dag_id.not_in(stale),
+        DagRun.dag_id.in_(dag_ids), DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
     )
     with create_session() as session:
         return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
@@ -45,7 +42,7 @@ def paused(dag_ids: Collection[str]) -> Container[str]:
 
 
 def ended(runs: Collection[RunKey]) -> set[RunKey]:
-    """Return the DAG runs that failed, succeeded, or were deleted, or whose DAG is gone."""
+    """Return the DAG runs that failed, succeeded, or were deleted."""
     made_by_dags = {run for run in runs if not run.is_plain}
     still = going({run.dag_id for run in made_by_dags}) if made_by_dags else ()
     return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}
@@ -60,6 +57,23 @@ def known_to_have_ended(
     except SQLAlchemyError as error:
         unknown(error)
         return set()
+
+
+def is_stranded(run: RunKey) -> bool:
+    """Return whether the run's DAG is stale and none of its tasks runs or is about to; False without the database.
+
+    Airflow never ends such a run if its DAG was renamed or removed. An import error also makes a DAG stale, for a
+    while.
+    """
+    stale = select(DagModel.dag_id).where(DagModel.dag_id == run.dag_id, DagModel.is_stale.is_(True))
+    tasks = select(TaskInstance.task_id).where(
+        TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id, TaskInstance.state.in_(_AT_WORK)
+    )
+    try:
+        with create_session() as session:
+            return session.scalar(stale) is not None and session.scalar(tasks.limit(1)) is None
+    except SQLAlchemyError:
+        return False
 
 
 def judged(

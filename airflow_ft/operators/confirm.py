@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ConfirmOperator(CheckpointOperator):
     """Fails unless every checkpoint that this run published is confirmed in every sink; then retains and prunes.
 
+    Quarantines nothing in a run that has not restored its savepoint (`from_savepoint`).
+
     Updates the pipeline's asset and those of the sinks that got rows, unless the run had nothing to deliver. Gives the
     pipeline's turn to the next run.
 
@@ -37,8 +39,18 @@ class ConfirmOperator(CheckpointOperator):
     """
 
     role = "confirmed"
-    template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "sources", "checkpointing", "wal_root")
-    template_fields_renderers = {"sources": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
+    template_fields: Sequence[str] = (
+        *CheckpointOperator.template_fields,
+        "sources",
+        "checkpointing",
+        "wal_root",
+        "from_savepoint",
+    )
+    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
+        "sources": "json",
+        "checkpointing": "json",
+        "from_savepoint": "json",
+    }
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -47,7 +59,9 @@ class ConfirmOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         self.skip_if_skipped(run)
-        confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections)
+        confirmation = pipeline_steps.confirm(
+            run, delivery_context(spec), spec.sources, task_connections, spec.savepoint
+        )
         emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.report_confirmed(confirmation)
 

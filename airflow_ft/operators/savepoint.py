@@ -98,6 +98,7 @@ class TriggerSavepointOperator(ActingOperator):
 class RestoreSavepointOperator(ActingOperator):
     """Restore a pipeline from a savepoint, for its next run. The run of this DAG restores once, over all tries.
 
+    A task that failed and is cleared does not deliver rows again (`write-again`, "beginning"): trigger a new run.
     In the pipeline's own DAG, use `CheckpointedPipeline(from_savepoint=)` instead.
 
     Args:
@@ -131,7 +132,9 @@ class RestoreSavepointOperator(ActingOperator):
         from airflow_ft.pipeline.actions.performing import Asked
 
         from_savepoint, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
-        return Asked("restore", self.pipeline, run_of(context), savepoint=from_savepoint, wal_root=root)
+        is_cleared = first_try(context, self.retries) > 1
+        by = run_of(context)
+        return Asked("restore", self.pipeline, by, savepoint=from_savepoint, wal_root=root, is_cleared=is_cleared)
 
 
 class DisposeSavepointOperator(ActingOperator):

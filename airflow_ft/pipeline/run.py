@@ -203,7 +203,8 @@ class PlainRun:
             done(partial(pipeline.commit, participant=name, savepoint=spec.savepoint))
         try:
             confirmation = self._again(
-                store, lambda context: pipeline.confirm(context, delivery, spec.sources, connections)
+                store,
+                lambda context: pipeline.confirm(context, delivery, spec.sources, connections, spec.savepoint),
             )
         except AirflowFtError as error:
             failures.append(error)

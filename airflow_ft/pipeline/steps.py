@@ -87,10 +87,10 @@ def recover(
     Raises:
         TurnHeldError, LeaseHeldError: another process works on the pipeline.
     """
-    restore = None
+    restore, renames = None, False
     if savepoint is not None and savepoint.is_given:
-        restore = partial(_restore, run, savepoint, sources, wal_root)
-    recovery = steps.recover_step(run, again=again, restore=restore)
+        restore, renames = partial(_restore, run, savepoint, sources, wal_root), savepoint.renames
+    recovery = steps.recover_step(run, again=again, restore=restore, renames=renames)
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)
     return recovery
@@ -284,16 +284,20 @@ def commit(run: steps.Context[DecisionLog], participant: str, savepoint: FromSav
 
     While the run has not restored its savepoint, it decides nothing: the restore aborts what is undecided.
     """
-    waits = False
-    if savepoint is not None and savepoint.is_given:
-        run.store.register(run.pipeline)
-        row = run.store.run(run.pipeline, run.run)
-        waits = row is None or not row.restored_from
-    committed = steps.commit_step(run, participant, only_decided=waits)
+    committed = steps.commit_step(run, participant, only_decided=_waits(run, savepoint))
     numbers: Sequence[int] = [each.number for each in committed if each.proof_of(participant) is not None]  # I6
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
     return list(numbers[-MOST_LISTED:])
+
+
+def _waits(run: steps.Context[DecisionLog], savepoint: FromSavepoint | None) -> bool:
+    """Return whether the run still has to restore its savepoint."""
+    if savepoint is None or not savepoint.is_given:
+        return False
+    run.store.register(run.pipeline)
+    row = run.store.run(run.pipeline, run.run)
+    return row is None or not row.restored_from
 
 
 def confirm(
@@ -301,13 +305,20 @@ def confirm(
     delivery: DeliveryContext,
     sources: Mapping[str, Source],
     connections: ConnectionResolver,
+    savepoint: FromSavepoint | None,
 ) -> steps.Confirmation:
-    """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
+    """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why.
+
+    While the run has not restored its savepoint, it quarantines nothing: its `commit` did not try to deliver.
+    """
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
 
+    config = delivery.checkpointing
+    if _waits(run, savepoint):
+        config = replace(config, quarantine_after=None)
     archive, progress = WalArchive(delivery.wal_root), GroupOffsets(sources, connections)
-    return steps.confirm_step(run, delivery.checkpointing, archive, progress)
+    return steps.confirm_step(run, config, archive, progress)
 
 
 def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:

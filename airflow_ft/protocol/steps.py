@@ -145,15 +145,19 @@ def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
 
 
 def recover_step(
-    context: Context[StepLog], *, again: bool = False, restore: Callable[[], object] | None = None
+    context: Context[StepLog],
+    *,
+    again: bool = False,
+    restore: Callable[[], object] | None = None,
+    renames: bool = False,
 ) -> Recovery:
     """Take the turn and settle numbers of earlier runs. Does nothing for a finished run, unless it runs `again`.
 
-    `restore` restores this run's savepoint. That aborts undecided numbers, so they are not delivered before. A name
-    that was taken back may be restored, too.
+    `restore` restores this run's savepoint. That aborts undecided numbers, so they are not delivered before.
+    `renames`: it renames another pipeline to this one, whose name may have been taken back before.
     """
     store, pipeline = context.store, context.pipeline
-    if not store.register(pipeline).was_taken_back or restore is None:
+    if not store.register(pipeline).was_taken_back or not renames:
         require_active(store, pipeline)
     require_own_stage(context)
     if not take_turn(context, again=again):

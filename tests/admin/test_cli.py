@@ -11,12 +11,14 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from airflow_ft.admin import dag_runs, documentation
 from airflow_ft.admin.cli import get_ft_cli_commands
 from airflow_ft.admin.commands import common, looking
 from airflow_ft.admin.commands.looking import describe
+from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import (
     ConfigurationError,
@@ -536,8 +539,9 @@ def test_retire_refuses_a_pipeline_until_its_run_has_ended(
     run = RunKey("dag", "run")
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, run, None)
-    with raises(SystemExit, "run_active", run="dag/run"):
+    with raises(SystemExit, "run_active", run="dag/run") as refused:
         ft("retire", PIPELINE, "--yes")
+    assert refused.error is not None and "`airflow dags delete dag`" in refused.error.remedy
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
     [row] = json.loads(ft("pipelines", "-o", "json"))
@@ -558,6 +562,33 @@ def test_retire_takes_the_turn_of_a_program_that_was_killed(
     world.store.enter_turn(PIPELINE, RunKey(f"{PLAIN}cron", "1"), None)
     assert "orders is retired" in ft("retire", PIPELINE, "--yes")
     assert world.store.pipeline(PIPELINE).turn is None
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["no lease moves", "a lease moves"])
+def test_retire_takes_the_turn_of_a_run_without_a_dag(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """Airflow does not end it. Its last task may work on after Airflow has given it up."""
+    run = RunKey("renamed", "run")
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, run, None)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.1)
+    monkeypatch.setattr(common, "known_to_have_ended", lambda runs: set())
+    monkeypatch.setattr(common, "is_stranded", lambda asked: asked == run)
+    with contextlib.ExitStack() as stack:
+
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds)
+            if moves:
+                stack.enter_context(new_epoch(world.store, PIPELINE, Worker("a task", 1), "a test"))
+
+        monkeypatch.setattr(pipelines, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        if moves:
+            with raises(SystemExit, "run_active", run="renamed/run"):
+                ft("retire", PIPELINE, "--yes")
+        else:
+            assert "orders is retired" in ft("retire", PIPELINE, "--yes")
+    assert (world.store.pipeline(PIPELINE).turn is not None) is moves
 
 
 def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: Any) -> None:

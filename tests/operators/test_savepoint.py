@@ -117,6 +117,23 @@ def test_a_run_that_restores_is_not_one_that_stages(scene: Scene, tmp_path: Path
         _execute(RestoreSavepointOperator(task_id="again", savepoint=FromSavepoint(f"{uri}-other"), **more))
 
 
+def test_a_cleared_restore_delivers_no_rows_again(scene: Scene, tmp_path: Path) -> None:
+    """Other runs may have delivered since it failed."""
+    more = {"pipeline": PIPELINE, "store": scene.store.url}
+    uri = _execute(TriggerSavepointOperator(task_id="s", savepoint_dir=str(tmp_path / "s"), **more))
+    task = _Task()
+    task.try_number, task.max_tries = 3, 3  # one retry, then cleared
+    again = FromSavepoint(uri, later="write-again")
+    for from_savepoint in (again, FromSavepoint(BEGINNING, later="write-again")):
+        operator = RestoreSavepointOperator(task_id="r", savepoint=from_savepoint, retries=1, **more)
+        with raises(AirflowException, "action_refused", run="d/manual__1"):
+            _execute(operator, task)
+    task.try_number, task.max_tries = 2, 1  # a retry
+    assert _execute(RestoreSavepointOperator(task_id="r", savepoint=again, retries=1, **more), task)
+    task.try_number, task.max_tries = 3, 3
+    assert _execute(RestoreSavepointOperator(task_id="r", savepoint=again, retries=1, **more), task) == {}, "it has"
+
+
 def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, tmp_path: Path) -> None:
     """`restore_once` of another run does; what a run has restored survives what it stages."""
     uri = _execute(

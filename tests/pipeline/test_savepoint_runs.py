@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,11 @@ import pytest
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.barriers import BarrierGate
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.resolved import DeliveryContext
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import missing_connection
+from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError, PipelineHaltedError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, FromSavepoint, Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
@@ -36,15 +39,20 @@ def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
     made.store.close()
 
 
-def run(pipelines: Pipelines, name: str = OLD, run_id: str = "run-2") -> steps.Context[DecisionLog]:
+def run(
+    pipelines: Pipelines, name: str = OLD, run_id: str = "run-2", try_number: int = 1
+) -> steps.Context[DecisionLog]:
+    worker = Worker("", try_number)
     return steps.Context(
-        pipelines.store, name, RunKey("dag", run_id), pipelines.participants, Worker("", 1), run_is_over=lambda _: True
+        pipelines.store, name, RunKey("dag", run_id), pipelines.participants, worker, run_is_over=lambda _: True
     )
 
 
-def recover(pipelines: Pipelines, savepoint: FromSavepoint, name: str = OLD, run_id: str = "run-2") -> tuple[int, ...]:
+def recover(
+    pipelines: Pipelines, savepoint: FromSavepoint, name: str = OLD, run_id: str = "run-2", try_number: int = 1
+) -> tuple[int, ...]:
     root = str(pipelines.folder / "wal")
-    recovery: Recovery = pipeline_steps.recover(run(pipelines, name, run_id), savepoint, {}, root)
+    recovery: Recovery = pipeline_steps.recover(run(pipelines, name, run_id, try_number), savepoint, {}, root)
     return recovery.completed
 
 
@@ -73,6 +81,10 @@ def test_a_run_decides_nothing_before_its_restore(pipelines: Pipelines) -> None:
         recover(pipelines, mistyped)
     for participant in pipelines.delivery.names:
         assert pipeline_steps.commit(run(pipelines), participant, mistyped) == []
+    config = CheckpointConfig(quarantine_after=timedelta(microseconds=1))
+    delivery = DeliveryContext(wal_root=str(pipelines.folder / "wal"), checkpointing=config)
+    with pytest.raises(NotDeliveredError):
+        pipeline_steps.confirm(run(pipelines), delivery, {}, missing_connection, mistyped)
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.PREPARED
     recover(pipelines, FromSavepoint(uri), run_id="run-3")
     assert pipelines.have(1)
@@ -87,17 +99,19 @@ def test_a_cleared_run_restores_nothing_after_later_runs(pipelines: Pipelines) -
     pipelines.run(OLD, 2)
     for late in (again, FromSavepoint(BEGINNING, later="write-again")):
         with raises(StateConflictError, "action_refused", run="dag/run-2", other="dag/run-3"):
-            recover(pipelines, late)
+            recover(pipelines, late, try_number=2)
     recover(pipelines, again, run_id="run-4")
 
 
 def test_a_run_that_waited_for_others_restores(pipelines: Pipelines) -> None:
     again = FromSavepoint(pipelines.savepoint(), later="write-again")
-    first, second = RunKey("dag", "run-1"), RunKey("dag", "run-2")
-    for each in (first, second):
+    first, second, third = (RunKey("dag", f"run-{n}") for n in (1, 2, 3))
+    for each in (first, second, third):
         assert pipelines.store.enter_turn(OLD, each, None) == first
     pipelines.run(OLD, 2)
     pipelines.store.leave_turn(OLD, first)
+    assert pipelines.store.enter_turn(OLD, third, None) == third
+    pipelines.store.leave_turn(OLD, third)
     recover(pipelines, again)
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.COMPLETED
 
@@ -106,6 +120,9 @@ def test_a_run_renames_again_after_the_old_name_was_resumed(pipelines: Pipelines
     renaming = FromSavepoint(pipelines.savepoint(), rename=True)
     recover(pipelines, renaming, NEW)
     pipelines.store.resume(OLD, "ada")
+    for other in (BEGINNING, renaming.path):
+        with raises(PipelineHaltedError, "pipeline_renamed", new=OLD):
+            recover(pipelines, FromSavepoint(other), NEW, "run-3")
     recover(pipelines, renaming, NEW, "run-3")
     assert pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED
     pipelines.run(NEW, 2)
@@ -131,3 +148,16 @@ def test_gates_close_until_rows_are_delivered_again(pipelines: Pipelines, refres
     assert opened() == {"run"}
     pipelines.run(OLD, 3)
     assert opened() == set(gates)
+
+
+def test_a_gate_for_a_number_reopens_with_a_complete_run(pipelines: Pipelines) -> None:
+    """Checkpoint 2 was rewound, so only a complete run shows that its rows are confirmed."""
+    uri, gate = pipelines.savepoint(), Gate(number=3)
+    pipelines.run(OLD, 2, "prepared")
+    recover(pipelines, FromSavepoint(uri))
+    pipelines.run(OLD, 2)
+    assert gate.is_open(pipelines.store, OLD)
+    pipelines.rename(uri, OLD, rename=False, later=Later.WRITE_AGAIN)
+    assert not gate.is_open(pipelines.store, OLD)
+    pipelines.run(OLD, 3)
+    assert gate.is_open(pipelines.store, OLD)

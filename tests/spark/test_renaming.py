@@ -52,6 +52,7 @@ from airflow_ft.spark.savepoints.restoring import Restored, restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -539,6 +540,35 @@ def test_where_an_added_source_begins_comes_back(saved: tuple[Pipelines, str], f
     frozen[0].write_text("11:00")
     ft("resume", NEW, "--yes")
     assert frozen[1].read_text() == "10:00", "it is another pipeline now"
+
+
+def test_no_source_begins_elsewhere_after_a_late_look_up(
+    saved: tuple[Pipelines, str], ft: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run under the new name looks it up until it is fenced."""
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    frozen = [pipelines.folder / "wal" / name / "spark" / "begun-0123456789abcdef.json" for name in (OLD, NEW)]
+    resume = SqliteStore.resume
+
+    def late_resume(*given: Any) -> None:
+        frozen[1].write_text("10:00")
+        resume(*given)
+
+    monkeypatch.setattr(SqliteStore, "resume", late_resume)
+    ft("resume", OLD, "--yes")
+    assert frozen[0].read_text() == "10:00"
+
+
+def test_a_name_is_not_taken_back_on_a_broken_disk(saved: tuple[Pipelines, str], ft: Callable[..., str]) -> None:
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    frozen = [pipelines.folder / "wal" / name / "spark" / "begun-0123456789abcdef.json" for name in (OLD, NEW)]
+    frozen[1].write_text("10:00")
+    frozen[0].mkdir()  # nothing can be written there
+    with raises(SystemExit, "storage_unavailable", pipeline=OLD):
+        ft("resume", OLD, "--yes")
+    assert pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED
 
 
 def test_the_command_that_takes_it_back_says_what_it_does(

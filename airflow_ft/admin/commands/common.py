@@ -18,7 +18,7 @@ import pendulum
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
-from airflow_ft.admin.dag_runs import known_to_have_ended
+from airflow_ft.admin.dag_runs import is_stranded, known_to_have_ended
 from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
@@ -123,6 +123,7 @@ def actor(args: Namespace, command: str) -> Actor:
         is_over=lambda run: run in known_to_have_ended([run]),
         worker=Worker(task="", try_number=1),
         lease_seconds=settings.lease_seconds(),
+        is_stranded=is_stranded,
     )
 
 

@@ -25,6 +25,8 @@ class Actor:
         is_over: returns whether a run can no longer continue, according to Airflow.
         worker: this process, for leases.
         lease_seconds: seconds without a renewal after which a lease expires.
+        is_stranded: returns whether Airflow has left an unfinished run alone, because its DAG is gone. False where this
+            is not known.
     """
 
     signature: str
@@ -36,3 +38,4 @@ class Actor:
     is_over: Callable[[RunKey], bool]
     worker: Worker
     lease_seconds: float
+    is_stranded: Callable[[RunKey], bool] = lambda _: False

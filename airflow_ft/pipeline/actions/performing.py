@@ -52,6 +52,7 @@ class Asked:
         first_try: of a stop: the task's first try since its run began or it was cleared; 0: each try asks.
         is_retry: of a stop: this try comes after `first_try`, and shares its request.
         wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
+        is_cleared: of restore: the task was cleared, so no rows are delivered again.
         reason: why, for the event log.
 
     Raises ConfigurationError for arguments that the action lacks, and for those that it would ignore.
@@ -71,6 +72,7 @@ class Asked:
     first_try: int = 0
     is_retry: bool = False
     wal_root: str = ""
+    is_cleared: bool = False
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -177,6 +179,7 @@ def _restore(by: Actor, store: DecisionLog, asked: Asked) -> dict[str, Any]:
         why=by.signature,
         wal_root=asked.wal_root or settings.wal_root(),
         lease_seconds=by.lease_seconds,
+        is_cleared=asked.is_cleared,
     )
     if restored is None:
         return {}

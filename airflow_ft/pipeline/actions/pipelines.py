@@ -6,7 +6,6 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
 from airflow_ft.protocol.coordinator import coordinating
@@ -86,12 +85,15 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not _is_over(by, store, pipeline, row.turn):
+        remedy = "End the program that runs it."
+        if not row.turn.is_plain:  # a maintenance DAG cannot ask whether that DAG is gone
+            remedy = (
+                "Stop the run, or pause its DAG and let it end. If the DAG was renamed or removed, run"
+                f" `airflow ft retire {pipeline}` when none of its tasks runs, or `airflow dags delete"
+                f" {row.turn.dag_id}`."
+            )
         raise ConfigurationError(
-            f"run {row.turn} is active.",
-            code="run_active",
-            pipeline=pipeline,
-            remedy="Stop the run, or pause its DAG and let it end. If a program runs it, end the program.",
-            run=str(row.turn),
+            f"run {row.turn} is active.", code="run_active", pipeline=pipeline, remedy=remedy, run=str(row.turn)
         )
     if waiting := store.undelivered(pipeline):
         by.say(
@@ -104,28 +106,41 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
-    """Return whether a run can no longer continue. A program's is over if no lease moves for `lease_seconds`."""
+    """Return whether a run can no longer continue.
+
+    One that Airflow does not end (a program's, or one whose DAG is gone) is over if no lease moves for `lease_seconds`.
+    """
     if not run.is_plain:
-        return by.is_over(run)
-    by.say(f"waiting up to {by.lease_seconds:g} s to see whether the program of run {run} is alive")
-    abandoned, first = Abandoned(store, pipeline, by.lease_seconds), store.leases(pipeline)
-    while not abandoned(run):
+        if by.is_over(run):
+            return True
+        if not by.is_stranded(run):
+            return False
+    by.say(f"waiting up to {by.lease_seconds:g} s to see whether a process of run {run} is alive")
+    began, first = time.monotonic(), store.leases(pipeline)
+    while time.monotonic() - began < by.lease_seconds:
+        time.sleep(min(1.0, by.lease_seconds / 4))
         if store.leases(pipeline) != first:
             return False
-        time.sleep(min(1.0, by.lease_seconds / 4))
-    return True
+    return run.is_plain or by.is_stranded(run)
 
 
-def _bring_frozen_back(store: DecisionLog, pipeline: str, renamed_to: str) -> None:
-    """Copy where sources begin that a run under the new name has looked up: "latest" would be another moment now."""
-    from airflow_ft.spark.state.beginnings import copy_frozen
+def _given_back(store: DecisionLog, pipeline: str, renamed_to: str) -> str:
+    """Return the root of a pipeline that gets its name back; "": it does not, or has read nothing."""
     from airflow_ft.spark.state.locations import location_root
 
     new = store.pipeline(renamed_to)
     gives_back = new.former is not None and new.former.pipeline == pipeline and not new.last_published
-    if gives_back and new.base is not None:
-        root = location_root(new.base.location)
-        copy_frozen(root, renamed_to, root, pipeline)
+    return location_root(new.base.location) if gives_back and new.base is not None else ""
+
+
+def _bring_frozen_back(root: str, pipeline: str, renamed_to: str) -> None:
+    """Copy where sources begin that a run under the new name has looked up: "latest" would be another moment now."""
+    from airflow_ft.spark.savepoints.taking import writing
+    from airflow_ft.spark.state.beginnings import copy_frozen
+
+    if root:
+        with writing(root, pipeline):
+            copy_frozen(root, renamed_to, root, pipeline)
 
 
 def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None = None) -> None:
@@ -133,7 +148,7 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
 
     seen: StateConflictError if it is halted for another reason, or RENAMED; None: for any.
     """
-    row = store.pipeline(pipeline)
+    row, root = store.pipeline(pipeline), ""
     require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
@@ -144,9 +159,11 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
             by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
         else:
             by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
-        _bring_frozen_back(store, pipeline, row.renamed_to)
+        root = _given_back(store, pipeline, row.renamed_to)
+        _bring_frozen_back(root, pipeline, row.renamed_to)
     else:
         by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")
     store.resume(pipeline, by.person, seen or row.halt_reason)
+    _bring_frozen_back(root, pipeline, row.renamed_to)  # again: until then a run could look up more
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

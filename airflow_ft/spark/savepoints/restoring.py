@@ -210,10 +210,17 @@ def restore_once(
     wal_root: str,
     why: str = "",
     lease_seconds: float = LEASE_SECONDS,
+    is_cleared: bool = False,
 ) -> Restored | None:
     """Restore from a savepoint for a DAG run (`restore`), unless this run has done so before (None).
 
-    `why` goes into the event log; "": the run.
+    `why` goes into the event log; "": the run. `is_cleared`: the task was cleared, and the event log does not know its
+    earlier tries, so rows are not delivered again.
+
+    Raises what `restore` raises.
+
+    Raises:
+        StateConflictError: this run has restored another savepoint, or would repeat what others have delivered.
     """
     try:
         row = store.run(pipeline, run)
@@ -232,7 +239,18 @@ def restore_once(
         log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(from_savepoint.later)
-    if row is not None and (later is Later.WRITE_AGAIN or path == BEGINNING):
+    repeats = later is Later.WRITE_AGAIN or path == BEGINNING
+    if is_cleared and repeats:
+        raise StateConflictError(
+            "this task was cleared. Rows that other runs have delivered since it failed would be delivered again.",
+            code="action_refused",
+            remedy="If you still want the restore, trigger a new DAG run.",
+            pipeline=pipeline,
+            run=str(run),
+        )
+    # A first try has not failed before. Others may have had the turn while it waited.
+    is_again = row is not None and (run.is_plain or worker.try_number > 1)
+    if is_again and repeats:
         _require_not_overtaken(store, pipeline, run)
     restored = restore(
         store,
