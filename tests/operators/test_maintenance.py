@@ -56,6 +56,7 @@ class Task:
 
     run_id: str = "manual__1"
     try_number: int = 1
+    max_tries = 0
     dag_id = "airflow_ft_maintenance"
     task_id = "action"
     map_index: int = -1
