@@ -222,8 +222,9 @@ class LocalFileSystem(markers.RootedFiles):
         markers.require(self, target)
         path, place = local_path(source), local_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as copy, path.open("rb") as data:
-            if not _is_alike(path, place) or not _linked(path, place):
+        place.open("xb").close()  # what a new file gets there
+        if not _made_alike(path, place) or not _linked(path, place):
+            with place.open("wb") as copy, path.open("rb") as data:
                 shutil.copyfileobj(data, copy, CHUNK)
                 self.sync_file(copy)
 
@@ -310,30 +311,49 @@ def _raise_if_there(error: OSError) -> None:
 
 
 def _link_or_copy(path: Path, place: Path) -> None:
+    if not _is_link_made(path, place):
+        shutil.copy2(path, place)
+
+
+def _is_link_made(path: Path, place: Path) -> bool:
+    """Create a hard link; return False on another volume, or a file system without hard links."""
     try:
         os.link(path, place)
-    except FileNotFoundError:
+    except FileNotFoundError:  # a newer attempt has removed the folder
         raise
-    except OSError:  # another volume, or a file system without hard links
-        shutil.copy2(path, place)
+    except OSError:
+        return False
+    return True
 
 
 def _linked(path: Path, place: Path) -> bool:
     """Replace a file by a link to another one; return whether that works."""
     link = place.with_name(f".{place.name}")
-    try:
-        os.link(path, link)
-    except FileNotFoundError:  # a newer attempt has removed the folder
-        raise
-    except OSError:  # another volume, or a file system without hard links
+    if is_made := _is_link_made(path, link):
+        link.replace(place)
+    return is_made
+
+
+def _made_alike(path: Path, other: Path) -> bool:
+    """Return whether a link to the one is as good as the other, for all users: it keeps owner, group, ACLs and mode.
+
+    Hadoop ignores the umask of the process: it creates files with its own (022). If only the mode differs, the file
+    gets the umask's, unless it has other links, or a default ACL of the other folder has decided the mode there.
+    """
+    found, (mode, *rest) = path.stat(), _access(other)
+    if found.st_uid != other.stat().st_uid or list(_access(path)[1:]) != rest:
         return False
-    link.replace(place)
-    return True
-
-
-def _is_alike(path: Path, other: Path) -> bool:
-    """Return whether a link to the one is as good as the other, for all users: it keeps owner, mode and group."""
-    return path.stat().st_uid == other.stat().st_uid and _access(path) == _access(other)
+    if stat.S_IMODE(found.st_mode) == mode:
+        return True
+    if found.st_nlink > 1 or _access(other.parent)[2].keys() & {"system.posix_acl_default"}:
+        return False
+    try:
+        path.chmod(mode)
+    except FileNotFoundError:
+        raise
+    except OSError:  # of another user, or the file system has no modes
+        return False
+    return _access(path) == _access(other)
 
 
 def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
