@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,3 +63,29 @@ def test_a_folder_with_unreadable_parts_is_not_measured(
     monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=refuse))
     with nullcontext() if passes else raises(StorageUnavailableError, "storage_unavailable"):
         hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake")
+
+
+def test_a_folder_that_takes_too_long_to_measure_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Event()
+    monkeypatch.setattr(hdfs, "_MEASURE", 0.01)
+    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=lambda _: asked.wait(60)))
+    hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+    asked.set()
+
+
+@pytest.mark.parametrize(("quota", "asks", "passes"), [(None, 1, True), (7, 2, True), (6, 2, False)])
+def test_a_quota_counts_the_prepared_folder_and_its_marker(
+    monkeypatch: pytest.MonkeyPatch, quota: int | None, asks: int, passes: bool
+) -> None:
+    asked: list[str] = []
+
+    def summary(path: str) -> Any:
+        asked.append(path)
+        none = (1 << 64) - 1
+        bound = quota if quota is not None and path == "/lake" else none
+        return SimpleNamespace(quota=bound, space_quota=none, space_consumed=0, file_count=2, directory_count=1)
+
+    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=summary))
+    with nullcontext() if passes else raises(StorageUnavailableError, "limit_reached"):
+        hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+    assert asked == ["/lake", "/_lake/1"][:asks]

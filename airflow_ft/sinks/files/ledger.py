@@ -192,10 +192,10 @@ class Ledger(Markers):
         if self._is_beside:
             self.files.make_like(self._beside, self.root)
 
-    def require_room(self) -> None:
-        """Raise StorageUnavailableError if a quota of the folder does not allow what is prepared beside it."""
+    def require_room(self, prepared: str) -> None:
+        """Raise StorageUnavailableError if a quota of the folder does not allow the one that is prepared beside it."""
         if self._is_beside and isinstance(self.files, HdfsFileSystem):
-            self.files.require_room(self.root, self._beside)
+            self.files.require_room(self.root, prepared)
 
     @property
     def _is_beside(self) -> bool:
