@@ -159,14 +159,17 @@ class HdfsFileSystem(markers.RootedFiles):
         self._ask(uri, lambda client, path: client.mkdirs(path, create_parent=True))
         mode, group, _ = wanted = self._access(model)
         found = self._access(uri)
-        try:
-            if found[1] != group:
-                self._ask(uri, lambda client, path: client.set_owner(path, group=group))
-            if found[0] != mode:
-                self._ask(uri, lambda client, path: client.set_permission(path, mode))
-        except StorageUnavailableError as error:
-            if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
-                raise
+        changes: list[Callable[[Client, str], object]] = []
+        if found[0] != mode:  # first: the group is refused to most users
+            changes.append(lambda client, path: client.set_permission(path, mode))
+        if found[1] != group:
+            changes.append(lambda client, path: client.set_owner(path, group=group))
+        for change in changes:
+            try:
+                self._ask(uri, change)
+            except StorageUnavailableError as error:
+                if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
+                    raise
         return self._access(uri) == wanted
 
     def _access(self, uri: str) -> tuple[int, str, list[Any]]:

@@ -89,3 +89,24 @@ def test_a_quota_counts_the_prepared_folder_and_its_marker(
     with nullcontext() if passes else raises(StorageUnavailableError, "limit_reached"):
         hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
     assert asked == ["/lake", "/_lake/1"][:asks]
+
+
+def test_a_folder_gets_its_mode_though_its_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "/lake": SimpleNamespace(permission=0o700, group="a"),
+        "/_lake": SimpleNamespace(permission=0o755, group="b"),
+    }
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "not in the group")')
+
+    client = SimpleNamespace(
+        mkdirs=lambda *_, **__: None,
+        get_file_info=found.__getitem__,
+        get_acl_status=lambda _: SimpleNamespace(entries=[]),
+        set_owner=refuse,
+        set_permission=lambda path, mode: setattr(found[path], "permission", mode),
+    )
+    monkeypatch.setattr(hdfs, "_client", lambda _: client)
+    assert not hdfs.HdfsFileSystem().make_like("hdfs://namenode/_lake", "hdfs://namenode/lake")
+    assert found["/_lake"].permission == 0o700
