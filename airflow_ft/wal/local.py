@@ -23,6 +23,8 @@ _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
 """Errors of file systems without hard links."""
+_NO_ACCESS = {errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+"""Errors of another user's folder, of a group that is not this user's, and of file systems without groups or ACLs."""
 _REMOVED = ".removed"
 _ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
 Synced = dict[str, dict[str, tuple[int, int, int]]]
@@ -143,17 +145,21 @@ class LocalFileSystem(markers.RootedFiles):
         markers.require(self, uri)
         path, wanted = local_path(uri), _access(local_path(model))
         path.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # at no moment more open than the model
-        if _access(path) == wanted:
+        if (found := _access(path)) == wanted:
             return True
         mode, group, lists = wanted
-        with contextlib.suppress(PermissionError):  # the folder is another user's, or the group is not this user's
+        try:
             path.chmod(stat.S_IRWXU)
-            os.chown(path, -1, group)
+            if found[1] != group:
+                os.chown(path, -1, group)
             for name in _access(path)[2].keys() - lists:
                 os.removexattr(path, name)
             for name, value in lists.items():
                 os.setxattr(path, name, value)
             path.chmod(mode)
+        except OSError as error:
+            if error.errno not in _NO_ACCESS:
+                raise
         return _access(path) == wanted
 
     def remove(self, uri: str) -> None:
@@ -362,7 +368,7 @@ def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
     try:
         names = os.listxattr(path)
     except OSError as error:
-        if error.errno != errno.ENOTSUP:
+        if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
         names = []
     lists = {name: os.getxattr(path, name) for name in names if name in _ACCESS_LISTS}

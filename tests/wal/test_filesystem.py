@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.wal import local
 from airflow_ft.wal.local import LocalFileSystem, Synced
 
 Sync = Callable[[], set[str]]
@@ -195,3 +196,20 @@ def test_no_file_is_replaced_while_it_is_open(tree: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "replace", refuse)
     LocalFileSystem().link_file((tree / "offsets/0").as_uri(), (tree / "linked").as_uri())
     assert (tree / "linked").samefile(tree / "offsets/0")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])
+@pytest.mark.parametrize("differs", ["group", "mode"])
+def test_a_file_system_without_groups_is_no_failure(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, number: int, differs: str
+) -> None:
+    """Only a group that differs is set."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "chown", refuse)
+    if differs == "group":
+        access = local._access
+        monkeypatch.setattr(local, "_access", lambda path: (0o755, 7, {}) if path == tree else access(path))
+    assert LocalFileSystem().make_like((tree.parent / "beside").as_uri(), tree.as_uri()) == (differs == "mode")

@@ -23,6 +23,7 @@ from tests.raising import raises
         ("The directory item limit of /lake is exceeded: limit=2 items=2", "limit_reached", errno.EDQUOT),
         ("Name node is in safe mode: SafeModeException", "storage_unavailable", errno.EAGAIN),
         ("/a/b can't be moved from an encryption zone.", "file_systems_differ", errno.EXDEV),
+        ("Cannot find locations for /_lake in MountTableResolver", "file_systems_differ", errno.EXDEV),
         ("The maximum path component name limit of x is exceeded: limit=1", "path_invalid", errno.ENAMETOOLONG),
     ],
 )
