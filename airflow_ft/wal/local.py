@@ -107,7 +107,12 @@ class LocalFileSystem(markers.RootedFiles):
                 path.open("xb").close()
             elif path.exists():
                 raise FileExistsError(str(path)) from None
-            temporary.rename(path)
+            try:
+                temporary.rename(path)
+            except OSError:
+                if of_all:
+                    path.unlink()
+                raise
         finally:
             temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -353,12 +358,8 @@ def _made_alike(path: Path, other: Path) -> bool:
         return True
     if found.st_nlink > 1 or _access(other.parent)[2].keys() & {"system.posix_acl_default"}:
         return False
-    try:
+    with contextlib.suppress(OSError):  # a disk is mounted read-only, or has no modes
         path.chmod(mode)
-    except FileNotFoundError:
-        raise
-    except OSError:  # of another user, or the file system has no modes
-        return False
     return _access(path) == _access(other)
 
 
