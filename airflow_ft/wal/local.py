@@ -26,7 +26,7 @@ _NO_LINKS = {
 _NO_ACCESS = {errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """Errors of another user's folder, of a group that is not this user's, and of file systems without groups or ACLs."""
 _REMOVED = ".removed"
-_ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
+_ACCESS_LISTS = ("system.posix_acl_access", _DEFAULT_LIST := "system.posix_acl_default")
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
@@ -349,14 +349,14 @@ def _made_alike(path: Path, other: Path) -> bool:
     """Return whether a link to the one is as good as the other, for all users: it keeps owner, group, ACLs and mode.
 
     Hadoop ignores the umask of the process: it creates files with its own (022). If only the mode differs, the file
-    gets the umask's, unless it has other links, or a default ACL of the other folder has decided the mode there.
+    gets the umask's, unless it has other links, or a default ACL of one of the folders has decided a mode.
     """
     found, (mode, *rest) = path.stat(), _access(other)
     if found.st_uid != other.stat().st_uid or list(_access(path)[1:]) != rest:
         return False
     if stat.S_IMODE(found.st_mode) == mode:
         return True
-    if found.st_nlink > 1 or _access(other.parent)[2].keys() & {"system.posix_acl_default"}:
+    if found.st_nlink > 1 or any(_DEFAULT_LIST in _access(each.parent)[2] for each in (path, other)):
         return False
     with contextlib.suppress(OSError):  # a disk is mounted read-only, or has no modes
         path.chmod(mode)
