@@ -38,6 +38,7 @@ TIMEOUT = 120.0
 """Seconds for one answer. The client itself would wait for ever for a NameNode that hangs."""
 # Attempts to connect, in about 5 s; by itself it tries for minutes.
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
+_MEASURE = 10.0  # seconds for the sum of a folder, while a checkpoint waits
 _MAKE_TRIES = 10
 _SMALLEST_BLOCK = 1 << 20  # dfs.namenode.fs-limits.min-block-size
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
@@ -158,14 +159,17 @@ class HdfsFileSystem(markers.RootedFiles):
         self._ask(uri, lambda client, path: client.mkdirs(path, create_parent=True))
         mode, group, _ = wanted = self._access(model)
         found = self._access(uri)
-        try:
-            if found[1] != group:
-                self._ask(uri, lambda client, path: client.set_owner(path, group=group))
-            if found[0] != mode:
-                self._ask(uri, lambda client, path: client.set_permission(path, mode))
-        except StorageUnavailableError as error:
-            if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
-                raise
+        changes: list[Callable[[Client, str], object]] = []
+        if found[0] != mode:  # first: the group is refused to most users
+            changes.append(lambda client, path: client.set_permission(path, mode))
+        if found[1] != group:
+            changes.append(lambda client, path: client.set_owner(path, group=group))
+        for change in changes:
+            try:
+                self._ask(uri, change)
+            except StorageUnavailableError as error:
+                if error.errno != errno.EACCES:  # the folder is another user's, or the group is not this user's
+                    raise
         return self._access(uri) == wanted
 
     def _access(self, uri: str) -> tuple[int, str, list[Any]]:
@@ -220,23 +224,30 @@ class HdfsFileSystem(markers.RootedFiles):
         return _bound(found.space_quota) or 0, int(found.space_consumed)
 
     def require_room(self, folder: str, source: str) -> None:
-        """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it."""
+        """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it.
+
+        Accepts a folder that cannot be measured: the NameNode counts all files in it, and the rename asks it again.
+        """
         try:
-            found, more = self._summary(folder), self._summary(source)
+            found = self._summary(folder, _MEASURE)
+            names, space = _bound(found.quota), _bound(found.space_quota)
+            if names is None and space is None:
+                return
+            more = self._summary(source, _MEASURE)
         except StorageUnavailableError as error:
-            if error.errno != errno.EACCES:  # in it is a folder that this user cannot list: the rename will tell
+            if error.errno not in (errno.EACCES, errno.ETIMEDOUT):  # EACCES: this user cannot list a folder in it
                 raise
             return
-        names, space = _bound(found.quota), _bound(found.space_quota)
         for unit, most, used in (
-            ("names", names, _names(found) + _names(more)),
+            ("names", names, _names(found) + _names(more) + 1),  # and the checkpoint's marker
             ("bytes", space, int(found.space_consumed) + int(more.space_consumed)),
         ):
             if most is not None and used > most:
                 raise quota_exceeded(folder, f"its quota is {most:,} {unit}, and it would hold {used:,}")
 
-    def _summary(self, uri: str) -> Any:
-        return self._ask(uri, lambda client, path: client.get_content_summary(path))
+    def _summary(self, uri: str, timeout: float | None = None) -> Any:
+        authority, path = hdfs_path(uri)
+        return answered(uri, lambda: _client(authority).get_content_summary(path), timeout)
 
     def publish(self, uri: str, write: Callable[[BinaryIO], object]) -> bool:
         """Create a large file, which `write` fills piece by piece. It appears as a whole, or not at all.
@@ -291,10 +302,11 @@ def _names(summary: Any) -> int:
     return int(summary.file_count) + int(summary.directory_count)
 
 
-def answered(uri: str, call: Callable[[], T]) -> T:
+def answered(uri: str, call: Callable[[], T], timeout: float | None = None) -> T:
     """The call's result; what the client raises, as the errors of this package or those of a local file system."""
-    with translated_errors(uri, TIMEOUT):
-        return beside(call, "hdfs").result(TIMEOUT)
+    seconds = min(TIMEOUT, timeout or TIMEOUT)
+    with translated_errors(uri, seconds):
+        return beside(call, "hdfs").result(seconds)
 
 
 class _Reader(io.RawIOBase):

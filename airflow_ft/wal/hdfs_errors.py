@@ -29,6 +29,7 @@ _REMEDIES = {
     ),
     "encryption zone": (errno.EXDEV, "file_systems_differ", "Move it within one encryption zone."),
     "in the same namespace": (errno.EXDEV, "file_systems_differ", "Move it within one namespace of the router."),
+    "Cannot find locations": (errno.EXDEV, "file_systems_differ", "Add a mount for it to the router."),
     "path component name limit": (errno.ENAMETOOLONG, "path_invalid", "Use a shorter name."),
     "SafeModeException": (
         errno.EAGAIN,

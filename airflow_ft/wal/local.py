@@ -23,8 +23,10 @@ _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
 """Errors of file systems without hard links."""
+_NO_ACCESS = {errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+"""Errors of another user's folder, of a group that is not this user's, and of file systems without groups or ACLs."""
 _REMOVED = ".removed"
-_ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")
+_ACCESS_LISTS = ("system.posix_acl_access", _DEFAULT_LIST := "system.posix_acl_default")
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
@@ -105,7 +107,12 @@ class LocalFileSystem(markers.RootedFiles):
                 path.open("xb").close()
             elif path.exists():
                 raise FileExistsError(str(path)) from None
-            temporary.rename(path)
+            try:
+                temporary.rename(path)
+            except OSError:
+                if of_all:
+                    path.unlink()
+                raise
         finally:
             temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -143,17 +150,21 @@ class LocalFileSystem(markers.RootedFiles):
         markers.require(self, uri)
         path, wanted = local_path(uri), _access(local_path(model))
         path.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # at no moment more open than the model
-        if _access(path) == wanted:
+        if (found := _access(path)) == wanted:
             return True
         mode, group, lists = wanted
-        with contextlib.suppress(PermissionError):  # the folder is another user's, or the group is not this user's
+        try:
             path.chmod(stat.S_IRWXU)
-            os.chown(path, -1, group)
+            if found[1] != group:
+                os.chown(path, -1, group)
             for name in _access(path)[2].keys() - lists:
                 os.removexattr(path, name)
             for name, value in lists.items():
                 os.setxattr(path, name, value)
             path.chmod(mode)
+        except OSError as error:
+            if error.errno not in _NO_ACCESS:
+                raise
         return _access(path) == wanted
 
     def remove(self, uri: str) -> None:
@@ -222,8 +233,9 @@ class LocalFileSystem(markers.RootedFiles):
         markers.require(self, target)
         path, place = local_path(source), local_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as copy, path.open("rb") as data:
-            if not _is_alike(path, place) or not _linked(path, place):
+        place.open("xb").close()  # what a new file gets there
+        if not _made_alike(path, place) or not _linked(path, place):
+            with place.open("wb") as copy, path.open("rb") as data:
                 shutil.copyfileobj(data, copy, CHUNK)
                 self.sync_file(copy)
 
@@ -310,30 +322,45 @@ def _raise_if_there(error: OSError) -> None:
 
 
 def _link_or_copy(path: Path, place: Path) -> None:
+    if not _is_link_made(path, place):
+        shutil.copy2(path, place)
+
+
+def _is_link_made(path: Path, place: Path) -> bool:
+    """Create a hard link; return False on another volume, or a file system without hard links."""
     try:
         os.link(path, place)
-    except FileNotFoundError:
+    except FileNotFoundError:  # a newer attempt has removed the folder
         raise
-    except OSError:  # another volume, or a file system without hard links
-        shutil.copy2(path, place)
+    except OSError:
+        return False
+    return True
 
 
 def _linked(path: Path, place: Path) -> bool:
     """Replace a file by a link to another one; return whether that works."""
     link = place.with_name(f".{place.name}")
-    try:
-        os.link(path, link)
-    except FileNotFoundError:  # a newer attempt has removed the folder
-        raise
-    except OSError:  # another volume, or a file system without hard links
+    if is_made := _is_link_made(path, link):
+        link.replace(place)
+    return is_made
+
+
+def _made_alike(path: Path, other: Path) -> bool:
+    """Return whether a link to the one is as good as the other, for all users: it keeps owner, group, ACLs and mode.
+
+    Hadoop ignores the umask of the process: it creates files with its own (022). If only the mode differs, the file
+    gets the umask's, unless it has other links, or a default ACL of one of the folders has decided a mode.
+    """
+    found, (mode, *rest) = path.stat(), _access(other)
+    if found.st_uid != other.stat().st_uid or list(_access(path)[1:]) != rest:
         return False
-    link.replace(place)
-    return True
-
-
-def _is_alike(path: Path, other: Path) -> bool:
-    """Return whether a link to the one is as good as the other, for all users: it keeps owner, mode and group."""
-    return path.stat().st_uid == other.stat().st_uid and _access(path) == _access(other)
+    if stat.S_IMODE(found.st_mode) == mode:
+        return True
+    if found.st_nlink > 1 or any(_DEFAULT_LIST in _access(each.parent)[2] for each in (path, other)):
+        return False
+    with contextlib.suppress(OSError):  # a disk is mounted read-only, or has no modes
+        path.chmod(mode)
+    return _access(path) == _access(other)
 
 
 def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
@@ -342,7 +369,7 @@ def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
     try:
         names = os.listxattr(path)
     except OSError as error:
-        if error.errno != errno.ENOTSUP:
+        if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
         names = []
     lists = {name: os.getxattr(path, name) for name in names if name in _ACCESS_LISTS}

@@ -136,11 +136,11 @@ def read(files: Reading, root: str) -> str | None:
         StorageUnavailableError: the marker cannot be read.
         ConfigurationError: the root is in a bucket that has no keys.
     """
-    where = files.uri(root, MARKER)
+    where, text = files.uri(root, MARKER), b""
     try:
         with files.open_plain(where) as file:
-            data = json.loads(file.read())
-        return str(data["id"])
+            text = file.read()
+        return str(json.loads(text)["id"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (StorageUnavailableError, ConfigurationError):
@@ -153,7 +153,10 @@ def read(files: Reading, root: str) -> str | None:
             path=where,
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise wrong(root, f"its marker file {MARKER} is damaged") from error
+        failure = wrong(root, f"its marker file {MARKER} is {'damaged' if text else 'empty'}")
+        if not text:  # without hard links, a process that died at the root's first use leaves that
+            failure.remedy = f"Delete {where} if no pipeline has used this root yet. If one has: {failure.remedy}"
+        raise failure from error
 
 
 def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:

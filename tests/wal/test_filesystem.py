@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_ft.wal import local
 from airflow_ft.wal.local import LocalFileSystem, Synced
 
 Sync = Callable[[], set[str]]
@@ -153,3 +155,64 @@ def test_whether_there_are_hard_links(tree: Path, monkeypatch: pytest.MonkeyPatc
     without_links(monkeypatch)
     assert not LocalFileSystem().has_links((tree / "probe").as_uri())
     assert sorted(tree.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("umask", "links"), [(0o002, 1), (0o077, 1), (0o077, 2)])
+def test_a_link_gets_the_umask_unless_others_share_it(tree: Path, umask: int, links: int) -> None:
+    """Hadoop writes files with a umask of its own, whatever the process has."""
+    source, target = tree / "offsets/0", tree / "linked"
+    source.chmod(0o644)
+    if links == 2:
+        (tree / "shared").hardlink_to(source)
+    before = os.umask(umask)
+    try:
+        LocalFileSystem().link_file(source.as_uri(), target.as_uri())
+    finally:
+        os.umask(before)
+    assert target.samefile(source) == (links == 1)
+    assert target.stat().st_mode & 0o777 == 0o666 & ~umask
+    assert links == 1 or source.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("holder", ["source", "target"])
+def test_a_mode_that_a_default_acl_decides_is_kept(tree: Path, holder: str) -> None:
+    """Without named users it decides about the mode alone, and does so in place of the umask."""
+    source, target = tree / "source" / "file", tree / "target" / "file"
+    opens = struct.pack("<I" + 3 * "HHI", 2, 1, 7, 0xFFFFFFFF, 4, 7, 0xFFFFFFFF, 32, 7, 0xFFFFFFFF)
+    for each in (source, target):
+        each.parent.mkdir()
+    os.setxattr(tree / holder, "system.posix_acl_default", opens)
+    source.touch()
+    before = source.stat().st_mode
+    LocalFileSystem().link_file(source.as_uri(), target.as_uri())
+    assert source.stat().st_mode == before and not target.samefile(source)
+
+
+def test_no_file_is_replaced_while_it_is_open(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFS refuses that."""
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        assert str(target) not in [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    LocalFileSystem().link_file((tree / "offsets/0").as_uri(), (tree / "linked").as_uri())
+    assert (tree / "linked").samefile(tree / "offsets/0")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])
+@pytest.mark.parametrize("differs", ["group", "mode"])
+def test_a_file_system_without_groups_is_no_failure(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, number: int, differs: str
+) -> None:
+    """Only a group that differs is set."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "chown", refuse)
+    if differs == "group":
+        access = local._access
+        monkeypatch.setattr(local, "_access", lambda path: (0o755, 7, {}) if path == tree else access(path))
+    assert LocalFileSystem().make_like((tree.parent / "beside").as_uri(), tree.as_uri()) == (differs == "mode")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.raising import raises
         ("The directory item limit of /lake is exceeded: limit=2 items=2", "limit_reached", errno.EDQUOT),
         ("Name node is in safe mode: SafeModeException", "storage_unavailable", errno.EAGAIN),
         ("/a/b can't be moved from an encryption zone.", "file_systems_differ", errno.EXDEV),
+        ("Cannot find locations for /_lake in MountTableResolver", "file_systems_differ", errno.EXDEV),
         ("The maximum path component name limit of x is exceeded: limit=1", "path_invalid", errno.ENAMETOOLONG),
     ],
 )
@@ -62,3 +64,50 @@ def test_a_folder_with_unreadable_parts_is_not_measured(
     monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=refuse))
     with nullcontext() if passes else raises(StorageUnavailableError, "storage_unavailable"):
         hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake")
+
+
+def test_a_folder_that_takes_too_long_to_measure_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Event()
+    monkeypatch.setattr(hdfs, "_MEASURE", 0.01)
+    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=lambda _: asked.wait(60)))
+    hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+    asked.set()
+
+
+@pytest.mark.parametrize(("quota", "asks", "passes"), [(None, 1, True), (7, 2, True), (6, 2, False)])
+def test_a_quota_counts_the_prepared_folder_and_its_marker(
+    monkeypatch: pytest.MonkeyPatch, quota: int | None, asks: int, passes: bool
+) -> None:
+    asked: list[str] = []
+
+    def summary(path: str) -> Any:
+        asked.append(path)
+        none = (1 << 64) - 1
+        bound = quota if quota is not None and path == "/lake" else none
+        return SimpleNamespace(quota=bound, space_quota=none, space_consumed=0, file_count=2, directory_count=1)
+
+    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=summary))
+    with nullcontext() if passes else raises(StorageUnavailableError, "limit_reached"):
+        hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+    assert asked == ["/lake", "/_lake/1"][:asks]
+
+
+def test_a_folder_gets_its_mode_though_its_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "/lake": SimpleNamespace(permission=0o700, group="a"),
+        "/_lake": SimpleNamespace(permission=0o755, group="b"),
+    }
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "not in the group")')
+
+    client = SimpleNamespace(
+        mkdirs=lambda *_, **__: None,
+        get_file_info=found.__getitem__,
+        get_acl_status=lambda _: SimpleNamespace(entries=[]),
+        set_owner=refuse,
+        set_permission=lambda path, mode: setattr(found[path], "permission", mode),
+    )
+    monkeypatch.setattr(hdfs, "_client", lambda _: client)
+    assert not hdfs.HdfsFileSystem().make_like("hdfs://namenode/_lake", "hdfs://namenode/lake")
+    assert found["/_lake"].permission == 0o700

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +26,7 @@ from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, a_lease
 from tests.wal.test_filesystem import without_links
 
@@ -126,6 +129,26 @@ def test_another_or_a_damaged_marker_is_away(disk: Disk, store: SqliteStore, con
     marker(disk).write_text(contents)
     with pytest.raises(StorageUnavailableError):
         roots.claim(store, str(disk.root))
+
+
+def test_a_root_s_first_use_without_links_can_be_repeated(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    root, rename = str(tmp_path / "new"), Path.rename
+    without_links(monkeypatch)
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
+        roots.claim(store, root)
+    monkeypatch.setattr(Path, "rename", rename)
+    (tmp_path / "new" / MARKER).touch(exist_ok=False)  # as of a process that died
+    with raises(StorageUnavailableError, "wrong_disk") as caught:
+        roots.claim(store, root)
+    assert caught.value.remedy.startswith(f"Delete {(tmp_path / 'new' / MARKER).as_uri()}")
+    (tmp_path / "new" / MARKER).unlink()
+    roots.claim(store, root)
 
 
 def test_an_unmounted_root_is_away_and_not_missing(disk: Disk) -> None:

@@ -26,6 +26,7 @@ once (`FileSystem.write`, a hard link). All memory depends on that. An object st
 from __future__ import annotations
 
 import errno
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -44,6 +45,8 @@ from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.local import LocalFileSystem
+
+log = logging.getLogger(__name__)
 
 _KEPT = 16  # versions of the head
 _TRIES = 100
@@ -189,13 +192,18 @@ class Ledger(Markers):
 
     def guard_staging(self) -> None:
         """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
-        if self._is_beside:
-            self.files.make_like(self._beside, self.root)
+        if self._is_beside and not self.files.make_like(self._beside, self.root):
+            log.warning(
+                "%s lacks the mode, group or ACLs of %s, and this user cannot set them: readers may lack access to rows"
+                " prepared there. Fix: run `chgrp`, `chmod` and `setfacl` on it (`hdfs dfs -chgrp` in HDFS).",
+                self.path(self._beside),
+                self.path(self.root),
+            )
 
-    def require_room(self) -> None:
-        """Raise StorageUnavailableError if a quota of the folder does not allow what is prepared beside it."""
+    def require_room(self, prepared: str) -> None:
+        """Raise StorageUnavailableError if a quota of the folder does not allow the one that is prepared beside it."""
         if self._is_beside and isinstance(self.files, HdfsFileSystem):
-            self.files.require_room(self.root, self._beside)
+            self.files.require_room(self.root, prepared)
 
     @property
     def _is_beside(self) -> bool:

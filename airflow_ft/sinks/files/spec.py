@@ -156,7 +156,10 @@ class FilesSink:
     def from_settings(cls, name: str, settings: Mapping[str, Any]) -> FilesSink:
         """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
         refuse_unknown(settings, {field.name for field in fields(cls)} - {"name"})
-        return cls(name=name, **settings)
+        found = dict(settings)
+        if is_object_store(str(found.get("folder", ""))) and found.get("file_bytes", 0) > _LARGEST_IN_S3:
+            found["file_bytes"] = _LARGEST_IN_S3  # older releases accepted more
+        return cls(name=name, **found)
 
 
 def _invalid(argument: str, value: object, what: str, remedy: str) -> ConfigurationError:

@@ -139,7 +139,7 @@ class Staged:
             files.write(files.uri(folder, "_SUCCESS"), b"")
         files.write(files.uri(folder, OURS), sealed(manifest))
         files.sync_tree(folder, self.ledger.staging()[1], {})
-        self.ledger.require_room()
+        self.ledger.require_room(folder)
         return manifest
 
     def _require_apart(self, folder: str, paths: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from airflow_ft.protocol.model import canonical_json
+from airflow_ft.sinks.base.memory import damaged
 from airflow_ft.sinks.base.sql_ledger import MARKER, MINE, DbApiLedger, statements
 
 
@@ -21,7 +22,8 @@ class Ledger(DbApiLedger):
     def filled(self, pipeline: str) -> set[str]:
         """Return the sinks that have had rows of a pipeline."""
         rows = self.rows(f"SELECT counts FROM {{ledger}} WHERE {MINE}", pipeline, self.participant)
-        return {sink for (counts,) in rows for sink, count in json.loads(counts).items() if count}
+        with damaged(f"a row of the ledger of {pipeline}"):
+            return {sink for (counts,) in rows for sink, count in json.loads(counts).items() if count}
 
     def keep_filled(self, sinks: Iterable[str]) -> None:
         """Store the sinks that have had rows: in a marker with the number 0, which no checkpoint has."""

@@ -215,6 +215,16 @@ def test_rows_are_as_open_as_others_made_in_their_folder(world: World, mode: int
     assert access(shown) == access(made) and access(shown / "part-00000.parquet") == access(made / "file")
 
 
+def test_a_staging_folder_with_the_wrong_access_warns(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.prepare(plan := world.plan())
+    assert not caplog.records
+    monkeypatch.setattr(LocalFileSystem, "make_like", lambda *_: False)
+    world.prepare(plan)
+    assert str(folder_of(world).staged) in caplog.text and "chgrp" in caplog.text
+
+
 def test_files_of_the_log_are_linked_where_access_is_the_same(world: World) -> None:
     world.deliver(world.plan())
     assert (folder_of(world).path / "checkpoint=0000000001" / "part-00000.parquet").stat().st_nlink == 2

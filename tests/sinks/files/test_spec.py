@@ -64,6 +64,13 @@ def test_what_each_sink_of_places_refuses_is_named(settings: dict[str, Any], nam
     assert named in caught.value.headline
 
 
+def test_a_stored_plan_for_s3_with_larger_files_opens() -> None:
+    settings = {**FilesSink(folder="s3://bucket/orders").settings(), "file_bytes": 5 << 30}
+    assert FilesSink.from_settings("lake", settings).file_bytes == 4 << 30
+    with raises(ConfigurationError, "argument_invalid", argument="file_bytes"):
+        FilesSink(**settings)
+
+
 def test_a_folder_that_only_a_run_knows_needs_a_name() -> None:
     with pytest.raises(ConfigurationError) as caught:
         FilesSink(folder="/data/{{ ds }}")

@@ -437,6 +437,15 @@ def test_a_file_that_is_lost_halts(world: World) -> None:
         world.prepare(plan)
 
 
+@pytest.mark.parametrize("counts", ["{", "[]", "7"])
+def test_a_damaged_old_marker_is_named(world: World, counts: str) -> None:
+    world.deliver(world.plan())
+    with closing(sqlite3.connect(file_of(world).path)) as db, db:
+        db.execute("UPDATE airflow_ft_ledger SET counts = ?", (counts,))
+    with raises(StoreBehindSinkError, "ledger_damaged"):
+        world.prepare(world.plan())
+
+
 def test_rows_written_to_a_replaced_file_are_not_delivered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.deliver(world.plan())
     plan, file = world.plan(), file_of(world)
