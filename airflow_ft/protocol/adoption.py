@@ -205,7 +205,8 @@ def _give_up_rollbacks(
     """
     for checkpoint in store.open_checkpoints(pipeline):
         for participant in checkpoint.participants if checkpoint.rollback_pending else ():
-            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
+            vote = checkpoint.votes.get(participant.name)
+            if participant.promise is not Promise.TWO_PHASE or vote is None or vote.rolled_back:
                 continue
             try:
                 with closing(participants(participant)) as sink:

@@ -262,9 +262,11 @@ class Settling(Acting):
             checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
         )
         for participant in plan.participants:
-            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
-                continue
             name = participant.name
+            if participant.promise is not Promise.TWO_PHASE or name not in checkpoint.votes:
+                continue
+            if checkpoint.votes[name].rolled_back:
+                continue
             attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
             why = ""
             try:

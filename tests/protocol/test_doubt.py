@@ -13,6 +13,7 @@ import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.doubt import Doubt, Finding, doubts
 from airflow_ft.protocol.errors import (
@@ -286,6 +287,26 @@ def test_a_rollback_in_a_sink_that_is_gone_is_given_up(tmp_path: Path) -> None:
         assert "is given up" in event_text(world, 1)
         world.steps(world.context(4), world.deliver_into({"rows": "db", "copies": "db"}))
         assert world.systems["db"].rows == [1]
+
+
+@pytest.mark.parametrize("lost, left", [("db", "log"), ("log", "db")])
+def test_a_sink_that_was_given_up_is_never_opened_again(tmp_path: Path, lost: str, left: str) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        world.prepared()
+        world.systems[lost].away = world.systems[left].away = True
+        assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        world.systems[lost].token_is_gone = True  # an emptied folder
+        world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test.")
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+        pending = world.store.checkpoint(PIPELINE, 1)
+        assert pending.rollback_pending and pending.votes[lost].rolled_back
+        world.systems[left].away = False
+        context = world.context(3)
+        recover(world.store, PIPELINE, only := Systems({left: world.systems[left]}), context.worker)
+        assert not world.store.checkpoint(PIPELINE, 1).rollback_pending
+        assert only.opened == [left] and not world.systems[left].prepared
+        assert "is given up" in event_text(world, 1)
 
 
 def test_what_is_decided_is_never_aborted(world: World) -> None:
