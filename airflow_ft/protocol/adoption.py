@@ -15,9 +15,9 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.delivery_log import ResumeLog, RollbackLog
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
     ConfigurationError,
-    SinkAccessError,
-    SinkUnavailableError,
+    FencedError,
     StateConflictError,
     require_understood,
 )
@@ -211,7 +211,9 @@ def _give_up_rollbacks(
             try:
                 with closing(participants(participant)) as sink:
                     head = sink.head(pipeline)
-            except (SinkUnavailableError, SinkAccessError):  # the next run names the way out
+            except FencedError:
+                raise
+            except AirflowFtError:  # the next run names the way out
                 continue
             if head is None:
                 why = f"{who} adopted the pipeline, which the sink does not remember"

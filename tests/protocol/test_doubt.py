@@ -325,6 +325,25 @@ def test_a_sink_with_a_connection_is_never_given_up(tmp_path: Path, error: Airfl
         assert not world.systems["log"].prepared
 
 
+def test_adopt_passes_over_a_sink_that_cannot_be_opened(tmp_path: Path) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        rollback_pending(world)
+        plan = world.store.checkpoint(PIPELINE, 1).plan
+        assert plan is not None
+        declared = [plan.participant("db")]
+        world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test.", participants=declared)
+
+        def not_installed(participant: Any) -> Any:
+            if participant.name == "log":
+                raise ConfigurationError("it is not installed.", code="package_missing")
+            return Systems(world.systems)(participant)
+
+        adopt(world.store, PIPELINE, not_installed, "ada")
+        assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+        assert world.store.checkpoint(PIPELINE, 1).rollback_pending
+
+
 def test_only_an_aborted_checkpoint_is_given_up(world: World) -> None:
     world.prepared()
     with raises(StateConflictError, "action_refused", checkpoint=1):
