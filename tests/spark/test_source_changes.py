@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import CustomSource
-from airflow_ft.spark.driver.kinds import keep_kinds, refuse_other_kinds
+from airflow_ft.spark.driver.kinds import are_noted, keep_kinds, refuse_other_kinds
 from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,
@@ -120,7 +120,9 @@ def test_a_custom_source_of_another_class_is_refused(tmp_path: Path) -> None:
     location = _location(tmp_path, ["lines"], ['{"at":4}'])
     base = location.position(1)
     refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])  # of a release that kept no kinds
+    assert not are_noted(request("jobs:Lines", "/a"), ["lines"]), "so they go into a copy"
     keep_kinds(location, request("jobs:Lines", "/a"), ["lines"])
+    assert are_noted(request("jobs:Lines", "/a"), ["lines"])
     refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])
     refuse_other_kinds(request("jobs:Lines", "/b"), ["lines"])
     with raises(ConfigurationError, "sources_changed", source="lines"):

@@ -40,6 +40,16 @@ def refuse_other_kinds(request: StageRequest, names: Sequence[str]) -> None:
             )
 
 
+def are_noted(request: StageRequest, names: Sequence[str]) -> bool:
+    """Return whether the base has a note of each declared source, so that none is added.
+
+    Notes are added to a copy only: if the job then fails, its author can go back to the former sources.
+    """
+    if request.base is None:
+        return True
+    return _kinds(request, names).keys() <= (note(request.base.location, KINDS_FILE) or {}).keys()
+
+
 def keep_kinds(location: SparkLocation, request: StageRequest, names: Sequence[str]) -> None:
     """Note the job's sources in an attempt's location. Sources that are left out keep their notes."""
     before: dict[str, Any] = note(location.uri, KINDS_FILE) or {}
