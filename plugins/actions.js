@@ -177,5 +177,7 @@ export function Settle({ pipeline, checkpoint, reload }) {
     button("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
       say.redeliverSays),
     button("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
-      say.setRowsAsideSays));
+      say.setRowsAsideSays),
+    button("give_up", say.giveUp, fill(say.giveUpTitle, { rows }),
+      say.giveUpSays));
 }

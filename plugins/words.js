@@ -56,7 +56,7 @@ export const actions = /** @type {const} */ ({
   deliverSays: "Delivers it under its marker, so no row is doubled. Ends a quarantine.",
   abort: "Abort",
   abortTitle: "Abort {rows}?",
-  abortSays: "Works only before the checkpoint is decided. If it is ABORTED already, gives up the rollback in sinks that do not answer.",
+  abortSays: "Works only before the checkpoint is decided.",
   abortRewinds: "Compute its rows again (otherwise the next checkpoint delivers them)",
   quarantine: "Quarantine",
   quarantineTitle: "Quarantine {rows}?",
@@ -67,6 +67,9 @@ export const actions = /** @type {const} */ ({
   setRowsAside: "Set rows aside",
   setRowsAsideTitle: "Deliver {rows}, and set aside refused rows?",
   setRowsAsideSays: "Moves rows that a sink refuses into dead-letter files beside the write-ahead log. Delivers all other rows.",
+  giveUp: "Give up",
+  giveUpTitle: "Give up prepared rows of {rows}?",
+  giveUpSays: "For a sink that is gone for good, after you have deleted its connection. Sinks that have one are rolled back. If the sink returns, its prepared rows keep their locks until you end them there.",
 });
 
 export const asking = /** @type {const} */ ({

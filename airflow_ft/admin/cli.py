@@ -155,7 +155,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             arg.action("commit", "deliver this checkpoint"),
             arg.action(
                 "abort",
-                "abort this checkpoint; fails if it is decided. Of an ABORTED one, give up silent sinks",
+                "abort this checkpoint; fails if it is decided",
             ),
             arg.action("quarantine", "hold this checkpoint and all later ones until you decide"),
             arg.action(
@@ -163,6 +163,7 @@ def _settling() -> tuple[ActionCommand, ...]:
                 "deliver this decided checkpoint, even into a sink that lost its marker and has none of its rows",
             ),
             arg.action("dead-letter", "deliver this decided checkpoint, and set aside the rows that a sink refuses"),
+            arg.action("give-up", "give up prepared rows of this ABORTED checkpoint in sinks without a connection"),
             arg.REWIND,
             arg.REASON,
             ARG_YES,

@@ -15,9 +15,9 @@ from typing import Protocol
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.delivery_log import ResumeLog, RollbackLog
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
     ConfigurationError,
-    SinkAccessError,
-    SinkUnavailableError,
+    FencedError,
     StateConflictError,
     require_understood,
 )
@@ -205,12 +205,15 @@ def _give_up_rollbacks(
     """
     for checkpoint in store.open_checkpoints(pipeline):
         for participant in checkpoint.participants if checkpoint.rollback_pending else ():
-            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
+            vote = checkpoint.votes.get(participant.name)
+            if participant.promise is not Promise.TWO_PHASE or vote is None or vote.rolled_back:
                 continue
             try:
                 with closing(participants(participant)) as sink:
                     head = sink.head(pipeline)
-            except (SinkUnavailableError, SinkAccessError):  # the next run names the way out
+            except FencedError:
+                raise
+            except AirflowFtError:  # the next run names the way out
                 continue
             if head is None:
                 why = f"{who} adopted the pipeline, which the sink does not remember"

@@ -203,7 +203,7 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
         case CheckpointState.STAGED:
             return f"prepared rows may hold locks: {recovering} delivers it; --abort gives it up"
         case _:
-            gone = "; --abort gives them up if the sink is gone for good" if evidence.finding is Finding.UNKNOWN else ""
+            gone = "; --give-up ends them if the sink is gone for good" if evidence.finding is Finding.UNKNOWN else ""
             return f"{recovering} rolls back the prepared rows{gone}"
 
 

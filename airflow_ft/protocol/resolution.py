@@ -4,7 +4,8 @@
 | --- | --- | --- |
 | commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | abort marker first, then ABORTED |
-| abort | ABORTED, and not rolled back everywhere | rolls it back, and gives up participants that do not answer |
+| abort | ABORTED, and not rolled back everywhere | rolls it back |
+| give-up | ABORTED, and not rolled back everywhere | rolls it back, and gives up participants without a connection |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; the person confirms that the rows of a lost token are not there |
 | dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
@@ -82,7 +83,7 @@ class Resolver:
     def abort(self, number: int, after: AfterAbort) -> Checkpoint:
         """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried).
 
-        Of one that is ABORTED, rolls back what participants hold prepared, and gives up those that do not answer.
+        Of one that is ABORTED, rolls back what participants hold prepared.
         """
         pending = self.store.checkpoint(self.pipeline, number)
         if pending.rollback_pending:
@@ -94,7 +95,7 @@ class Resolver:
                     f" {self.pipeline}` afterwards.",
                 )
             with self._coordinating() as coordinator:
-                return coordinator.give_up_rollback(pending, self.who)
+                return coordinator.deliver(number)
         found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "there is nothing to abort")
         if found.state is S.COMMITTING or found.decided_at is not None:
             raise self._refusal(
@@ -106,6 +107,20 @@ class Resolver:
             )
         with self._coordinating() as coordinator:  # QUARANTINED until ABORTED: nothing delivers it in between
             return coordinator.abort(number, AbortReason.USER, self.who, after)
+
+    def give_up(self, number: int) -> Checkpoint:
+        """Roll an ABORTED one back, and give up participants whose connection is gone. Repeated: no effect.
+
+        Raises:
+            StateConflictError: it is not ABORTED.
+            SinkUnavailableError, SinkAccessError, ConfigurationError: a participant still has a connection, but fails.
+        """
+        states = frozenset({S.ABORTED})
+        found = self._require(number, states, "only prepared rows of an ABORTED checkpoint can be given up")
+        if not found.rollback_pending:
+            return found
+        with self._coordinating() as coordinator:
+            return coordinator.give_up_rollback(number, self.who)
 
     def quarantine(self, number: int) -> Checkpoint:
         """Keeps it as it is until a person takes it back by `commit` or `abort`. On a HALTED pipeline too."""

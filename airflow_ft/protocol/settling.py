@@ -8,6 +8,7 @@ from airflow_ft.protocol.acting import Acting
 from airflow_ft.protocol.errors import (
     AbortedHeuristicCommitError,
     CheckpointExpiredError,
+    ConfigurationError,
     HeuristicCommitError,
     SinkAccessError,
     SinkUnavailableError,
@@ -26,12 +27,17 @@ log = logging.getLogger(__name__)
 
 S = CheckpointState
 
+_IF_IT_RETURNS = (
+    "If it returns, end what it holds prepared: in MySQL by XA RECOVER and XA ROLLBACK, in PostgreSQL by"
+    " pg_prepared_xacts and ROLLBACK PREPARED"
+)
+
 
 def way_out_of_rollback(pipeline: str, number: int) -> str:
     """Return what a person can do if the sink of a pending rollback never answers again."""
     return (
-        f"If that sink is gone for good, run `airflow ft in-doubt --pipeline {pipeline} --abort {number}`: it gives up"
-        " what the sink has prepared."
+        "If that sink is gone for good, remove it from the pipeline and delete its connection. Then run"
+        f" `airflow ft in-doubt --pipeline {pipeline} --give-up {number}`."
     )
 
 
@@ -245,17 +251,18 @@ class Settling(Acting):
             return None
         return plan.commit_point if proof is not None and proof.outcome is Outcome.ABORTED else None
 
-    def give_up_rollback(self, checkpoint: Checkpoint, why: str) -> Checkpoint:
-        """Roll an ABORTED number back where its participants answer, and give the others up, as a person confirmed.
+    def give_up_rollback(self, number: int, why: str) -> Checkpoint:
+        """Roll an ABORTED number back, and give up participants without a connection, as a person confirmed.
 
         ABORTED is decided, so no process commits what they hold. If they return, it stays prepared (locks, disk).
+        A sink that is only away, or refuses, still has its connection: its error is raised.
         """
-        return self._roll_back(checkpoint, given_up=why)
+        return self._roll_back(self._store.checkpoint(self._pipeline, number), given_up=why)
 
     def _roll_back(self, checkpoint: Checkpoint, given_up: str = "") -> Checkpoint:
         """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it.
 
-        `given_up`: why participants that do not answer are no longer asked; "": they are an error.
+        `given_up`: why participants without a connection are no longer asked; "": they are an error.
         """
         plan = checkpoint.plan
         if not checkpoint.rollback_pending or plan is None:
@@ -264,19 +271,21 @@ class Settling(Acting):
             checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
         )
         for participant in plan.participants:
-            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
-                continue
             name = participant.name
+            if participant.promise is not Promise.TWO_PHASE or name not in checkpoint.votes:
+                continue
+            if checkpoint.votes[name].rolled_back:
+                continue
             attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
             why = ""
             try:
                 with self._open(plan, name) as sink:
                     sink.abort(plan, self._fence(attempt), detail)
-            except (SinkUnavailableError, SinkAccessError) as error:
-                if not given_up:
+            except (SinkUnavailableError, SinkAccessError, ConfigurationError) as error:
+                if not given_up or error.code != "connection_missing":
                     error.remedy = f"{error.remedy} {way_out_of_rollback(self._pipeline, checkpoint.number)}".lstrip()
                     raise
-                why = f"{given_up} ({error.what.rstrip('.')})"
+                why = f"{given_up} ({error.what.rstrip('.')}). {_IF_IT_RETURNS}"
             checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name, why)
         return checkpoint
 

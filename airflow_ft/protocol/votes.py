@@ -54,7 +54,7 @@ class Vote:
 
     `prepared` is the attempt that voted yes (0: none). `notes` are that vote's plain JSON, from which another process
     can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, only for people, is the
-    error of the newest attempt (None: no error).
+    error of the newest attempt (None: no error). `rolled_back`: it holds nothing of the ABORTED number, or is given up.
     """
 
     participant: str
@@ -63,3 +63,4 @@ class Vote:
     proof: Proof | None
     notes: Mapping[str, Any] = field(default_factory=dict)
     problem: Failure | None = field(default=None, compare=False)
+    rolled_back: bool = False

@@ -74,15 +74,10 @@ class AbortingOperations:
             checkpoint = write.checkpoint(number)
             if checkpoint.state is not S.ABORTED:
                 raise write.wrong_state(checkpoint, "only an ABORTED checkpoint can be rolled back")
-            changed = write.change(
-                "UPDATE vote SET rolled_back = 1"
-                " WHERE pipeline = ? AND number = ? AND participant = ? AND rolled_back = 0",
-                pipeline,
-                number,
-                participant,
-            )
-            if not changed:
+            vote = checkpoint.votes.get(participant)
+            if vote is None or vote.rolled_back:
                 return checkpoint
+            write.update_vote(number, participant, rolled_back=1)
             found = (
                 f"the rollback in {participant} is given up: {given_up}"
                 if given_up
@@ -90,10 +85,8 @@ class AbortingOperations:
             )
             write.event(EventKind.ROLLED_BACK, clean_text(found), number=number)
             names = {p.name for p in checkpoint.participants if p.promise is Promise.TWO_PHASE}
-            left = write.rows(
-                "SELECT participant FROM vote WHERE pipeline = ? AND number = ? AND rolled_back = 0", pipeline, number
-            )
-            if not {row["participant"] for row in left} & names:
+            votes = write.checkpoint(number).votes.values()
+            if all(vote.rolled_back for vote in votes if vote.participant in names):
                 write.update_checkpoint(checkpoint, rollback_pending=0)
             return write.checkpoint(number)
 

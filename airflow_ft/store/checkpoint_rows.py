@@ -105,7 +105,7 @@ def plan_of(text: str | None) -> Plan | None:
     return Plan.from_json(plan)
 
 
-_VOTE = ("participant", "attempt", "prepared", "proof", "notes", "problem")
+_VOTE = ("participant", "attempt", "prepared", "proof", "notes", "problem", "rolled_back")
 # A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
 # A join would repeat the plan with each vote, and a plan is as long as there are participants.
 SELECT_CHECKPOINTS = (
@@ -144,6 +144,7 @@ def _votes(row: Row) -> Mapping[str, Vote]:
             to_proof(vote["proof"]),
             json_object(vote["notes"]),
             to_failure(vote["problem"]),
+            bool(vote["rolled_back"]),
         )
         for vote in _columns_of_votes(row)
     }

@@ -10,12 +10,14 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, JobError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
+from airflow_ft.spark.state.location_files import KINDS_FILE
+from airflow_ft.wal.local import local_path
 from tests.conftest import TopicFactory
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection
 from tests.integration.stage_world import world as stage_world
@@ -189,6 +191,25 @@ def test_another_kind_of_source_under_the_same_name_is_refused(job: Job) -> None
         with raises(ConfigurationError, "sources_changed", source="events"):
             run(other)
     job.add("numbers", "c")
+    run(text)
+    assert [row["rows"] for row in job.pipeline.all_rows()] == [1, 1]
+
+
+def test_a_mistake_after_an_upgrade_leaves_the_base_as_it_was(job: Job) -> None:
+    """The former release kept no kinds: the wrong kind was noted in the base, before Spark failed."""
+    job.add("numbers", "a")
+
+    def run(source: FileSource | KafkaSource) -> None:
+        job.pipeline.complete(replace(job.request("events"), sources={"events": source.to_json()}))
+
+    text = FileSource(path=str(job.pipeline.folder / "in/numbers"), format="text")
+    run(text)
+    base = job.pipeline.store.pipeline(PIPELINE).base
+    assert base is not None
+    (local_path(base.location) / KINDS_FILE).unlink()
+    with pytest.raises(AirflowFtError):
+        run(KafkaSource(topics=[job.topic]))
+    job.add("numbers", "b")
     run(text)
     assert [row["rows"] for row in job.pipeline.all_rows()] == [1, 1]
 

@@ -18,6 +18,7 @@ from airflow_ft.protocol.errors import TokenLostError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, Fence
 from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.sweep import recover_all
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
@@ -199,6 +200,32 @@ def test_no_row_goes_to_another_cluster_before_an_adoption(
     adopt(store, world.pipeline, world.participants, "ada")
     world.deliver()
     assert len(read(other.bootstrap, topic)) == len(expected([4]))
+
+
+def test_a_decided_row_goes_to_no_other_cluster(
+    own_server: Any, store: DecisionLog, tmp_path: Path, mariadb_database: Database, kafka: Kafka, topic: str
+) -> None:
+    made = make_world(store, tmp_path / "wal", mariadb_database)
+    world = Slotted(store, made.root, mariadb_database, kafka, topic)
+    other = own_server(Kafka)
+    other.create_topic(topic, 1)
+    for number in (1, 2):
+        world.kafka = kafka
+        world.stage(1)
+        world.prepare()
+        world.commit("shop")
+        world.kafka = other
+        with raises(TokenLostError, "cluster_changed", participant="cluster", checkpoint=number):
+            world.commit("cluster")
+        assert read(other.bootstrap, topic) == []
+        if number == 1:
+            store.resume(world.pipeline, "ada")
+            world.kafka = kafka
+            world.deliver()
+            world.check_exactly_once([1])
+    resolver = Resolver(store, world.pipeline, world.participants, "ada", Worker("", 1))
+    assert resolver.redeliver(2).state is CheckpointState.COMPLETED, "the other cluster is there for good"
+    assert len(read(other.bootstrap, topic)) == len(expected([2]))
 
 
 @pytest.mark.release

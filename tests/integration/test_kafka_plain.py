@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.topics import cluster_id
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
@@ -84,6 +86,16 @@ def test_verification_finds_what_is_there_and_what_came_twice(world: World, topi
         proof = participant.commit(plan, world.fence())
     [report] = verify([Delivered(plan, proof, None)], plan.participants[0], world.connection, open_wal())
     assert (report.expected, report.missing, report.repeated) == (100, 0, 100)
+
+
+def test_the_id_of_the_cluster_creates_no_token_topic(own_server: Callable[..., Any]) -> None:
+    server: Kafka = own_server(Kafka, **{"auto.create.topics.enable": "true"})
+    connection = ConnectionInfo("broker", "kafka", extra={"bootstrap.servers": server.bootstrap})
+    clients = KafkaClients(KafkaSettings.from_connection(connection))
+    assert cluster_id(clients)
+    for later in ("later", "last"):
+        server.create_topic(later, 1)  # the controller makes one topic after the other
+    assert clients.settings.token_topic not in clients.admin().list_topics(timeout=10).topics
 
 
 def test_a_record_refused_amid_others_never_counts_as_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:

@@ -13,11 +13,16 @@ import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.adoption import adopt
+from airflow_ft.protocol.connections import missing_connection
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.doubt import Doubt, Finding, doubts
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
     NotDeliveredError,
     QuarantinedError,
+    SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
     StoreBehindSinkError,
@@ -265,27 +270,104 @@ def test_abort_writes_the_tombstone_first(world: World) -> None:
     assert world.systems["db"].rows == world.systems["log"].rows == [1]
 
 
-def test_a_rollback_in_a_sink_that_is_gone_is_given_up(tmp_path: Path) -> None:
+def rollback_pending(world: World) -> None:
+    """Checkpoint 1 is ABORTED, and `log` does not answer."""
+    world.prepared()
+    world.systems["log"].away = True
+    assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+
+
+def test_a_rollback_in_a_sink_without_connection_is_given_up(tmp_path: Path) -> None:
     world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
     with closing(world.store):
-        world.prepared()
-        world.systems["log"].away = True
-        assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        rollback_pending(world)
         with raises(SinkUnavailableError, "sink_unavailable", checkpoint=1) as caught:
             world.steps(world.context(3))
-        assert caught.error is not None and "--abort 1" in caught.error.remedy
+        assert caught.error is not None and "--give-up 1" in caught.error.remedy
 
         def gone(plan: Any) -> Any:
-            raise SinkUnavailableError("nobody answers.")
+            raise missing_connection(plan.name)
 
         [_, doubt] = doubts(world.store, [PIPELINE], gone)
-        assert "--abort" in doubt.advice
+        assert "--give-up" in doubt.advice
+        for _ in range(2):  # a retry has no effect
+            assert not resolver(world, gone).give_up(1).rollback_pending
+        assert "is given up" in event_text(world, 1) and "ROLLBACK PREPARED" in event_text(world, 1)
+        world.steps(world.context(4), world.deliver_into({"rows": "db", "copies": "db"}))
+        assert world.systems["db"].rows == [1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SinkUnavailableError("nobody answers."),
+        SinkAccessError("the password is wrong."),
+        ConfigurationError("it is not installed.", code="package_missing"),
+    ],
+)
+def test_a_sink_with_a_connection_is_never_given_up(tmp_path: Path, error: AirflowFtError) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        rollback_pending(world)
+
+        def fails(plan: Any) -> Any:
+            raise error
+
+        for act in (lambda by: by.abort(1, AfterAbort.CARRIED), lambda by: by.give_up(1)):
+            with raises(type(error), error.code, checkpoint=1):
+                act(resolver(world, fails))
+            assert "--give-up 1" in error.remedy
+            assert world.store.checkpoint(PIPELINE, 1).rollback_pending
+        world.systems["log"].away = False
         with raises(StateConflictError, "action_refused", checkpoint=1):
             resolver(world).abort(1, AfterAbort.REWOUND)
         assert not resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        assert not world.systems["log"].prepared
+
+
+def test_adopt_passes_over_a_sink_that_cannot_be_opened(tmp_path: Path) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        rollback_pending(world)
+        plan = world.store.checkpoint(PIPELINE, 1).plan
+        assert plan is not None
+        declared = [plan.participant("db")]
+        world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test.", participants=declared)
+
+        def not_installed(participant: Any) -> Any:
+            if participant.name == "log":
+                raise ConfigurationError("it is not installed.", code="package_missing")
+            return Systems(world.systems)(participant)
+
+        adopt(world.store, PIPELINE, not_installed, "ada")
+        assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+        assert world.store.checkpoint(PIPELINE, 1).rollback_pending
+
+
+def test_only_an_aborted_checkpoint_is_given_up(world: World) -> None:
+    world.prepared()
+    with raises(StateConflictError, "action_refused", checkpoint=1):
+        resolver(world).give_up(1)
+
+
+@pytest.mark.parametrize("lost, left", [("db", "log"), ("log", "db")])
+def test_a_sink_that_was_given_up_is_never_opened_again(tmp_path: Path, lost: str, left: str) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
+    with closing(world.store):
+        world.prepared()
+        world.systems[lost].away = world.systems[left].away = True
+        assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
+        world.systems[lost].token_is_gone = True  # an emptied folder
+        world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test.")
+        adopt(world.store, PIPELINE, Systems(world.systems), "someone")
+        pending = world.store.checkpoint(PIPELINE, 1)
+        assert pending.rollback_pending and pending.votes[lost].rolled_back
+        world.systems[left].away = False
+        context = world.context(3)
+        recover(world.store, PIPELINE, only := Systems({left: world.systems[left]}), context.worker)
+        assert not world.store.checkpoint(PIPELINE, 1).rollback_pending
+        assert only.opened == [left] and not world.systems[left].prepared
         assert "is given up" in event_text(world, 1)
-        world.steps(world.context(4), world.deliver_into({"rows": "db", "copies": "db"}))
-        assert world.systems["db"].rows == [1]
 
 
 def test_what_is_decided_is_never_aborted(world: World) -> None:

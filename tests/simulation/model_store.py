@@ -52,7 +52,6 @@ class ModelStore(ModelStreams):
         self._savepoints: tuple[Event, ...] = ()
         self._planned_by: dict[int, int] = {}
         self._pruned: frozenset[int] = frozenset()
-        self._rolled_back: frozenset[tuple[int, str]] = frozenset()
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
         self._turn: tuple[tuple[RunKey, datetime, int], ...] = ()
@@ -665,9 +664,10 @@ class ModelStore(ModelStreams):
         row = self._row(number)
         if row.state is not S.ABORTED:
             raise StateConflictError(f"checkpoint {number} is {row.state}.")
-        self._rolled_back |= {(number, participant)}
+        if participant in row.votes:
+            row = self._vote(row, replace(row.votes[participant], rolled_back=True))
         names = [p.name for p in row.plan.participants if p.promise is Promise.TWO_PHASE] if row.plan else []
-        left = [name for name in names if name in row.votes and (number, name) not in self._rolled_back]
+        left = [name for name in names if name in row.votes and not row.votes[name].rolled_back]
         self.version += 1
         return row if left else self._change(row, rollback_pending=False)
 

@@ -1,6 +1,7 @@
 """Other sources in a copy of a location: what Spark's files say afterwards, without Spark."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import CustomSource
-from airflow_ft.spark.driver.kinds import keep_kinds, refuse_other_kinds
+from airflow_ft.spark.driver.kinds import are_noted, keep_kinds, refuse_other_kinds
 from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,
@@ -102,7 +103,16 @@ def test_what_is_left_out_goes_on_there(tmp_path: Path) -> None:
     assert not filesystem(again.uri).names(f"{again.uri}/airflow_ft_left")
 
 
-def test_a_custom_source_of_another_class_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("offset, is_refused", [('{"at":4}', True), ("-", False)])
+def test_only_a_position_needs_the_former_kind(tmp_path: Path, offset: str, is_refused: bool) -> None:
+    location = _location(tmp_path, ["numbers"], [offset])
+    keep(location.uri, KINDS_FILE, {"numbers": {"kind": "files"}})
+    request: Any = SimpleNamespace(pipeline="p", base=location.position(1), sources={"numbers": ADDED})
+    with raises(ConfigurationError, "sources_changed", source="numbers") if is_refused else nullcontext():
+        refuse_other_kinds(request, ["numbers"])
+
+
+def test_a_custom_source_of_another_class_is_refused(tmp_path: Path) -> None:
     def request(data_source: str, path: str) -> Any:
         source = CustomSource(data_source=data_source, options={"path": path}, replayable=True)
         return SimpleNamespace(pipeline="p", base=base, sources={"lines": source.to_json()})
@@ -110,11 +120,11 @@ def test_a_custom_source_of_another_class_is_refused(tmp_path: Path, caplog: pyt
     location = _location(tmp_path, ["lines"], ['{"at":4}'])
     base = location.position(1)
     refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])  # of a release that kept no kinds
+    assert not are_noted(request("jobs:Lines", "/a"), ["lines"]), "so they go into a copy"
     keep_kinds(location, request("jobs:Lines", "/a"), ["lines"])
+    assert are_noted(request("jobs:Lines", "/a"), ["lines"])
     refuse_other_kinds(request("jobs:Lines", "/a"), ["lines"])
-    assert not caplog.records
     refuse_other_kinds(request("jobs:Lines", "/b"), ["lines"])
-    assert "options changed: path" in caplog.text
     with raises(ConfigurationError, "sources_changed", source="lines"):
         refuse_other_kinds(request("jobs:Others", "/a"), ["lines"])
 

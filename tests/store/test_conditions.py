@@ -13,7 +13,7 @@ from airflow_ft.protocol.explaining import checkpoint_actions, explained, pipeli
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.model import PLAIN, Promise, RunKey
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store.rows import from_time
@@ -350,6 +350,13 @@ class TestActions:
         assert self.fitting(scene, 1) == {"commit", "redeliver", "dead_letter"}
         scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
         assert self.fitting(scene, 1) == {"redeliver"} and self.fitting(scene, 2) == set()
+
+    def test_of_a_checkpoint_that_is_not_rolled_back(self, scene: Scene) -> None:
+        scene.promises = {"xa": Promise.TWO_PHASE}
+        scene.stage()
+        scene.prepare(1)
+        scene.abort(1)
+        assert self.fitting(scene, 1) == {"give_up"}
 
     @pytest.mark.parametrize("error", [HeuristicCommitError, AbortedHeuristicCommitError])
     def test_of_a_checkpoint_that_was_committed_by_hand(self, scene: Scene, error: type[HeuristicCommitError]) -> None:

@@ -154,7 +154,8 @@ def cluster_id(clients: KafkaClients) -> str:
         SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
     """
     try:
-        found = clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout).cluster_id
+        # Not by a topic: some brokers create each topic that they are asked for.
+        found = answer(clients, clients.admin().describe_cluster(request_timeout=clients.timeout)).cluster_id
     except KafkaException as failure:
         raise clients.error(failure.args[0], "reading the id of the cluster") from failure
     return found or ""

@@ -14,14 +14,10 @@ SETTLING: Mapping[str, str] = {
     "quarantine": "Hold it, and all later checkpoints, until you decide",
     "redeliver": "Deliver it, even into a sink that lost its marker: are you sure that its rows are not there",
     "dead_letter": "Deliver it, and set aside the rows that a sink refuses (the sink never gets them)",
+    "give_up": "Roll it back, and give up sinks without a connection (if one returns, its prepared rows keep their"
+    " locks until you end them there)",
 }
 """Actions on one unresolved checkpoint, and the question before each."""
-
-GIVE_UP = (
-    "Roll it back, and give up sinks that do not answer (if one returns, what it has prepared keeps its locks until you"
-    " end it there)"
-)
-"""The question before `abort` of a checkpoint that is ABORTED, but not rolled back everywhere."""
 
 ACTIONS: Mapping[str, str] = {
     "recover": "complete or abort the checkpoints in doubt",
@@ -30,6 +26,7 @@ ACTIONS: Mapping[str, str] = {
     "quarantine": "hold a checkpoint and all later ones until you decide",
     "redeliver": "deliver a decided checkpoint, even into a sink that lost its marker",
     "dead_letter": "deliver a decided checkpoint, and set aside the rows that a sink refuses",
+    "give_up": "give up prepared rows of an ABORTED checkpoint in sinks whose connection is deleted",
     "rewind": "compute all undelivered rows again",
     "reset_state": "drop operator state and keep source positions: counts start from zero",
     "resume": "let a HALTED pipeline continue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_ft.pipeline.actions.actor import Actor
-from airflow_ft.pipeline.actions.names import GIVE_UP, SETTLING
+from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.words import fate_text, rows_text, state_text
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.lookup import checkpoint_of
@@ -35,9 +35,7 @@ def settle(
     """
     found = checkpoint_of(store, pipeline, number)
     question = SETTLING[action]
-    if action == "abort" and found.rollback_pending:
-        question = GIVE_UP
-    elif action == "abort":
+    if action == "abort":
         question += f" (its rows: {fate_text(store, pipeline, after)})"
     by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)}): {question}?")
     resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
@@ -50,6 +48,8 @@ def settle(
             found = resolver.quarantine(number)
         case "dead_letter":
             found = resolver.dead_letter(number)
+        case "give_up":
+            found = resolver.give_up(number)
         case _:
             found = resolver.redeliver(number)
     by.say(f"checkpoint {number} is {state_text(found)}")

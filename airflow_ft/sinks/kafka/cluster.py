@@ -96,7 +96,7 @@ class KafkaParticipant:
             if status is TokenStatus.READY:
                 births[slot.group] = list(token.birth)
         notes = self._check_rows(plan, topics)
-        return {**notes, PRODUCER: self._limits(), BALLOT: {"epoch": fence.epoch, "births": births}}
+        return {**notes, PRODUCER: self._limits(), BALLOT: self._tokens.ballot(fence, births)}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Sends the rows and the token in one transaction a slot, unless the token says that this has happened.
@@ -112,10 +112,10 @@ class KafkaParticipant:
             ballot = Ballot((found[0], found[1], found[2]), note["epoch"]) if found else None
             if isinstance(demanded := notes.get(PRODUCER), Mapping):
                 slot.connect(demanded)
-            aside = self._set_aside(slot, plan) if set_aside else {}
-            return self._deliver(slot, plan, fence, ballot, aside)
+            return self._deliver(slot, plan, fence, ballot, self._set_aside(slot, plan) if set_aside else {})
 
-        return self._proof(plan, self._in_each_slot(plan, deliver))
+        with self._tokens.in_cluster_of_vote(plan, note):
+            return self._proof(plan, self._in_each_slot(plan, deliver))
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Takes every slot over, which aborts what an older process left open; the outcome is what the tokens say.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from typing import Any
 
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import cluster_id, create_token_topic, describe
@@ -18,7 +20,7 @@ from airflow_ft.sinks.kafka.token import Ballot, Expectation, Token, TokenStatus
 from airflow_ft.sinks.kafka.transaction import Transaction
 
 CLUSTER = "cluster"
-"""Names the cluster in the detail of a proof."""
+"""Names the cluster in the notes of a vote, and in the detail of a proof."""
 
 
 class Tokens:
@@ -41,6 +43,32 @@ class Tokens:
     def cluster(self) -> str:
         """Return the id of the Kafka cluster, which proofs name; "": unknown."""
         return cluster_id(self._clients)
+
+    def ballot(self, fence: Fence, births: Mapping[str, Sequence[int]]) -> Mapping[str, Any]:
+        """Return the note of a vote: upon which tokens it was cast, in which cluster and epoch."""
+        return {"epoch": fence.epoch, "births": births, CLUSTER: self.cluster}
+
+    @contextmanager
+    def in_cluster_of_vote(self, plan: Plan, ballot: Mapping[str, Any]) -> Iterator[None]:
+        """Explain a TokenLostError of the block if the connection leads to another cluster than the vote's."""
+        try:
+            yield
+        except TokenLostError as error:
+            voted, found = ballot.get(CLUSTER, ""), self.cluster
+            if not voted or not found or voted == found:
+                raise
+            raise TokenLostError(
+                f"the connection leads to Kafka cluster {found}, but the checkpoint was prepared in cluster {voted}.",
+                code="cluster_changed",
+                remedy=f"Correct bootstrap.servers of connection {self._participant.name}, then run `airflow ft resume"
+                f" {plan.pipeline}`. If the cluster was rebuilt or replaced for good, run `airflow ft in-doubt"
+                f" --pipeline {plan.pipeline} --redeliver {plan.number}`: it delivers the rows into the new one.",
+                pipeline=plan.pipeline,
+                checkpoint=plan.number,
+                participant=self._participant.name,
+                expected=voted,
+                found=found,
+            ) from error
 
     def close(self) -> None:
         """Closes what reads and writes tokens."""

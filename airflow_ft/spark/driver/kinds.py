@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.location_files import KINDS_FILE, keep, note
-from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.locations import SparkLocation, begins_at
 
-_KEPT = ("kind", "data_source", "options")
-"""The options only of custom sources: other kinds have rules of their own for what they read."""
-
-log = logging.getLogger("airflow_ft.spark")
+_KEPT = ("kind", "data_source")
+"""Without options: templates give them other values in each run."""
 
 
 def refuse_other_kinds(request: StageRequest, names: Sequence[str]) -> None:
@@ -28,7 +26,7 @@ def refuse_other_kinds(request: StageRequest, names: Sequence[str]) -> None:
     before: Mapping[str, Any] = note(request.base.location, KINDS_FILE) or {}
     for name, now in _kinds(request, names).items():
         old = before.get(name, now)
-        if _what(old) != _what(now):
+        if _what(old) != _what(now) and not _has_begun_nowhere(request.base, name):
             raise ConfigurationError(
                 f"source {name!r} is {_what(now)}, but its position in the checkpoints is that of {_what(old)}.",
                 code="sources_changed",
@@ -40,13 +38,16 @@ def refuse_other_kinds(request: StageRequest, names: Sequence[str]) -> None:
                 before=_what(old),
                 after=_what(now),
             )
-        was, options = old.get("options", {}), now.get("options", {})
-        if changed := sorted(key for key in {*was, *options} if was.get(key) != options.get(key)):
-            text = (
-                "source %s continues at its position, but its options changed: %s. If it reads other data now, give it"
-                " another name"
-            )
-            log.warning(text, name, ", ".join(changed))
+
+
+def are_noted(request: StageRequest, names: Sequence[str]) -> bool:
+    """Return whether the base has a note of each declared source, so that none is added.
+
+    Notes are added to a copy only: if the job then fails, its author can go back to the former sources.
+    """
+    if request.base is None:
+        return True
+    return _kinds(request, names).keys() <= (note(request.base.location, KINDS_FILE) or {}).keys()
 
 
 def keep_kinds(location: SparkLocation, request: StageRequest, names: Sequence[str]) -> None:
@@ -60,8 +61,17 @@ def keep_kinds(location: SparkLocation, request: StageRequest, names: Sequence[s
 def _kinds(request: StageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return what is kept of each declared source that the job reads."""
     declared = {name: request.sources[name] for name in names if name in request.sources}
-    kept = {name: _KEPT if "data_source" in each else _KEPT[:1] for name, each in declared.items()}
-    return {name: {key: each[key] for key in kept[name] if key in each} for name, each in declared.items()}
+    return {name: {key: each[key] for key in _KEPT if key in each} for name, each in declared.items()}
+
+
+def _has_begun_nowhere(base: SparkPosition, name: str) -> bool:
+    """Return whether the job of `base` read the source, and it has no position yet."""
+    location = SparkLocation("", "", base.location, base.batch, "")
+    places = dict(enumerate(location.offsets(base.batch)))
+    for index, each in enumerate(location.sources()):
+        if each == name:
+            return index in places and places[index] is None and not begins_at(base.location, index)
+    return False  # left out: its position is kept elsewhere
 
 
 def _what(kept: Mapping[str, Any]) -> str:

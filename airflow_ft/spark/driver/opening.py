@@ -11,7 +11,7 @@ from airflow_ft.jobs.uids import Identity
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.driver.folders import refuse_other_folders
 from airflow_ft.spark.driver.inputs import declared_source
-from airflow_ft.spark.driver.kinds import keep_kinds, refuse_other_kinds
+from airflow_ft.spark.driver.kinds import are_noted, keep_kinds, refuse_other_kinds
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -73,6 +73,7 @@ def open_attempt(
     behind = is_planned(request.base)
     fits = step is None and change is None and has_places(request.base, plan.places)
     fits = fits and is_known(request.base, plan.operators, plan.memory)
+    fits = fits and are_noted(request, plan.sources)
     in_place = request.base_is_clean and fits and not void and not behind
     location = open_location(request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place)
     log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
