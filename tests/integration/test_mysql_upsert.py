@@ -153,6 +153,25 @@ def test_versions_ahead_are_refused_after_another_strategy(world: MySqlWorld) ->
         world.participant(plan).prepare(plan, world.fence())
 
 
+def test_versions_that_take_too_long_name_an_index(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    value = Session.value
+
+    def slowly(session: Session, sql: str, *args: Any) -> Any:
+        if "SELECT EXISTS" not in sql:
+            return value(session, sql, *args)
+        asked.append(sql)
+        return value(session, "SELECT SLEEP(4)")
+
+    monkeypatch.setattr(Session, "value", slowly)
+    world.limits = replace(world.limits, answer=2)
+    plan = world.plan(orders=changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_unread", sink="orders", column="version") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert len(asked) == 1  # not tried again
+    assert refused.error and f"ON `{world.database}`.`orders` (`version`)." in refused.error.remedy
+
+
 def test_versions_are_read_once(world: MySqlWorld) -> None:
     """A version column need not have an index."""
     world.deliver(world.plan(orders=changes(("c", 1, "a"))))
