@@ -252,6 +252,7 @@ def test_tables_that_do_not_fit_are_refused(
         assert refused.error and f"{change} `version` BIGINT" in refused.error.remedy
 
 
+BINARY = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the remedy keeps which keys are equal
 PREFIXES = {
     "id VARCHAR(20), name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
         "PRIMARY (id(4))",
@@ -261,22 +262,25 @@ PREFIXES = {
         "by_id (id(4))",
         "DROP KEY `by_id`, ADD UNIQUE KEY `by_id` (`id`).",
     ),
-    "id TEXT, name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
+    f"id TEXT {BINARY}, name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
         "PRIMARY (id(4))",
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP PRIMARY KEY,"
+        " ADD PRIMARY KEY (`id`).",
     ),
 }
 
 
 HASHES = {
-    "id TEXT NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    f"id TEXT {BINARY} NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP KEY `k`,"
+        " ADD UNIQUE KEY `k` (`id`)."
     ),
     "id BLOB NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
         "MODIFY `id` VARBINARY(1020) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
     ),
-    "id VARCHAR(3000) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    f"id VARCHAR(3000) {BINARY} NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP KEY `k`,"
+        " ADD UNIQUE KEY `k` (`id`)."
     ),
     "id VARCHAR(20) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id) USING HASH": (
         "DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."

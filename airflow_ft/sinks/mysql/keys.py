@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from airflow_ft.protocol.errors import UnfitTargetError
-from airflow_ft.sinks.mysql.catalog import information_schema
+from airflow_ft.sinks.mysql.catalog import Column, information_schema
 from airflow_ft.sinks.mysql.failures import NOT_ALLOWED, suppressed
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
@@ -121,8 +121,7 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         return target.misfits.no_key(sink.key_columns, remedy)
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
     changed = [
-        f"MODIFY {quote(column.name)} {'VARCHAR(255)' if column.charset else f'VARBINARY({_LONG})'} NOT NULL"
-        " (as long as its values are)"
+        f"MODIFY {quote(column.name)} {_short_type(column)} NOT NULL (as long as its values are)"
         for part in (short.parts if short.hashed else short.prefixes)
         if (column := target.table.column(part)) is not None
         and (column.type.endswith(("text", "blob")) or (short.hashed and (column.octets or 0) > _LONG))
@@ -136,6 +135,13 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         )
     remedy = f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
+
+
+def _short_type(column: Column) -> str:
+    """Return the type of a short column whose values are equal where those of `column` are."""
+    if not column.charset:
+        return f"VARBINARY({_LONG})"
+    return f"VARCHAR(255) CHARACTER SET {column.charset} COLLATE {column.collation}"
 
 
 def _check_key_column(target: Target, key: str) -> None:
