@@ -306,6 +306,19 @@ def test_a_key_that_mariadb_keeps_as_a_hash_is_refused(mariadb_database: Databas
     assert report.is_complete and world.count() == 1
 
 
+def test_a_hash_of_many_columns_is_to_be_shortened(mariadb_database: Database, tmp_path: Path) -> None:
+    """None of them is too long alone: the same key would become a hash again."""
+    names = ["a", "b", "c", "d"]
+    columns = ", ".join(f"{name} VARCHAR(255) {BINARY} NOT NULL" for name in names)
+    world = make_world(mariadb_database, tmp_path, orders=f"{columns}, version BIGINT, UNIQUE KEY k (a, b, c, d)")
+    plan = world.use("upsert", key_columns=names, version_column="version").plan(
+        orders=pa.table({name: ["x"] for name in names})
+    )
+    with raises(UnfitTargetError, "key_unfit", key="k (a, b, c, d)") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and "to 3,072 bytes together" in refused.error.remedy
+
+
 @pytest.mark.parametrize("table", PREFIXES)
 def test_a_key_over_the_prefix_of_a_text_is_refused(any_mysql_database: Database, tmp_path: Path, table: str) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=table)
