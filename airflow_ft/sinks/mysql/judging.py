@@ -208,8 +208,9 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     An INSERT without rows takes it, because INSERT may be the only privilege of this user. Returns the server's error
     where it refuses the statement: reading the table afterwards may name the reason better.
     """
-    zero = "DATA_TYPE IN ('date', 'datetime', 'timestamp') AND COLUMN_DEFAULT LIKE '%%-00%%'"
-    asked = f"COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL OR {zero}"
+    asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
+    if session.is_mariadb:
+        asked += " OR DATA_TYPE IN ('date', 'datetime', 'timestamp') AND COLUMN_DEFAULT LIKE '%%-00%%'"
     described = [
         (str(column), "insert" in str(privileges).lower(), bool(needed))
         for column, extra, privileges, needed in information_schema(
