@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from airflow_ft.protocol.errors import (
@@ -286,6 +287,25 @@ def test_a_lock_of_a_stranger_is_waited_for_and_means_nothing(world: MySqlWorld)
         assert world.participant(plan).proof(plan) is None
     assert world.participant(plan).commit(plan, world.fence()).outcome is Outcome.COMMITTED
     assert world.count() == 3
+
+
+def test_a_lock_time_out_is_reported_without_user_locks(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.limits = replace(world.limits, head_wait=0.5)
+    plan = world.plan(orders=orders(1, 3))
+    world.participant(plan).prepare(plan, world.fence())
+    rows = Session.rows
+
+    def forbidden(session: Session, sql: str, *args: Any) -> Any:
+        if "GET_LOCK" in sql:
+            raise pymysql.err.NotSupportedError(1235, "no user-level locks here")
+        return rows(session, sql, *args)
+
+    monkeypatch.setattr(Session, "rows", forbidden)
+    with world.server.connect(world.database, autocommit=False) as stranger:
+        stranger.cursor().execute("SELECT * FROM airflow_ft_head FOR UPDATE")
+        with raises(SinkUnavailableError, "lock_timeout", seconds=0.5) as raised:
+            world.participant(plan).commit(plan, world.fence())
+    assert raised.error is not None and "proxy" not in raised.error.remedy
 
 
 def test_no_session_is_killed_behind_a_proxy(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,25 @@ def test_versions_ahead_are_refused_after_another_strategy(world: MySqlWorld) ->
         world.participant(plan).prepare(plan, world.fence())
 
 
+def test_versions_that_take_too_long_name_an_index(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    value = Session.value
+
+    def slowly(session: Session, sql: str, *args: Any) -> Any:
+        if "SELECT EXISTS" not in sql:
+            return value(session, sql, *args)
+        asked.append(sql)
+        return value(session, "SELECT SLEEP(4)")
+
+    monkeypatch.setattr(Session, "value", slowly)
+    world.limits = replace(world.limits, answer=2)
+    plan = world.plan(orders=changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_unread", sink="orders", column="version") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert len(asked) == 1  # not tried again
+    assert refused.error and f"ON `{world.database}`.`orders` (`version`)." in refused.error.remedy
+
+
 def test_versions_are_read_once(world: MySqlWorld) -> None:
     """A version column need not have an index."""
     world.deliver(world.plan(orders=changes(("c", 1, "a"))))
@@ -233,6 +252,7 @@ def test_tables_that_do_not_fit_are_refused(
         assert refused.error and f"{change} `version` BIGINT" in refused.error.remedy
 
 
+BINARY = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the remedy keeps which keys are equal
 PREFIXES = {
     "id VARCHAR(20), name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
         "PRIMARY (id(4))",
@@ -242,22 +262,25 @@ PREFIXES = {
         "by_id (id(4))",
         "DROP KEY `by_id`, ADD UNIQUE KEY `by_id` (`id`).",
     ),
-    "id TEXT, name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
+    f"id TEXT {BINARY}, name TEXT, version BIGINT, PRIMARY KEY (id(4))": (
         "PRIMARY (id(4))",
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP PRIMARY KEY, ADD PRIMARY KEY (`id`).",
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP PRIMARY KEY,"
+        " ADD PRIMARY KEY (`id`).",
     ),
 }
 
 
 HASHES = {
-    "id TEXT NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    f"id TEXT {BINARY} NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP KEY `k`,"
+        " ADD UNIQUE KEY `k` (`id`)."
     ),
     "id BLOB NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
         "MODIFY `id` VARBINARY(1020) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
     ),
-    "id VARCHAR(3000) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
-        "MODIFY `id` VARCHAR(255) NOT NULL (as long as its values are), DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
+    f"id VARCHAR(3000) {BINARY} NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id)": (
+        f"MODIFY `id` VARCHAR(255) {BINARY} NOT NULL (as long as its values are), DROP KEY `k`,"
+        " ADD UNIQUE KEY `k` (`id`)."
     ),
     "id VARCHAR(20) NOT NULL, name TEXT, version BIGINT, UNIQUE KEY k (id) USING HASH": (
         "DROP KEY `k`, ADD UNIQUE KEY `k` (`id`)."
@@ -281,6 +304,19 @@ def test_a_key_that_mariadb_keeps_as_a_hash_is_refused(mariadb_database: Databas
     world.deliver(plan)
     [report] = verify([Delivered(plan, None, None)], plan.participants[0], world.connection(), open_wal())
     assert report.is_complete and world.count() == 1
+
+
+def test_a_hash_of_many_columns_is_to_be_shortened(mariadb_database: Database, tmp_path: Path) -> None:
+    """None of them is too long alone: the same key would become a hash again."""
+    names = ["a", "b", "c", "d"]
+    columns = ", ".join(f"{name} VARCHAR(255) {BINARY} NOT NULL" for name in names)
+    world = make_world(mariadb_database, tmp_path, orders=f"{columns}, version BIGINT, UNIQUE KEY k (a, b, c, d)")
+    plan = world.use("upsert", key_columns=names, version_column="version").plan(
+        orders=pa.table({name: ["x"] for name in names})
+    )
+    with raises(UnfitTargetError, "key_unfit", key="k (a, b, c, d)") as refused:
+        world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and "to 3,072 bytes together" in refused.error.remedy
 
 
 @pytest.mark.parametrize("table", PREFIXES)

@@ -404,6 +404,22 @@ def test_a_forgotten_number_leaves_no_branch(world: MySqlWorld) -> None:
     assert {row[0] for row in world.markers()} == {3}
 
 
+def test_a_forgotten_numbers_branches_do_not_block_its_rows(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, name VARCHAR(100)")
+    world.use("xa", branches=3)
+    world.limits = replace(world.limits, tries=2)
+    world.deliver(world.plan(orders=orders(1, 10)))
+    forgotten = world.plan(orders=orders(11, 10))
+    world.participant(forgotten).prepare(forgotten, world.fence(1, 2))
+    world.predecessor = 2
+    plan = world.plan(orders=orders(11, 10))
+    participant = world.participant(plan)
+    participant.adopt(world.fence(2, 0), 2)
+    notes = participant.prepare(plan, world.fence(2, 3))
+    commit(world, plan, notes, 4, voted=3, epoch=2)
+    assert prepared(world) == [] and world.count() == 20
+
+
 def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 10)))
     columns = "epoch, attempt, digest, `rows`, counts, detail, at"

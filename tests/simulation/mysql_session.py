@@ -20,7 +20,7 @@ T = TypeVar("T")
 class ModelSession:
     """See `airflow_ft.sinks.mysql.session.Session`."""
 
-    can_kill = True
+    can_kill, is_proxied = True, False
     can_prepare = True
     can_load_local = True
     max_allowed_packet = 1 << 24

@@ -107,7 +107,8 @@ class BranchedParticipant(BranchSystem[Db]):
         """Return the first notes of an attempt, and why its rows are not prepared now ("": they are)."""
         self._remember(None)
         with self._asking(fence) as (db, ledger):
-            self._roll_back(db, plan, fence)
+            head = ledger.head()
+            self._roll_back(db, plan, fence, floor=head.floor if head is not None else 0)
             notes = {"epoch": fence.epoch, **self._seen(db, readers)}
             return notes, self._waits(ledger, plan) or self._room(db, len(self._slices(plan)))
 

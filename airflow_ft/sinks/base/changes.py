@@ -79,6 +79,18 @@ def versions_ahead(table: str, column: str, number: int, sink: str) -> UnfitTarg
     )
 
 
+def versions_unread(table: str, column: str, sink: str, words: str, index: str) -> UnfitTargetError:
+    """The error for a table in which the search for higher versions takes too long. `index` is what it is made on."""
+    return UnfitTargetError(
+        f"the search for the highest {column} in {table}, before the first delivery, took too long: {words}",
+        code="versions_unread",
+        remedy=f"Run CREATE INDEX airflow_ft_versions ON {index}. You may drop it after the first delivery.",
+        sink=sink,
+        table=table,
+        column=column,
+    )
+
+
 class _ByKind(SegmentView):
     """Some of the rows, by their kind of change. Its statistics are unknown, so that the rows are looked at."""
 

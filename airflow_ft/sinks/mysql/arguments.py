@@ -35,8 +35,8 @@ def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[
         "autocommit": True,
         "local_infile": local_infile,
         "connect_timeout": limits.connect,
-        "read_timeout": limits.connect,  # until the session is set up: `WireConnection.wait_for_answers`
-        "write_timeout": limits.connect,
+        "read_timeout": limits.login,  # until the session is set up: `WireConnection.wait_for_answers`
+        "write_timeout": limits.login,
         "program_name": "airflow-ft",
     }
     if extra.get("unix_socket"):

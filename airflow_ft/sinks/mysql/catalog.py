@@ -76,7 +76,7 @@ class Column(TableColumn):
 
     @property
     def has_zero_default(self) -> bool:
-        """The default is a date without month or day (0000-00-00), which no strict server accepts in CREATE TABLE."""
+        """The default is a date without month or day (0000-00-00). No strict server accepts it in CREATE TABLE."""
         return self.type in ("date", "datetime", "timestamp") and _ZERO_DATE.match(self.default or "") is not None
 
     @property

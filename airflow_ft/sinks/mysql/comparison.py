@@ -81,7 +81,7 @@ class Comparison:
         levels, left_out = self._levels(parts)
         if parts and not levels:
             what = "the checkpoints have delivered no common column"
-            return replace(report, error=f"{what}: compare the checkpoints one by one")
+            return replace(report, error=f"{what}: compare the checkpoints one by one", error_code="column_missing")
         for level in levels:
             self._load(level, levels[level.index + 1 :])
         for level in levels:

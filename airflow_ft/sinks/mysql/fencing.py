@@ -92,7 +92,7 @@ def announce(
                         killed.append(victim)  # rolling back may take it longer than one lock wait
             if time.monotonic() > deadline:
                 remedy = f"Find the open transaction on {ledger.head_table} with SHOW PROCESSLIST, and KILL it."
-                if not session.can_kill:
+                if session.is_proxied:
                     remedy += " Connect to the server itself for that: behind a proxy the sink ends no sessions."
                 raise SinkUnavailableError(
                     f"another session kept the row of {ledger.head_table} locked for {limits.head_wait:.0f} s.",

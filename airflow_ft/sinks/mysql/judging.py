@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -120,9 +121,10 @@ class JudgingParticipant(ABC):  # noqa: B024
         self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
     ) -> None:
         """Judges the rows by the tables as they are now. Ends the session."""
+        session.close()  # it may hold the head's lock, and looking at tables and rows may take long
         try:
-            verdicts = self._verdicts(session, plan, targets)
-            session.close()  # looking at rows may take longer than the server waits
+            with closing(self._open()) as other:
+                verdicts = self._verdicts(other, plan, targets)
             self._check_rows(plan, verdicts, targets)
         except (DeclinedError, UnfitTargetError) as error:
             raise (unfit_since(error) if any(known.values()) else error) from error.__cause__
@@ -206,8 +208,9 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     An INSERT without rows takes it, because INSERT may be the only privilege of this user. Returns the server's error
     where it refuses the statement: reading the table afterwards may name the reason better.
     """
-    zero = "DATA_TYPE IN ('date', 'datetime', 'timestamp') AND COLUMN_DEFAULT LIKE '%%-00%%'"
-    asked = f"COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL OR {zero}"
+    asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
+    if session.is_mariadb:
+        asked += " OR DATA_TYPE IN ('date', 'datetime', 'timestamp') AND COLUMN_DEFAULT LIKE '%%-00%%'"
     described = [
         (str(column), "insert" in str(privileges).lower(), bool(needed))
         for column, extra, privileges, needed in information_schema(

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 class Limits:
     """Limits of waits (seconds) and repetitions.
 
+    `connect` is for a TCP connection, `login` for each answer until the session is set up (LDAP and DNS take time).
     `idle` is the server's time-out for an idle session, so that a stopped process holds its locks no longer than that.
     `head_wait` is larger, so that waiting for such a session ends (I7). `answer` is our time-out.
     """
 
     connect: float = 10
+    login: float = 30
     answer: float = 900
     lock_wait: int = 5
     metadata_wait: int = 30

@@ -46,7 +46,7 @@ from airflow_ft.sinks.mysql.vote import Target, read_target
 from airflow_ft.sinks.mysql.vote import schema_problems as problems_of
 from airflow_ft.sinks.mysql.xa_preflight import check_listing
 
-LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+LIMITS = Limits(connect=ASK_SECONDS, login=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
 """Of a session that only asks, and does not wait for it."""
 
 log = logging.getLogger(__name__)

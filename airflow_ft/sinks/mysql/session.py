@@ -17,6 +17,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.arguments import arguments, flag
+from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.wire import WireConnection
 
@@ -122,12 +123,28 @@ class Session:
         """The server's number of this connection."""
         return int(self._connection.thread_id())
 
-    @cached_property
+    @property
     def can_kill(self) -> bool:
         """Return whether KILL ends the session that IS_USED_LOCK names; a proxy would end one of its own numbers."""
+        return self._number_of_locks == self.id
+
+    @property
+    def is_proxied(self) -> bool:
+        """Return whether the server knows this session by another number than the one that it was given."""
+        return self._number_of_locks not in (None, self.id)
+
+    @cached_property
+    def _number_of_locks(self) -> int | None:
+        """The number of this session as IS_USED_LOCK names it; None: the server gives no user-level locks."""
         name = f"airflow_ft.{secrets.token_hex(20)}"
-        self.rows("SELECT GET_LOCK(%s, 0)", (name,))
-        return bool(self.value("SELECT IS_USED_LOCK(%s)", (name,)) == self.id)
+        try:
+            self.rows("SELECT GET_LOCK(%s, 0)", (name,))
+            found = self.value("SELECT IS_USED_LOCK(%s)", (name,))
+        except pymysql.err.MySQLError as error:  # clusters may forbid it
+            if meaning(error) is Meaning.LOST:
+                raise
+            return None
+        return None if found is None else int(found)
 
     @property
     def is_open(self) -> bool:

@@ -15,6 +15,7 @@ and consecutive ones of the same kind share a statement. Counts are records that
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,12 +23,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pymysql
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
 from airflow_ft.sinks.arrow import booleans, flags
-from airflow_ft.sinks.base.changes import DELETES, VERSIONS, is_delete, versions_ahead, written_versions
+from airflow_ft.sinks.base.changes import (
+    DELETES,
+    VERSIONS,
+    is_delete,
+    versions_ahead,
+    versions_unread,
+    written_versions,
+)
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
+from airflow_ft.sinks.mysql.failures import OUT_OF_TIME, code_of, describe
 from airflow_ft.sinks.mysql.judging import Judgement, only_keys
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -58,7 +68,7 @@ class UpsertParticipant(LocalParticipant):
         return Upserter(session, self._limits, way, self._sinks, plan.number)
 
     def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
-        refuse_ahead(session, self._ledger(plan.pipeline), targets, self._sinks, plan.number)
+        refuse_ahead(session, self._ledger(plan.pipeline), targets, self._sinks, plan.number, self._limits.answer)
         return super()._verdicts(session, plan, targets)
 
     def _written(self, targets: Mapping[str, Target]) -> dict[str, Any]:
@@ -73,11 +83,17 @@ class UpsertParticipant(LocalParticipant):
 
 
 def refuse_ahead(
-    session: Session, ledger: Ledger, targets: Mapping[str, Target], sinks: Mapping[str, MySqlSink], number: int
+    session: Session,
+    ledger: Ledger,
+    targets: Mapping[str, Target],
+    sinks: Mapping[str, MySqlSink],
+    number: int,
+    patience: float,
 ) -> None:
     """Raise UnfitTargetError if a table that is new to this pipeline has a row with a version of `number` or later.
 
-    Only such tables are read, since a version column need not have an index. See `versions_ahead`.
+    Only such tables are read, since a version column need not have an index. See `versions_ahead`. Also raised if the
+    server does not answer within `patience` seconds: another try would take as long.
     """
     head = ledger.head(session)
     known = written_versions(ledger.marker(session, head.last_delivered) if head is not None else None)
@@ -86,7 +102,15 @@ def refuse_ahead(
             continue
         version = str(sinks[name].version_column)
         ahead = f"SELECT EXISTS (SELECT 1 FROM {target.table.name.sql} WHERE {quote(version)} >= %s)"
-        if session.value(ahead, (number,)) and ledger.head(session) == head:
+        began = time.monotonic()
+        try:
+            found = session.value(ahead, (number,))
+        except pymysql.err.MySQLError as error:
+            if time.monotonic() - began < patience and code_of(error) not in OUT_OF_TIME:
+                raise
+            index = f"{target.table.name.sql} ({quote(version)})"
+            raise versions_unread(str(target.table.name), version, target.sink, describe(error), index) from error
+        if found and ledger.head(session) == head:
             raise versions_ahead(str(target.table.name), version, number, target.sink)
 
 

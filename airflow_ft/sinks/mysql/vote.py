@@ -247,10 +247,12 @@ def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[Airf
     written = {column.name for column in columns}
     accounted = target.own | target.required  # `mapped` speaks of these
     for column in target.table.columns.values():
-        if column.name not in written and column.name.lower() not in accounted and column.must:
+        if column.name in written or column.name.lower() in accounted:
+            continue
+        if column.must:
             remedy = f"Give {column.name} a default, add it to the job's result, or map it in columns=."
             yield target.misfits.required(column.name, remedy)
-        elif column.name not in written and column.refuses_omission:
+        elif column.refuses_omission:
             what = (
                 f"column {column.name!r} of table {target.table.name} has the default {column.default}, which MariaDB"
             )

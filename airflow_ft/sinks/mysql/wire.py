@@ -15,8 +15,12 @@ from pymysql.constants import COMMAND
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 
-_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""TCP options: the system ends the connection one minute after the server vanished. TCP_USER_TIMEOUT is in ms."""
+_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 300_000}
+"""TCP options: the system ends the connection five minutes after the server has vanished.
+
+TCP_USER_TIMEOUT (ms) limits how long keepalives and sent bytes wait, and overrides TCP_KEEPCNT (tcp(7)). It also ends a
+connection to a server that lives but does not read for as long, such as with a stalled disk: so it is not shorter.
+"""
 
 
 class _Result(MySQLResult):
@@ -67,7 +71,7 @@ class WireConnection(_Connection):  # type: ignore[misc]
         return made
 
     def wait_for_answers(self, seconds: float) -> None:
-        """From now on wait up to `seconds` for each answer, but notice within a minute that the server has vanished."""
+        """From now on wait up to `seconds` for each answer, but notice within five minutes that the server vanished."""
         self._read_timeout = self._write_timeout = seconds
         if not self.unix_socket:
             for name, value in _ALIVE.items():

@@ -89,7 +89,8 @@ class XaParticipant(BranchedParticipant):
         self._nonces.add(nonce)
         notes = check_xa(self._open, session, ledger, fence, nonce, self._limits)
         self._clear_the_way(session, ledger, plan, fence)
-        self._sweep(session, ledger, plan, fence)
+        head = ledger.head(session)
+        self._sweep(session, ledger, plan, fence, floor=head.floor if head is not None else 0)
         return {"xa": notes}
 
     def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:

@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import psycopg2
+
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.base.changes import VERSIONS, versions_ahead, written_versions
+from airflow_ft.sinks.base.changes import VERSIONS, versions_ahead, versions_unread, written_versions
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.changes import Changes
+from airflow_ft.sinks.postgres.failures import describe
 from airflow_ft.sinks.postgres.load import declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.naming import TableName
@@ -64,8 +67,13 @@ class UpsertParticipant(LocalParticipant):
             table, version = TableName.parse(sink.table), str(sink.version_column)
             ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
             with self._session() as db:
-                if not db.value(ahead, (plan.number,)):
-                    continue
+                try:
+                    found = db.value(ahead, (plan.number,))
+                except psycopg2.errors.QueryCanceled as error:  # statement_timeout: another try would take as long
+                    index = f"{table.sql} ({quoted(version)})"
+                    raise versions_unread(str(table), version, name, describe(error), index) from error
+            if not found:
+                continue
             with self._reading(plan.pipeline, plan) as ledger:
                 if ledger is not None and ledger.head() == head:
                     raise versions_ahead(str(table), version, plan.number, name)

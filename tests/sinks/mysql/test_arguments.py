@@ -27,6 +27,7 @@ def test_a_password_is_sent_as_utf_8_as_the_server_keeps_it() -> None:
 
 def test_connection_extras_reach_the_driver() -> None:
     plain = given(charset="latin1")
+    assert (plain["connect_timeout"], plain["read_timeout"]) == (10, 30)  # a login may ask LDAP
     assert plain["charset"] == "utf8mb4" and plain["port"] == 3306 and "ssl" not in plain
     assert given(unix_socket="/run/s")["unix_socket"] == "/run/s"
     assert given(ssl_ca=__file__, ssl_verify_identity="true")["ssl_verify_identity"] is True

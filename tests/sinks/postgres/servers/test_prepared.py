@@ -559,6 +559,16 @@ def test_a_forgotten_number_leaves_nothing_prepared(make: Make) -> None:
     assert table_of(world).prepared(world) == [] and world.target.ids() == world.ids_of(1, 3)
 
 
+def test_a_forgotten_numbers_branches_do_not_block_its_rows(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    left_prepared(world)
+    world.predecessor = 2
+    plan = world.plan_of(3, world.segment(3, world.table(2 * 40)))
+    world.participant(plan).adopt(world.fence(2, 0), 2)
+    world.commit(plan, world.prepare(plan, epoch=2), epoch=2)
+    assert table_of(world).prepared(world) == [] and world.target.ids() == world.ids_of(1, 2)
+
+
 def test_prepared_transactions_of_others_are_left_alone(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     table = table_of(world)

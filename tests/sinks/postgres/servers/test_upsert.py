@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import requirements, verify
+from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
@@ -112,6 +113,21 @@ def test_versions_ahead_are_refused_in_another_table(make: Make, before: dict[st
     plan = world.plan(changes(("u", 1, "ours")))
     with raises(UnfitTargetError, "versions_ahead", sink=SINK, column="version"):
         world.prepare(plan)
+
+
+def test_versions_that_take_too_long_name_an_index(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make(ORDERS, **CHANGES)
+    value = Session.value
+
+    def slowly(db: Session, sql: str, *args: Any) -> Any:
+        asks = "SELECT EXISTS (SELECT FROM" in sql and '"version"' in sql
+        return value(db, "SET statement_timeout = 200; SELECT pg_sleep(5)") if asks else value(db, sql, *args)
+
+    monkeypatch.setattr(Session, "value", slowly)
+    plan = world.plan(changes(("u", 1, "ours")))
+    with raises(UnfitTargetError, "versions_unread", sink=SINK, column="version") as refused:
+        world.prepare(plan)
+    assert refused.error and '("version").' in refused.error.remedy
 
 
 def test_an_older_checkpoint_revives_nothing(make: Make) -> None:
