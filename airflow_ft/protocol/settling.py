@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 S = CheckpointState
 
-_IF_IT_RETURNS = (
-    "If it returns, end what it holds prepared: in MySQL by XA RECOVER and XA ROLLBACK, in PostgreSQL by"
-    " pg_prepared_xacts and ROLLBACK PREPARED"
-)
+_IF_IT_RETURNS = "If it returns, end what it holds prepared, as docs/recovery.md says"
 
 
 def way_out_of_rollback(pipeline: str, number: int) -> str:
