@@ -19,7 +19,7 @@ QUIET, LOST = NAMED["mapped prepared, no server fails"], NAMED["mapped prepared 
 @defect(
     replace(NAMED["prepared and Kafka"], name="prepared and Kafka, a task for each step", parallel=True, tries=1),
     "I3 I7",
-    schedule=("A1ap:44:SLEEP", "A1bp:12:EVENT:prepare declines item 1", "A1ap:45:DIE_BEFORE"),
+    schedule=("A1ap:44:SLEEP", "A1bp:12:EVENT:prepare declines item 1", "A1ap:46:DIE_BEFORE"),
 )
 def tombstone_without_the_places_of_prepared_branches(change: Change) -> None:
     """A late branch finds its own place free."""
@@ -89,7 +89,7 @@ def rows_of_a_prepared_branch_divided_otherwise_by_a_load(change: Change) -> Non
 def newer_prepared_branches_rolled_back(change: Change) -> None:
     """R8: an attempt rolls back all branches of its number, also newer ones."""
 
-    def roll_back(self: Any, db: Any, plan: Any, fence: Fence, kept: Any = None, *, older: bool = False) -> None:
+    def roll_back(self: Any, db: Any, plan: Any, fence: Fence, kept: Any = None, older: bool = False, **_: int) -> None:
         for name in self._listed(db, fence):
             if name.number == plan.number and name.rank != kept and not (older and name.rank == fence.rank):
                 self._end_branch(db, name, "ROLLBACK")

@@ -155,7 +155,7 @@ class _ReadBefore:
         "A1dq:7:EVENT:job fails",
         "A1o:68:STALL",
         "A1d:3:YIELD:A1o",
-        "A1o:75:STALL",
+        "A1o:76:STALL",
     ),
 )
 def a_restart_that_reads_its_base_and_then_begins(change: Change) -> None:
