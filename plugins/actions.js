@@ -177,7 +177,5 @@ export function Settle({ pipeline, checkpoint, reload }) {
     button("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
       say.redeliverSays),
     button("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
-      say.setRowsAsideSays),
-    button("give_up", say.giveUp, fill(say.giveUpTitle, { rows }),
-      say.giveUpSays));
+      say.setRowsAsideSays));
 }

@@ -67,9 +67,6 @@ export const actions = /** @type {const} */ ({
   setRowsAside: "Set rows aside",
   setRowsAsideTitle: "Deliver {rows}, and set aside refused rows?",
   setRowsAsideSays: "Moves rows that a sink refuses into dead-letter files beside the write-ahead log. Delivers all other rows.",
-  giveUp: "Give up",
-  giveUpTitle: "Give up prepared rows of {rows}?",
-  giveUpSays: "For a sink that is gone for good, after you have deleted its connection. Sinks that have one are rolled back. If the sink returns, its prepared rows keep their locks until you end them there.",
 });
 
 export const asking = /** @type {const} */ ({

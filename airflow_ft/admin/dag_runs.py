@@ -16,7 +16,9 @@ from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Overview
 
-_AT_WORK = [TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING]
+_AT_WORK = [
+    TaskInstanceState.SCHEDULED, TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING
+]  # fmt: skip
 
 
 def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a connection hands to libpq, and the settings of a PostgreSQL session that exactness rests on.
+"""Parameters that a connection hands to libpq, and the settings of a PostgreSQL session that exactness rests on.
 
 The settings are SQL that sets them for one transaction.
 
@@ -54,9 +54,10 @@ _LIBPQ = frozenset(
 
 
 def libpq_parameters(extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return what of a connection's extra libpq gets; the rest belongs to Airflow's own hook.
+    """Return the entries of a connection's extra that libpq gets. Airflow's own hook uses the rest.
 
-    It gets all names that begin with ssl, and refuses the unknown ones: a slip would leave the connection without TLS.
+    libpq gets each name that begins with ssl, and refuses unknown ones. If a misspelled name were dropped, the
+    connection would have no TLS.
     """
     return {name: str(value) for name, value in extra.items() if name in _LIBPQ or name.startswith("ssl")}
 

@@ -57,6 +57,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
     is_of_run: ClassVar[bool] = True
     """Return whether the pipeline's run has failed when this task fails."""
+    unchecked: ClassVar[Sequence[str]] = ()
+    """Fields that are rendered, but not checked: a wrong one is an error of another task (I3)."""
 
     pipeline: str
     suffix: Any
@@ -131,7 +133,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         Raises:
             ConfigurationError: a field is invalid.
         """
-        spec = self.spec.rendered({name: getattr(self, name) for name in self.carried()})
+        given = {name: getattr(self, name) for name in self.carried() if name not in self.unchecked}
+        spec = self.spec.rendered(given)
         self.pipeline, self.suffix = spec.pipeline, spec.suffix
         check_name("pipeline", self.pipeline)
         check_store(self.store)

@@ -11,6 +11,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text
+from airflow_ft.protocol.from_savepoint import is_given
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,6 +34,9 @@ class CommitOperator(CheckpointOperator):
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant", "from_savepoint")
     template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
+    unchecked = ("from_savepoint",)
+
+    from_savepoint: Any
 
     def __init__(self, *, participant: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -42,7 +46,7 @@ class CommitOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
         self.skip_if_skipped(run)
-        numbers = pipeline_steps.commit(run, self.participant, spec.savepoint)
+        numbers = pipeline_steps.commit(run, self.participant, is_given(self.from_savepoint))
         if not numbers:
             raise AirflowSkipException(f"no decided checkpoint waits for {self.participant}")
         return {"numbers": numbers}

@@ -11,6 +11,7 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.from_savepoint import is_given
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,6 +52,8 @@ class ConfirmOperator(CheckpointOperator):
         "checkpointing": "json",
         "from_savepoint": "json",
     }
+    unchecked = ("from_savepoint",)
+    from_savepoint: Any
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -59,9 +62,8 @@ class ConfirmOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         self.skip_if_skipped(run)
-        confirmation = pipeline_steps.confirm(
-            run, delivery_context(spec), spec.sources, task_connections, spec.savepoint
-        )
+        restores = is_given(self.from_savepoint)
+        confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections, restores)
         emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.report_confirmed(confirmation)
 

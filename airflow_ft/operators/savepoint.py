@@ -132,7 +132,7 @@ class RestoreSavepointOperator(ActingOperator):
         from airflow_ft.pipeline.actions.performing import Asked
 
         from_savepoint, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
-        is_cleared = first_try(context, self.retries) > 1
+        is_cleared = 1 < first_try(context, self.retries) <= context["ti"].try_number
         by = run_of(context)
         return Asked("restore", self.pipeline, by, savepoint=from_savepoint, wal_root=root, is_cleared=is_cleared)
 

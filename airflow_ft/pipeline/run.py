@@ -199,12 +199,13 @@ class PlainRun:
         if done(recover) and done(stage):
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
+        restores = spec.savepoint is not None and spec.savepoint.is_given
         for name in plan.names:
-            done(partial(pipeline.commit, participant=name, savepoint=spec.savepoint))
+            done(partial(pipeline.commit, participant=name, restores=restores))
         try:
             confirmation = self._again(
                 store,
-                lambda context: pipeline.confirm(context, delivery, spec.sources, connections, spec.savepoint),
+                lambda context: pipeline.confirm(context, delivery, spec.sources, connections, restores),
             )
         except AirflowFtError as error:
             failures.append(error)

@@ -352,10 +352,12 @@ class PipelineSpec:
             given = getattr(self, name)
             found[name] = None if given is None else given.total_seconds()
         plainly = json.loads(json.dumps(found, default=lambda _: "known in a run"))
+        parts: dict[str, Any] = {  # by name, because a source or sink may be called "tokens"
+            part: {name: without_secrets(each) for name, each in plainly.pop(part).items()}
+            for part in ("sources", "sinks")
+        }
         safe: dict[str, Any] = without_secrets(plainly)
-        for part in ("sources", "sinks"):  # one of them may be called "tokens"
-            safe[part] = {name: without_secrets(each) for name, each in plainly[part].items()}
-        return safe
+        return safe | parts
 
 
 SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec) if each.name != "configured")

@@ -279,22 +279,21 @@ def prepare(
     return prepared
 
 
-def commit(run: steps.Context[DecisionLog], participant: str, savepoint: FromSavepoint | None) -> list[int]:
+def commit(run: steps.Context[DecisionLog], participant: str, restores: bool) -> list[int]:
     """Make one participant's rows visible. Returns the newest proven numbers; none: there was nothing to deliver.
 
-    While the run has not restored its savepoint, it decides nothing: the restore aborts what is undecided.
+    `restores`: the run names a savepoint, valid or not. While it has not restored that, it decides nothing: the restore
+    aborts what is undecided.
     """
-    committed = steps.commit_step(run, participant, only_decided=_waits(run, savepoint))
+    committed = steps.commit_step(run, participant, only_decided=restores and _waits(run))
     numbers: Sequence[int] = [each.number for each in committed if each.proof_of(participant) is not None]  # I6
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
     return list(numbers[-MOST_LISTED:])
 
 
-def _waits(run: steps.Context[DecisionLog], savepoint: FromSavepoint | None) -> bool:
-    """Return whether the run still has to restore its savepoint."""
-    if savepoint is None or not savepoint.is_given:
-        return False
+def _waits(run: steps.Context[DecisionLog]) -> bool:
+    """Return whether a run that names a savepoint still has to restore it."""
     run.store.register(run.pipeline)
     row = run.store.run(run.pipeline, run.run)
     return row is None or not row.restored_from
@@ -305,17 +304,18 @@ def confirm(
     delivery: DeliveryContext,
     sources: Mapping[str, Source],
     connections: ConnectionResolver,
-    savepoint: FromSavepoint | None,
+    restores: bool,
 ) -> steps.Confirmation:
     """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why.
 
-    While the run has not restored its savepoint, it quarantines nothing: its `commit` did not try to deliver.
+    `restores`: the run names a savepoint, valid or not. While it has not restored that, it quarantines nothing: its
+    `commit` did not try to deliver.
     """
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
 
     config = delivery.checkpointing
-    if _waits(run, savepoint):
+    if restores and _waits(run):
         config = replace(config, quarantine_after=None)
     archive, progress = WalArchive(delivery.wal_root), GroupOffsets(sources, connections)
     return steps.confirm_step(run, config, archive, progress)

@@ -240,7 +240,7 @@ class Coordinator(Preparing):
     def _require_order(self, checkpoint: Checkpoint, participant: str) -> list[Checkpoint]:
         """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one.
 
-        Returns the earlier ones that are decided, and of which the participant has no proof.
+        Returns the planned ones before it that may still wait in the participant; `_require_delivered` checks them.
         """
         opened = self._store.open_checkpoints(self._pipeline, ahead_of=(checkpoint.number, participant))
         for earlier in [*live_plans(opened), *quarantined(opened)]:

@@ -29,7 +29,7 @@ class ProblemLog(Protocol):
 
 
 class RollbackLog(Protocol):
-    """The end of what TWO_PHASE participants hold of ABORTED numbers."""
+    """Record that TWO_PHASE participants no longer hold prepared rows of ABORTED checkpoints."""
 
     def record_rollback(
         self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""

@@ -155,8 +155,6 @@ def checkpoint_actions(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[C
     undecided = not decided and state in (S.STAGED, S.PREPARED, S.QUARANTINED)
     if halted is None and undecided:
         actions.append("abort")
-    if halted is None and checkpoint.rollback_pending:
-        actions.append("give_up")
     if state in (S.PREPARED, S.COMMITTING) and is_first and not live_plans(earlier):
         actions.append("quarantine")
     if decided and state in MAY_BE_VISIBLE and is_first:

@@ -109,7 +109,7 @@ class FromSavepoint:
     @property
     def is_given(self) -> bool:
         """Return whether a savepoint is named; call it after rendering."""
-        return self.path.strip() not in ("", "None")
+        return is_given(self.to_json())
 
     @property
     def is_beginning(self) -> bool:
@@ -170,3 +170,9 @@ def claim_mode(name: str) -> ClaimMode:
         return ClaimMode(str(name).upper())
     except ValueError:
         raise wrong("claim_mode", repr(name), f"Give one of {', '.join(ClaimMode)}.") from None
+
+
+def is_given(plain: Any) -> bool:
+    """Return whether rendered, plain data of a `FromSavepoint` names a savepoint, valid or not."""
+    path = plain.get("path") if isinstance(plain, Mapping) else plain
+    return str(path or "").strip() not in ("", "None")

@@ -80,13 +80,11 @@ def problems(
     for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):
         try:
             found = _problem(store, each, conditions, late_after, patience)
-        except NewerReleaseError as error:  # of a checkpoint: report those of the others anyway
+        except (NewerReleaseError, StoreCorruptError) as error:  # report the other pipelines anyway
             log.warning("%s", error)
-            continue
-        except StoreCorruptError as error:
-            log.warning("%s", error)
-            is_wanted = Condition.HALTED in conditions
-            found = Problem(each.name, Condition.HALTED, error.what, error.remedy) if is_wanted else None
+            if isinstance(error, NewerReleaseError) or Condition.HALTED not in conditions:
+                continue
+            found = Problem(each.name, Condition.HALTED, error.what, error.remedy)
         if found is not None:
             yield found
 

@@ -83,7 +83,7 @@ class Resolver:
     def abort(self, number: int, after: AfterAbort) -> Checkpoint:
         """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried).
 
-        Of one that is ABORTED, rolls back what participants hold prepared.
+        If it is already ABORTED, rolls back what participants hold prepared.
         """
         pending = self.store.checkpoint(self.pipeline, number)
         if pending.rollback_pending:

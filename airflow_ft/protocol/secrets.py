@@ -20,7 +20,7 @@ _NAMED = re.compile(
     (?<![\w./-])  # once for each name: a long text takes no longer than its length. After / it is a partition's column
     (?:[\w.-]{{0,100}}?(?:{_SOUND})[\w.-]{{0,100}} | (?<=[?&])key)
     (?:
-        (?: \\*["']?\s*=\s*\(*\s* | (?(of_an_object)\\*["']\s*:\s*|(?!)))
+        (?: \\*["']?\s*=\s*(?:\(+\s*)? | (?(of_an_object)\\*["']\s*:\s*|(?!)))
         (?:
             (?P<escape>\\{{1,16}}["'])(?P<escaped>(?:(?!(?P=escape))[^\n])+)  # a quoted text in a quoted text
             |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n])+)
@@ -52,7 +52,7 @@ def secret_values(value: Any, *, is_secret: bool = False) -> set[str]:
         return set().union(*(secret_values(each, is_secret=is_secret) for each in value))
     if not isinstance(value, str):
         return {str(value)} if is_secret and value is not None and not isinstance(value, bool) else set()
-    found = {found[0].partition(":")[2] for found in _LOGIN.finditer(value)}
+    found = {login[0].partition(":")[2] for login in _LOGIN.finditer(value)}
     found |= {_value(each) for each in _NAMED.finditer(_LOGIN.sub("", value))}
     return found | ({value} if is_secret and value.lower() not in ("true", "false") else set())
 

@@ -107,7 +107,7 @@ def _file(path: str, connection: ConnectionInfo) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as it is between the quotes in a line of JAAS."""
+    """Escape a text for use between quotes in a JAAS line."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -30,7 +30,7 @@ def own_folder() -> Path:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder for one attempt at staging, removed in the end."""
+    """Make a private folder for one driver (staging, or changing a savepoint); remove it in the end."""
     folder, lock = make(STAGE)
     try:
         yield folder

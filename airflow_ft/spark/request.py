@@ -233,10 +233,11 @@ class StageRequest:
         found |= {form for text in found for form in (unquote(text), quoted(text))}  # of a URL, and in a line of JAAS
         if "@" in self.store_url:
             found.add(self.store_url)
-        return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
+        long = (text for text in found if len(text) >= 4 and text.lower() not in ("true", "false"))
+        return tuple(sorted(long, key=len, reverse=True))
 
     def redactor(self) -> Callable[[str], str]:
-        """Makes texts without `secrets`, and without others that follow the name of a secret."""
+        """Return a function that hides `secrets` in a text, and values that follow the name of a secret."""
         secrets = self.secrets()
 
         def hide(text: str) -> str:

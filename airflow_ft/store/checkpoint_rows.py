@@ -128,7 +128,8 @@ def to_checkpoints(rows: Sequence[Row]) -> list[Checkpoint]:
 
 def change_vote(row: Row, participant: str, columns: Mapping[str, object]) -> None:
     """Change columns of one vote in a row of `SELECT_CHECKPOINTS`."""
-    for vote in (votes := _columns_of_votes(row)):
+    votes = _columns_of_votes(row)
+    for vote in votes:
         if vote["participant"] == participant:
             vote.update(columns)
     row["votes"] = [[vote[name] for name in _VOTE] for vote in votes]
@@ -151,10 +152,10 @@ def _votes(row: Row) -> Mapping[str, Vote]:
 
 
 def _columns_of_votes(row: Row) -> list[dict[str, Any]]:
-    found = row["votes"]  # PostgreSQL's client has read the JSON; it has NULL for no vote
-    return [
-        dict(zip(_VOTE, vote, strict=True)) for vote in (json.loads(found) if isinstance(found, str) else found or ())
-    ]
+    found = row["votes"]
+    if isinstance(found, str):  # SQLite; PostgreSQL's client has read the JSON
+        found = json.loads(found)
+    return [dict(zip(_VOTE, vote, strict=True)) for vote in found or ()]  # NULL: no vote
 
 
 def _reason(row: Row) -> Reason | None:

@@ -86,6 +86,7 @@ class RestoringOperations:
             if of is not None:
                 write.set_pipeline(next_number=max(write.row["next_number"], of[1] + 1))
             if again_from is not None:
+                write.set_pipeline(created_at=write.now)  # lateness counts from here: the closed times no longer do
                 for closing in _CLOSE_GATES:
                     write.change(closing, write.name, again_from)
             if run is not None:

@@ -191,7 +191,7 @@ def to_overview(row: Row, now: int) -> Overview:
     )
     if (after := row["late_after"]) is None or (row["late_default"] and found.turn is None):
         return found
-    late_at = _late_at(row, now, after)
+    late_at = _since(row, now, after) + after
     return found._replace(
         late=None if now <= late_at else (now - late_at + after) * _MICROSECOND,
         late_after=after * _MICROSECOND,
@@ -212,19 +212,19 @@ def _halt(row: Row, newer: str) -> Halt | None:
 @stored("pipeline")
 def to_late(row: Row, now: int, after: timedelta) -> timedelta | None:
     """Return for how long nothing was confirmed (`summary.TIMES_OF_ONE`), if that is longer than `after`."""
-    since = now * _MICROSECOND - (_late_at(row, now, after // _MICROSECOND) * _MICROSECOND - after)
+    since = (now - _since(row, now, after // _MICROSECOND)) * _MICROSECOND
     return since if since > after else None
 
 
-def _late_at(row: Row, now: int, after: int) -> int:
-    """When it becomes late, unless something is confirmed before. To have read all that there was counts as much.
+def _since(row: Row, now: int, after: int) -> int:
+    """Return when something was last confirmed, or all that there was read.
 
     A time too far in the future does not count: it would silence the pipeline, since the log's clock was ahead.
     """
     read = () if row["undelivered"] else (row["read_at"], row["complete_at"])
     times = [at for at in (row["confirmed_at"], *read) if at is not None and at <= now + after]
     since: int = max([row["created_at"], *times])
-    return since + after
+    return since
 
 
 @stored("source_lag")

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
-from airflow_ft.wal import markers
+from airflow_ft.wal import hdfs_quotas, markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
 from airflow_ft.wal.hdfs_errors import quota_exceeded, translated_errors
 
@@ -157,8 +157,10 @@ class HdfsFileSystem(markers.RootedFiles):
 
     def make_like(self, uri: str, model: str) -> bool:
         self._ask(uri, lambda client, path: client.mkdirs(path, create_parent=True))
-        mode, group, _ = wanted = self._access(model)
-        found = self._access(uri)
+        wanted, found = self._access(model), self._access(uri)
+        if found == wanted:
+            return True
+        mode, group, _ = wanted
         changes: list[Callable[[Client, str], object]] = []
         if found[0] != mode:  # first: the group is refused to most users
             changes.append(lambda client, path: client.set_permission(path, mode))
@@ -221,29 +223,26 @@ class HdfsFileSystem(markers.RootedFiles):
     def quota(self, uri: str) -> tuple[int, int]:
         """Return the bytes that the folder may hold, and those that it holds, with replicas; (0, ...): no bound."""
         found = self._summary(uri)
-        return _bound(found.space_quota) or 0, int(found.space_consumed)
+        return hdfs_quotas.bound(found.space_quota) or 0, int(found.space_consumed)
 
-    def require_room(self, folder: str, source: str) -> None:
+    def require_room(self, folder: str, source: str, marker: str) -> None:
         """Raise StorageUnavailableError if the quotas of a folder do not allow a rename of `source` into it.
 
-        Accepts a folder that cannot be measured: the NameNode counts all files in it, and the rename asks it again.
+        `marker`: a file like the one that follows the rename. HDFS reserves a whole block to write it. A folder that
+        cannot be measured is accepted: the NameNode counts all files in it, and the rename asks it again.
         """
         try:
             found = self._summary(folder, _MEASURE)
-            names, space = _bound(found.quota), _bound(found.space_quota)
-            if names is None and space is None:
+            if not hdfs_quotas.has_any(found):
                 return
             more = self._summary(source, _MEASURE)
+            like = self._ask(marker, lambda client, path: client.get_file_info(path))
         except StorageUnavailableError as error:
             if error.errno not in (errno.EACCES, errno.ETIMEDOUT):  # EACCES: this user cannot list a folder in it
                 raise
             return
-        for unit, most, used in (
-            ("names", names, _names(found) + _names(more) + 1),  # and the checkpoint's marker
-            ("bytes", space, int(found.space_consumed) + int(more.space_consumed)),
-        ):
-            if most is not None and used > most:
-                raise quota_exceeded(folder, f"its quota is {most:,} {unit}, and it would hold {used:,}")
+        if exceeded := hdfs_quotas.exceeded(found, more, like):
+            raise quota_exceeded(folder, exceeded)
 
     def _summary(self, uri: str, timeout: float | None = None) -> Any:
         authority, path = hdfs_path(uri)
@@ -291,15 +290,6 @@ class HdfsFileSystem(markers.RootedFiles):
     def _ask(self, uri: str, call: Callable[[Client, str], T]) -> T:
         authority, path = hdfs_path(uri)
         return answered(uri, lambda: call(_client(authority), path))
-
-
-def _bound(quota: int) -> int | None:
-    """Return a quota as the client has it; None: there is none, which the client has as -1 without its sign."""
-    return quota if 0 <= quota < 1 << 63 else None
-
-
-def _names(summary: Any) -> int:
-    return int(summary.file_count) + int(summary.directory_count)
 
 
 def answered(uri: str, call: Callable[[], T], timeout: float | None = None) -> T:

@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import shutil
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -17,16 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
+from airflow_ft.wal.access import make_like, may_be_linked
 from airflow_ft.wal.copying import CHUNK, COPY_TRIES, changing
 
 _NO_LINKS = {
     errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
 }  # fmt: skip
 """Errors of file systems without hard links."""
-_NO_ACCESS = {errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
-"""Errors of another user's folder, of a group that is not this user's, and of file systems without groups or ACLs."""
 _REMOVED = ".removed"
-_ACCESS_LISTS = ("system.posix_acl_access", _DEFAULT_LIST := "system.posix_acl_default")
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """Durable part of a tree: by folder and name, the values that distinguish an entry from a later one in its place."""
 
@@ -148,24 +145,7 @@ class LocalFileSystem(markers.RootedFiles):
 
     def make_like(self, uri: str, model: str) -> bool:
         markers.require(self, uri)
-        path, wanted = local_path(uri), _access(local_path(model))
-        path.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # at no moment more open than the model
-        if (found := _access(path)) == wanted:
-            return True
-        mode, group, lists = wanted
-        try:
-            path.chmod(stat.S_IRWXU)
-            if found[1] != group:
-                os.chown(path, -1, group)
-            for name in _access(path)[2].keys() - lists:
-                os.removexattr(path, name)
-            for name, value in lists.items():
-                os.setxattr(path, name, value)
-            path.chmod(mode)
-        except OSError as error:
-            if error.errno not in _NO_ACCESS:
-                raise
-        return _access(path) == wanted
+        return make_like(local_path(uri), local_path(model))
 
     def remove(self, uri: str) -> None:
         markers.require(self, uri)
@@ -234,7 +214,7 @@ class LocalFileSystem(markers.RootedFiles):
         path, place = local_path(source), local_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.open("xb").close()  # what a new file gets there
-        if not _made_alike(path, place) or not _linked(path, place):
+        if not may_be_linked(path, place) or not _linked(path, place):
             with place.open("wb") as copy, path.open("rb") as data:
                 shutil.copyfileobj(data, copy, CHUNK)
                 self.sync_file(copy)
@@ -343,37 +323,6 @@ def _linked(path: Path, place: Path) -> bool:
     if is_made := _is_link_made(path, link):
         link.replace(place)
     return is_made
-
-
-def _made_alike(path: Path, other: Path) -> bool:
-    """Return whether a link to the one is as good as the other, for all users: it keeps owner, group, ACLs and mode.
-
-    Hadoop ignores the umask of the process: it creates files with its own (022). If only the mode differs, the file
-    gets the umask's, unless it has other links, or a default ACL of one of the folders has decided a mode.
-    """
-    found, (mode, *rest) = path.stat(), _access(other)
-    if found.st_uid != other.stat().st_uid or list(_access(path)[1:]) != rest:
-        return False
-    if stat.S_IMODE(found.st_mode) == mode:
-        return True
-    if found.st_nlink > 1 or any(_DEFAULT_LIST in _access(each.parent)[2] for each in (path, other)):
-        return False
-    with contextlib.suppress(OSError):  # a disk is mounted read-only, or has no modes
-        path.chmod(mode)
-    return _access(path) == _access(other)
-
-
-def _access(path: Path) -> tuple[int, int, dict[str, bytes]]:
-    """Return who may use a file or folder: its mode, its group, and its access lists (ACLs)."""
-    status = path.stat()
-    try:
-        names = os.listxattr(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
-            raise
-        names = []
-    lists = {name: os.getxattr(path, name) for name in names if name in _ACCESS_LISTS}
-    return stat.S_IMODE(status.st_mode), status.st_gid, lists
 
 
 def _mark(status: os.stat_result) -> tuple[int, int, int]:

@@ -84,12 +84,6 @@ BUTTONS: Mapping[str, Button] = {
         "Deliver checkpoint 1 ({of}), and set aside refused rows?",
         "Moves rows that a sink refuses into dead-letter files",
     ),
-    "give_up": Button(
-        "Give up",
-        open_checkpoint,
-        "Give up prepared rows of checkpoint 1 ({of})?",
-        "For a sink that is gone for good",
-    ),
     "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "The pipeline keeps running."),
     "stop_with_savepoint": Button(
         "Stop with a savepoint", savepoints, "Stop {name} with a savepoint?", "takes a savepoint of it"

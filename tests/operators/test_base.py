@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,15 @@ from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FencedError,
+    JobError,
+    LeaseHeldError,
+    SinkUnavailableError,
+)
+from airflow_ft.protocol.from_savepoint import FromSavepoint
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.steps import Context
@@ -203,6 +211,20 @@ def test_a_commit_before_the_decision_is_skipped(tmp_path: Path) -> None:
     assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
     # Killed after its commit, before Airflow knew: the next try finds the proof.
     assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
+
+
+def test_a_wrong_savepoint_keeps_no_decided_rows_from_delivery() -> None:
+    """It is an error of `recover`."""
+    given = spec(PIPELINE, from_savepoint=FromSavepoint("{{ params.savepoint }}"))
+    tasks: list[Any] = [
+        CommitOperator(task_id="c", spec=given, participant="db"),
+        ConfirmOperator(task_id="f", spec=given),
+        RecoverOperator(task_id="r", spec=given),
+    ]
+    for task in tasks:
+        task.from_savepoint = {"path": "relative", "later": "maybe"}
+        with pytest.raises(ConfigurationError) if isinstance(task, RecoverOperator) else nullcontext():
+            assert task.rendered().pipeline == PIPELINE
 
 
 def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,11 +80,11 @@ def test_a_run_decides_nothing_before_its_restore(pipelines: Pipelines) -> None:
     with pytest.raises(ConfigurationError):
         recover(pipelines, mistyped)
     for participant in pipelines.delivery.names:
-        assert pipeline_steps.commit(run(pipelines), participant, mistyped) == []
+        assert pipeline_steps.commit(run(pipelines), participant, restores=True) == []
     config = CheckpointConfig(quarantine_after=timedelta(microseconds=1))
     delivery = DeliveryContext(wal_root=str(pipelines.folder / "wal"), checkpointing=config)
     with pytest.raises(NotDeliveredError):
-        pipeline_steps.confirm(run(pipelines), delivery, {}, missing_connection, mistyped)
+        pipeline_steps.confirm(run(pipelines), delivery, {}, missing_connection, restores=True)
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.PREPARED
     recover(pipelines, FromSavepoint(uri), run_id="run-3")
     assert pipelines.have(1)

@@ -45,6 +45,7 @@ def test_a_value_is_hidden_that_follows_the_name_of_a_secret(text: str, shown: s
         "token" * 20_000,
         "password='" * 10_000,
         "api_key" * 15_000,
+        "token=" + " " * 100_000 + "x",
         "token=" + '"x'.join(["\\" * 99_999] * 2),
     ],
 )

@@ -173,12 +173,16 @@ class ModelReading:
         self._known(pipeline)
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
-    def events(self, pipeline: str, number: int, limit: int) -> Sequence[Event]:
+    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
         """Return its savepoints, and one event with the time of the last other write: the product reads no text of it.
 
         For 0, the pipeline itself: requests since the run with the turn took it, newest first, and before them that.
+        None: savepoints, restores and dropped state, newest first, and one event for each number and the pipeline.
         """
         self._known(pipeline)
+        if number is None:
+            others = [Event(pipeline, each, at, 0, "", "") for each, at in self._touched.items()]
+            return [*self._savepoints, *others, Event(pipeline, 0, self.now(), 0, "", "")][:limit]
         if number == 0:
             taken = [
                 (Event(pipeline, 0, at, 0, "TURN", "", {**asdict(run), "has_turn": True}), by)

@@ -528,6 +528,7 @@ class ModelStore(ModelStreams):
         if seen_requests is not None and {request.id for request in self.open_requests(pipeline)} - set(seen_requests):
             raise StateConflictError("a request was made meanwhile.")
         self._move_base(pipeline, epoch, position)
+        self._note("STATE_RESET")
 
     def restore(
         self,
@@ -545,6 +546,7 @@ class ModelStore(ModelStreams):
         if before is not None and before.restored_from:
             raise StateConflictError(f"run {run} has gone on from a savepoint before.")
         self._move_base(pipeline, epoch, position)
+        self._note("RESTORED")
         if before is not None:
             self._runs[before.key] = replace(before, restored_from=savepoint)
         if again_from is not None:
@@ -556,9 +558,13 @@ class ModelStore(ModelStreams):
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         self._row(number)
-        event = Event(pipeline, number, self.now(), 0, "SAVEPOINT", message, dict(detail))
-        self._savepoints = (event, *self._savepoints)
+        self._note("SAVEPOINT", number, detail)
         self.version += 1
+
+    def _note(self, kind: str, number: int = 0, detail: Mapping[str, Any] | None = None) -> None:
+        assert self._pipeline is not None
+        event = Event(self._pipeline.name, number, self.now(), 0, kind, "", dict(detail or {}))
+        self._savepoints = (event, *self._savepoints)
 
     def _move_base(self, pipeline: str, epoch: int, position: SparkPosition | None) -> None:
         self._require_epoch(pipeline, epoch)

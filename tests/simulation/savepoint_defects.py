@@ -146,7 +146,7 @@ def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     change(restoring, "examine", examining)
 
 
-@defect(KEPT, "I10", schedule=("B1:100:SLEEP", "P2:24:YIELD:B1"))
+@defect(KEPT, "I10", schedule=("B1:100:SLEEP", "P2:26:YIELD:B1"))
 def a_copy_in_a_folder_of_an_older_epoch(change: Change) -> None:
     """A sweep deletes it while it is being made, or when it is the base."""
     change(restoring, "location_of_epoch", lambda root, name, epoch: locations.new_location(root, name, 0, epoch))

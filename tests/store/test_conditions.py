@@ -356,7 +356,7 @@ class TestActions:
         scene.stage()
         scene.prepare(1)
         scene.abort(1)
-        assert self.fitting(scene, 1) == {"give_up"}
+        assert self.fitting(scene, 1) == set(), "only the command line has `give_up`"
 
     @pytest.mark.parametrize("error", [HeuristicCommitError, AbortedHeuristicCommitError])
     def test_of_a_checkpoint_that_was_committed_by_hand(self, scene: Scene, error: type[HeuristicCommitError]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.wal import local
+from airflow_ft.wal import access
 from airflow_ft.wal.local import LocalFileSystem, Synced
 
 Sync = Callable[[], set[str]]
@@ -158,8 +158,8 @@ def test_whether_there_are_hard_links(tree: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("umask", "links"), [(0o002, 1), (0o077, 1), (0o077, 2)])
-def test_a_link_gets_the_umask_unless_others_share_it(tree: Path, umask: int, links: int) -> None:
-    """Hadoop writes files with a umask of its own, whatever the process has."""
+def test_a_link_loses_what_the_umask_forbids(tree: Path, umask: int, links: int) -> None:
+    """Hadoop writes files with a umask of its own, whatever the process has. A link is never opened further."""
     source, target = tree / "offsets/0", tree / "linked"
     source.chmod(0o644)
     if links == 2:
@@ -170,7 +170,7 @@ def test_a_link_gets_the_umask_unless_others_share_it(tree: Path, umask: int, li
     finally:
         os.umask(before)
     assert target.samefile(source) == (links == 1)
-    assert target.stat().st_mode & 0o777 == 0o666 & ~umask
+    assert target.stat().st_mode & 0o777 == 0o644 & ~umask
     assert links == 1 or source.stat().st_mode & 0o777 == 0o644
 
 
@@ -213,6 +213,6 @@ def test_a_file_system_without_groups_is_no_failure(
 
     monkeypatch.setattr(os, "chown", refuse)
     if differs == "group":
-        access = local._access
-        monkeypatch.setattr(local, "_access", lambda path: (0o755, 7, {}) if path == tree else access(path))
+        found = access._access
+        monkeypatch.setattr(access, "_access", lambda path: (0o755, 7, {}) if path == tree else found(path))
     assert LocalFileSystem().make_like((tree.parent / "beside").as_uri(), tree.as_uri()) == (differs == "mode")

@@ -32,6 +32,9 @@ def test_an_answer_of_the_name_node_has_its_own_remedy(answer: str, code: str, n
         raise RuntimeError(f'RPCError("java.io.IOException", "{answer}")')
 
 
+ROOM = "hdfs://namenode/lake", "hdfs://namenode/_lake/1", "hdfs://namenode/_lake/1/marker"
+
+
 class Vanishing:
     """A client; the folder `b` goes between the list of its parent and its own."""
 
@@ -63,14 +66,14 @@ def test_a_folder_with_unreadable_parts_is_not_measured(
 
     monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=refuse))
     with nullcontext() if passes else raises(StorageUnavailableError, "storage_unavailable"):
-        hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake")
+        hdfs.HdfsFileSystem().require_room(*ROOM)
 
 
 def test_a_folder_that_takes_too_long_to_measure_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Event()
     monkeypatch.setattr(hdfs, "_MEASURE", 0.01)
     monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=lambda _: asked.wait(60)))
-    hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+    hdfs.HdfsFileSystem().require_room(*ROOM)
     asked.set()
 
 
@@ -84,11 +87,16 @@ def test_a_quota_counts_the_prepared_folder_and_its_marker(
         asked.append(path)
         none = (1 << 64) - 1
         bound = quota if quota is not None and path == "/lake" else none
-        return SimpleNamespace(quota=bound, space_quota=none, space_consumed=0, file_count=2, directory_count=1)
+        space = none if quota is None else quota + 9  # of 5 and 1 bytes, and a block of 2 * 5 for the marker
+        return SimpleNamespace(
+            quota=bound, space_quota=space, space_consumed=5 if path == "/lake" else 1, file_count=2, directory_count=1
+        )
 
-    monkeypatch.setattr(hdfs, "_client", lambda _: SimpleNamespace(get_content_summary=summary))
+    status = SimpleNamespace(blocksize=5, replication=2)
+    client = SimpleNamespace(get_content_summary=summary, get_file_info=lambda _: status)
+    monkeypatch.setattr(hdfs, "_client", lambda _: client)
     with nullcontext() if passes else raises(StorageUnavailableError, "limit_reached"):
-        hdfs.HdfsFileSystem().require_room("hdfs://namenode/lake", "hdfs://namenode/_lake/1")
+        hdfs.HdfsFileSystem().require_room(*ROOM)
     assert asked == ["/lake", "/_lake/1"][:asks]
 
 

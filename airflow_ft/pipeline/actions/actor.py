@@ -25,8 +25,8 @@ class Actor:
         is_over: returns whether a run can no longer continue, according to Airflow.
         worker: this process, for leases.
         lease_seconds: seconds without a renewal after which a lease expires.
-        is_stranded: returns whether Airflow has left an unfinished run alone, because its DAG is gone. False where this
-            is not known.
+        is_stranded: returns whether Airflow will never end an unfinished run, because its DAG is gone. False: no,
+            or it is not known.
     """
 
     signature: str

@@ -17,7 +17,10 @@ SETTLING: Mapping[str, str] = {
     "give_up": "Roll it back, and give up sinks without a connection (if one returns, its prepared rows keep their"
     " locks until you end them there)",
 }
-"""Actions on one unresolved checkpoint, and the question before each."""
+"""Actions on one unresolved checkpoint, and the question before each.
+
+Only the command line has `give_up`: a task cannot tell a deleted connection from an API server that does not answer.
+"""
 
 ACTIONS: Mapping[str, str] = {
     "recover": "complete or abort the checkpoints in doubt",
@@ -26,7 +29,6 @@ ACTIONS: Mapping[str, str] = {
     "quarantine": "hold a checkpoint and all later ones until you decide",
     "redeliver": "deliver a decided checkpoint, even into a sink that lost its marker",
     "dead_letter": "deliver a decided checkpoint, and set aside the rows that a sink refuses",
-    "give_up": "give up prepared rows of an ABORTED checkpoint in sinks whose connection is deleted",
     "rewind": "compute all undelivered rows again",
     "reset_state": "drop operator state and keep source positions: counts start from zero",
     "resume": "let a HALTED pipeline continue",

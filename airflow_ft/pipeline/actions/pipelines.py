@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
 from airflow_ft.protocol.coordinator import coordinating
-from airflow_ft.protocol.errors import ConfigurationError, require_understood
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, require_understood
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AfterAbort, RunKey
@@ -23,6 +24,8 @@ from airflow_ft.protocol.recovery import recover as recover_pipeline
 if TYPE_CHECKING:
     from airflow_ft.protocol.delivery_log import RecoveryLog
     from airflow_ft.store.decision_log import DecisionLog
+
+log = logging.getLogger(__name__)
 
 
 def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
@@ -108,7 +111,8 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
 def _is_over(by: Actor, store: DecisionLog, pipeline: str, run: RunKey) -> bool:
     """Return whether a run can no longer continue.
 
-    One that Airflow does not end (a program's, or one whose DAG is gone) is over if no lease moves for `lease_seconds`.
+    Airflow never ends a program's run, or a run whose DAG is gone. Such a run is over if no lease moves for
+    `lease_seconds`.
     """
     if not run.is_plain:
         if by.is_over(run):
@@ -148,7 +152,8 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
 
     seen: StateConflictError if it is halted for another reason, or RENAMED; None: for any.
     """
-    row, root = store.pipeline(pipeline), ""
+    row = store.pipeline(pipeline)
+    root = ""  # only a RENAMED pipeline has one to copy from
     require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
@@ -165,5 +170,8 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
         by.say(with_fix(f"{pipeline} is {row.halt.headline}", row.halt.remedy))
         by.sure(f"Let {pipeline} continue? Remove the cause first.")
     store.resume(pipeline, by.person, seen or row.halt_reason)
-    _bring_frozen_back(root, pipeline, row.renamed_to)  # again: until then a run could look up more
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")
+    try:
+        _bring_frozen_back(root, pipeline, row.renamed_to)  # again: until then a run could look up more
+    except AirflowFtError as error:  # it has resumed, and the first copy is there
+        log.warning("%s has resumed, but start positions looked up meanwhile were not copied: %s", pipeline, error)

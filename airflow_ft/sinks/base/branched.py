@@ -372,7 +372,8 @@ class BranchedParticipant(BranchSystem[Db]):
         branches, which a doctor or a restored backup left, are rolled back too.
         """
         for name in self._listed(db, fence):
-            if floor < name.number != plan.number or name.rank > fence.rank or name.rank == kept:
+            is_other = name.number > floor and name.number != plan.number  # a probe has the number 0
+            if is_other or name.rank > fence.rank or name.rank == kept:
                 continue
             if not (older and name.rank == fence.rank):
                 log.warning("%s: rolling back branch %s, which attempt %s prepared for checkpoint %d", self.name,

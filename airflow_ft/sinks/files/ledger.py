@@ -54,7 +54,7 @@ _ABORTED = "aborted"
 _NEVER_BESIDE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOTSUP
 }  # fmt: skip
-"""Errors of a place that cannot be used. Others pass, and must not decide where rows are prepared from then on."""
+"""Errors that rule a place out for good. All others are raised, because the choice of the place is final."""
 
 
 def _probe() -> str:
@@ -183,8 +183,8 @@ class Ledger(Markers):
         """Return where folders are prepared, and the folder that has been there before.
 
         Beside the folder: some readers (PyArrow) walk through hidden folders, too, and fail when one vanishes
-        meanwhile. Else in `_airflow_ft`, if no rename leads from there into it, or other users could read there. That
-        was tried when the folder was claimed.
+        meanwhile. Else in `_airflow_ft`: no rename leads from beside into the folder, or the place beside cannot get
+        the folder's mode, group and ACLs. `claim` decides this once.
         """
         if not self._is_beside:
             return self.uri("staged"), self.root
@@ -194,8 +194,9 @@ class Ledger(Markers):
         """Let the same users read prepared rows as visible ones: the rename keeps modes and groups."""
         if self._is_beside and not self.files.make_like(self._beside, self.root):
             log.warning(
-                "%s lacks the mode, group or ACLs of %s, and this user cannot set them: readers may lack access to rows"
-                " prepared there. Fix: run `chgrp`, `chmod` and `setfacl` on it (`hdfs dfs -chgrp` in HDFS).",
+                "%s lacks the mode, group or ACLs of %s, and this user cannot set them: readers may lack access to the"
+                " rows prepared there, or other users may have it. Fix: run `chgrp`, `chmod` and `setfacl` on it (`hdfs"
+                " dfs -chgrp` in HDFS).",
                 self.path(self._beside),
                 self.path(self.root),
             )
@@ -203,7 +204,7 @@ class Ledger(Markers):
     def require_room(self, prepared: str) -> None:
         """Raise StorageUnavailableError if a quota of the folder does not allow the one that is prepared beside it."""
         if self._is_beside and isinstance(self.files, HdfsFileSystem):
-            self.files.require_room(self.root, prepared)
+            self.files.require_room(self.root, prepared, self.files.uri(prepared, OURS))
 
     @property
     def _is_beside(self) -> bool:

@@ -107,7 +107,10 @@ class FilesSink:
         else:
             check_bucket(self.folder)
             if self.file_bytes > _LARGEST_IN_S3:  # a file ends only after it has become that large
-                what = f"is {self.file_bytes}, but at most {_LARGEST_IN_S3} in S3, which copies files up to {LARGEST}"
+                what = (
+                    f"is {self.file_bytes}, but must be at most {_LARGEST_IN_S3} in S3: files grow a little beyond it,"
+                    f" and S3 copies at most {LARGEST} bytes"
+                )
                 raise _invalid("file_bytes", self.file_bytes, what, "Give 128 << 20, for example: 128 MB.")
 
     def _path_invalid(self, what: str, remedy: str) -> ConfigurationError:

@@ -163,7 +163,9 @@ class Staged:
 
     def _require_copyable(self, written: Sequence[WalFile]) -> None:
         """UnfitTargetError for a file that the store could not copy to its visible place, after the decision."""
-        for file in written if isinstance(self.ledger.files, Objects) else ():
+        if not isinstance(self.ledger.files, Objects):
+            return
+        for file in written:
             if file.bytes > LARGEST:
                 raise UnfitTargetError(
                     f"{file.path} would have {file.bytes:,} bytes, but S3 copies at most {LARGEST:,}.",

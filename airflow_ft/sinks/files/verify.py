@@ -120,7 +120,9 @@ def _copies(
 
 
 def _of_other_numbers(ledger: Ledger, folders: Collection[str]) -> Iterable[str]:
-    for number in ledger.visible() if folders else ():
+    if not folders:
+        return
+    for number in ledger.visible():
         manifest = _intact(ledger, number) if ledger.label(number) in folders else None
         if manifest is not None and manifest["number"] == number:
             for file in manifest["files"]:

@@ -193,8 +193,10 @@ class Tokens:
             TokenLostError: a token is at another number, or the proof names another cluster.
             ForeignOwnerError, FencedError: as elsewhere.
         """
-        before, found = last.detail.get(CLUSTER) if last is not None else "", cluster_id(self._clients)
-        if before and found and before != found:  # nothing has expired: the tokens are where they were
+        before = last.detail.get(CLUSTER, "") if last is not None else ""
+        if (
+            before and (found := self.cluster) and before != found
+        ):  # nothing has expired: the tokens are where they were
             raise TokenLostError(
                 f"the connection leads to Kafka cluster {found}, which has no token of the pipeline. Checkpoint"
                 f" {number} was delivered into cluster {before}.",

@@ -65,12 +65,15 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
         by_name = given.get("ssl_verify_identity") and "ssl_ca" not in given
         if settings or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
+            mapping = dict(settings) if isinstance(settings, Mapping) else {}
+            has_authority = bool(mapping.keys() & {"ca", "capath"})
             if given.get("ssl_verify_identity"):
                 mode = "VERIFY_IDENTITY"
             elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):
+                if has_authority and mode != "REQUIRED":
+                    mapping.setdefault("check_hostname", True)  # as without `ssl_verify_cert`
                 mode = "VERIFY_CA"
-            mapping = dict(settings) if isinstance(settings, Mapping) else {}
-            if "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not mapping.keys() & {"ca", "capath"}:
+            if mapping and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
                 mapping.setdefault("check_hostname", False)  # as without a mapping: `ssl_ca` verifies no name
             return {"ssl": _context(named | mapping, mode)}
         if mode not in ("", "PREFERRED"):
@@ -93,9 +96,10 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
 
 
 def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
-    """A TLS context; without a CA the server's certificate is not verified, as with MySQL's REQUIRED.
+    """Return a TLS context.
 
-    Unless its name is to be verified: then the system's authorities count.
+    Without a CA the server's certificate is not verified, as with MySQL's REQUIRED. If the name must be verified, the
+    system's authorities are used.
     """
     file, folder = settings.get("ca"), settings.get("capath")
     context = ssl.create_default_context(cafile=file, capath=folder)

@@ -350,8 +350,9 @@ class XaParticipant(BranchedParticipant):
     ) -> None:
         """Branches of other numbers that are settled long ago and came back: a server may forget that it ended them.
 
-        What the number's own marker says is done again. Without a marker nothing is known, and nothing is touched.
-        Up to the head's `floor` no number is delivered any more: it was pruned, or a person adopted it as forgotten.
+        The marker of the number decides how its branch ends. Without a marker a branch above the head's `floor` is left
+        alone. Up to `floor` no number is delivered any more (it was pruned, or adopted as forgotten), so its branch is
+        rolled back.
         `listed` is an earlier XA RECOVER. All markers are read at once: behind a long outage every other number that
         still waits for its turn is listed too.
         """

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.secrets import without_secrets
-from airflow_ft.spark.driver.failures import messages
+from airflow_ft.spark.driver.failures import messages, short
 from airflow_ft.spark.driver.plan_facts import items
 from airflow_ft.spark.request import is_local
 
@@ -59,7 +58,5 @@ def _dead(spark: SparkSession) -> Iterator[str]:
     for each in items(jvm.statusStore().executorList(False)):
         if not each.isActive():
             why = each.removeReason()
-            reason = (
-                str(without_secrets(" ".join(str(why.get()).split())))[:200] if why.isDefined() else "reason unknown"
-            )
+            reason = short(" ".join(str(why.get()).split()), 200) if why.isDefined() else "reason unknown"
             yield f"executor {each.id()} on {each.hostPort()} ({reason})"

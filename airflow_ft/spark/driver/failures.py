@@ -101,7 +101,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
             what, way = state_schemas.changed(message, base)
             return JobError(
                 f"job {job} has changed and no longer fits its state: {found[1]}:"
-                f" {what or _short(' '.join(found[2].split()))}",
+                f" {what or short(' '.join(found[2].split()))}",
                 code="state_unfit",
                 remedy=f"{way}Undo the change. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps"
                 " the positions. Or give the changed pipeline a new name: it then reads from the beginning.",
@@ -117,7 +117,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
                 operator=found[1],
             )
         if found := _DATA_LOST.match(message):
-            reason = f": {_short(' '.join(found[1].split()))}" if found[1] else "."
+            reason = f": {short(' '.join(found[1].split()))}" if found[1] else "."
             return DataLossError(
                 f"Kafka no longer has records that were not read yet{reason}",
                 code="records_expired",
@@ -145,11 +145,11 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
             )
         if found := _COLON.match(message):
             return JobError(
-                f"a source's folder has the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' against"
+                f"a source's folder has the name {short(found[1])!r}, and Hadoop cannot match a name with ':' against"
                 " a pattern.",
                 code="file_name_unfit",
                 remedy="Rename it. Or declare the folder itself, without a pattern in its path.",
-                path=_short(found[1]),
+                path=short(found[1]),
             )
         if _NEW_FOLDERS.match(message):
             return StageError(
@@ -159,7 +159,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
                 " run of a pipeline.",
             )
         if found := _OTHER_FOLDER.match(message):
-            return other_folder(found[1], _short(found[2]))
+            return other_folder(found[1], short(found[2]))
     if malformed := _malformed(texts):
         file, what = malformed
         return JobError(
@@ -190,7 +190,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
     for state, _, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             where = python_errors.place(error.__traceback__) if in_user_code else ""
-            what = f"job {job} failed: {_short(message) or line}{where}"
+            what = f"job {job} failed: {short(message) or line}{where}"
             remedy = _OUTPUT_MODE if "[STREAMING_OUTPUT_MODE" in message else _LOG
             return JobError(what, remedy=remedy, job=job)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
@@ -199,7 +199,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
         return JobError(f"job {job} raised {line}{where}", remedy=_LOG, job=job, exception=kind)
     reading = next((f", while reading {found[1]}" for text in texts if (found := _READING.search(text))), "")
     return StageError(
-        f"the Spark query failed: {_short(texts[-1]) or line}{reading}",
+        f"the Spark query failed: {short(texts[-1]) or line}{reading}",
         code="query_failed",
         remedy="Check the sources, the disk and the memory of the driver. The task's log has"
         " the whole traceback at level DEBUG.",
@@ -228,7 +228,7 @@ def _malformed(texts: Sequence[str]) -> tuple[str, str] | None:
     what = next((found[0] for text in texts if (found := _MALFORMED.search(text))), None)
     if file is None or what is None:
         return None
-    below = _short(texts[-1]).splitlines()  # the value that is none of the column's type
+    below = short(texts[-1]).splitlines()  # the value that is none of the column's type
     return file, f"{what} {below[0]}" if below and what not in texts[-1] else what
 
 
@@ -244,12 +244,12 @@ def messages(error: BaseException) -> list[str]:
 
 def reason(error: BaseException) -> str:
     """Return what has caused an error first, in the JVM's words; else its last line."""
-    return _short(list(_causes(error))[-1].message) or last_line(error)
+    return short(list(_causes(error))[-1].message) or last_line(error)
 
 
 def last_line(error: BaseException) -> str:
     """The last line of a traceback: type and message."""
-    return _short("".join(traceback.format_exception_only(error)).strip())
+    return short("".join(traceback.format_exception_only(error)).strip())
 
 
 def _is_connection(error: BaseException) -> bool:
@@ -282,7 +282,8 @@ def _said(of: Any, *methods: str) -> str:
     return "" if of is None else str(of)
 
 
-def _short(text: str, limit: int = 1000) -> str:
+def short(text: str, limit: int = 1000) -> str:
+    """Return what a text of Spark says, without plans, stack traces and secrets, and cut at `limit` characters."""
     text = _PLAN.sub("", text).split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
     text = str(without_secrets(text))  # before it is cut: the end of a password shows that it is one
     return text if len(text) <= limit else f"{text[:limit]} ..."

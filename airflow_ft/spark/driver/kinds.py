@@ -1,4 +1,7 @@
-"""What the declared sources are, kept by name beside their positions: another source cannot continue at them."""
+"""Kinds of the declared sources, kept by name beside their positions.
+
+A source of another kind cannot continue at such a position.
+"""
 
 from __future__ import annotations
 

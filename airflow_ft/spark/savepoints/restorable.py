@@ -247,11 +247,13 @@ def _require_in_log(
     of, number = savepoint.pipeline, savepoint.number
     if savepoint.installation != store.installation or (of != name and (former is None or of != former.pipeline)):
         return
-    found = None
+    found, retire = None, ""
+    with suppress(UnknownPipelineError):
+        retire = f"run `airflow ft retire {store.pipeline(name).name}`. Then "
     with suppress(UnknownPipelineError, UnknownCheckpointError):
         found = store.checkpoint(of, number)
     if found is None or not (found.is_confirmed or found.state is CheckpointState.COMMITTING):
-        why = "does not know"
+        why = "does not have as decided"
     elif savepoint.segment and found.segment and found.segment.digest != savepoint.segment:
         why = "has with other rows"
     else:
@@ -262,8 +264,8 @@ def _require_in_log(
         " backup.",
         code="store_behind_sink",
         remedy="Bring the newer log back, or restore another savepoint. If all sinks have the rows up to checkpoint"
-        f" {number}, run `airflow ft retire {name}`. Then restore this one under another name (--pipeline{leave_out})"
-        " with `shared=True` on its sinks.",
+        f" {number}, {retire}restore this one under another name (--pipeline{leave_out}) with `shared=True` on its"
+        " sinks.",
         pipeline=name,
         path=uri,
         number=number,

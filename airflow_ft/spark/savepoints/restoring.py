@@ -214,13 +214,12 @@ def restore_once(
 ) -> Restored | None:
     """Restore from a savepoint for a DAG run (`restore`), unless this run has done so before (None).
 
-    `why` goes into the event log; "": the run. `is_cleared`: the task was cleared, and the event log does not know its
-    earlier tries, so rows are not delivered again.
-
-    Raises what `restore` raises.
+    `why` goes into the event log; "": the run. `is_cleared`: the task was cleared. The event log does not record its
+    earlier tries, so `write-again` and `beginning` are refused.
 
     Raises:
-        StateConflictError: this run has restored another savepoint, or would repeat what others have delivered.
+        StateConflictError: this run has restored another savepoint, or would deliver rows again that other runs have
+            delivered. Also what `restore` raises.
     """
     try:
         row = store.run(pipeline, run)
@@ -242,13 +241,13 @@ def restore_once(
     repeats = later is Later.WRITE_AGAIN or path == BEGINNING
     if is_cleared and repeats:
         raise StateConflictError(
-            "this task was cleared. Rows that other runs have delivered since it failed would be delivered again.",
+            "this task was cleared. Rows that other runs may have delivered since then would be delivered again.",
             code="action_refused",
             remedy="If you still want the restore, trigger a new DAG run.",
             pipeline=pipeline,
             run=str(run),
         )
-    # A first try has not failed before. Others may have had the turn while it waited.
+    # Try 1 of a task has not failed: others had the turn while it waited. A program always begins with try 1.
     is_again = row is not None and (run.is_plain or worker.try_number > 1)
     if is_again and repeats:
         _require_not_overtaken(store, pipeline, run)
@@ -284,7 +283,7 @@ def restore_once(
 
 
 def _require_not_overtaken(store: DecisionLog, pipeline: str, run: RunKey) -> None:
-    """A run that failed, and is cleared much later, would deliver again what other runs have delivered since."""
+    """Refuse a restore that would deliver again what other runs have delivered since this run registered or failed."""
     if (other := store.overtaken_by(pipeline, run)) is not None:
         raise StateConflictError(
             f"run {other} has worked on the pipeline since this run first started. Rows delivered since then would be"

@@ -47,17 +47,21 @@ def take_once(
 ) -> tuple[str, Savepoint]:
     """Take a savepoint for a stop (`request`: its id), or return the one that an earlier try has taken for it.
 
-    If the state was dropped since that try (`airflow_ft.spark.task.cleanup`), all who ask for a stop get that one while
-    its request is open: later ones lack the state.
+    If the state was dropped after that try (`airflow_ft.spark.task.cleanup`), every open request to stop gets that
+    savepoint, because a later one would lack the state.
     """
-    newest, dropped, asked = store.latest_confirmed(pipeline), False, {request} - {None}
-    for event in store.events(pipeline, limit=_EVENTS) if newest is not None else ():
+    newest = store.latest_confirmed(pipeline)
+    if newest is None:
+        return take(store, pipeline, folder, by, request=request)  # which refuses it
+    asked, dropped = set() if request is None else {request}, False
+    for event in store.events(pipeline, limit=_EVENTS):
         if event.kind == EventKind.RESTORED:  # earlier savepoints hold another state
             break
         if event.kind == EventKind.STATE_RESET and not dropped:
-            dropped, asked = True, asked | {each.id for each in store.open_requests(pipeline)}
-        of_newest = event.kind == EventKind.SAVEPOINT and newest is not None and event.number == newest.number
-        if of_newest and event.detail.get(_REQUEST) in asked:
+            dropped = True
+            asked |= {each.id for each in store.open_requests(pipeline)}
+        is_saved = event.kind == EventKind.SAVEPOINT and event.number == newest.number
+        if is_saved and event.detail.get(_REQUEST) in asked:
             with suppress(ConfigurationError, WalCorruptError):  # deleted since
                 return event.detail["uri"], read_metadata(event.detail["uri"])
     return take(store, pipeline, folder, by, request=request)
@@ -153,7 +157,7 @@ def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
 
 @contextmanager
 def _naming_the_original(base: SparkPosition, uri: str) -> Iterator[None]:
-    """Has the error for a damaged snapshot name the pipeline's own file: the copy is removed."""
+    """Make the error for a damaged snapshot name the pipeline's own file, because the copy is removed."""
     try:
         yield
     except WalCorruptError as error:

@@ -92,7 +92,7 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
 
 
 def note_written_again(here: SparkLocation, newest: int | None) -> None:
-    """Note for a restored location that it lacks what was delivered up to the number `newest`: that comes again.
+    """Note in a restored location that rows up to the number `newest` are delivered again, so it has not read them.
 
     None removes the note.
     """

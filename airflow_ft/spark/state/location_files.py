@@ -149,5 +149,12 @@ def keep(location: str, name: str, data: Any) -> None:
         files.replace(where, canonical_json(data).encode())
 
 
+def copy_source_notes(old: str, new: str) -> None:
+    """Copy the notes on declared sources to another location. They stay with the positions."""
+    for name in (PATHS_FILE, KINDS_FILE):
+        if (found := note(old, name)) is not None:
+            keep(new, name, found)
+
+
 def _checksum(location: str, names: tuple[str, ...]) -> str:
     return filesystem(location).uri(location, *names[:-1], f".{names[-1]}.crc")

@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
-from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
+from airflow_ft.spark.state.location_files import copy_source_notes, keep
 from airflow_ft.spark.state.locations import (
     INCARNATION_FILE,
     LEFT,
@@ -119,9 +119,7 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
-    for name in (PATHS_FILE, KINDS_FILE):
-        if found := note(old.uri, name):
-            keep(new.uri, name, found)
+    copy_source_notes(old.uri, new.uri)
     if incarnation := incarnation_in(old.uri):
         keep(new.uri, INCARNATION_FILE, incarnation)
     if files.names(files.uri(old.uri, LEFT)):

@@ -26,9 +26,8 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import (
-    KINDS_FILE,
     OFFSETS,
-    PATHS_FILE,
+    copy_source_notes,
     entry,
     keep,
     note,
@@ -168,9 +167,7 @@ def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
     now, before = location.sources(), old.sources()
     for name in _left(old).keys() - {*now, *before}:
         link_tree(_folder_of(old, name), _folder_of(location, name), lambda _: True)
-    for name in (PATHS_FILE, KINDS_FILE):
-        if found := note(old.uri, name):
-            keep(location.uri, name, found)
+    copy_source_notes(old.uri, location.uri)
     if set(before) <= set(now):
         return
     require_batch(old)
