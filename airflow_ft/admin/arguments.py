@@ -45,6 +45,7 @@ REWIND = _arg(
     action="store_true",
     help="compute the rows again (default: deliver them unchanged with the next checkpoint)",
 )
+GONE_SINK = _arg("--sink", metavar="NAME", help="with --give-up: the sink, as this command lists it")
 REASON = _arg("--reason", default="", help="reason, recorded in the event log")
 MIN_AGE = _arg(
     "--min-age",

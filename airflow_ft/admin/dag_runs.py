@@ -16,9 +16,7 @@ from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Overview
 
-_AT_WORK = [
-    TaskInstanceState.SCHEDULED, TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING
-]  # fmt: skip
+_AT_WORK = [TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING]
 
 
 def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
@@ -67,13 +65,16 @@ def is_stranded(run: RunKey) -> bool:
     Airflow never ends such a run if its DAG was renamed or removed. An import error also makes a DAG stale, for a
     while.
     """
-    stale = select(DagModel.dag_id).where(DagModel.dag_id == run.dag_id, DagModel.is_stale.is_(True))
-    tasks = select(TaskInstance.task_id).where(
-        TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id, TaskInstance.state.in_(_AT_WORK)
-    )
+    stale = select(DagModel.is_paused).where(DagModel.dag_id == run.dag_id, DagModel.is_stale.is_(True))
+    tasks = select(TaskInstance.task_id).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
     try:
         with create_session() as session:
-            return session.scalar(stale) is not None and session.scalar(tasks.limit(1)) is None
+            is_paused = session.scalar(stale)
+            if is_paused is None:
+                return False
+            # Airflow's scheduler queues a scheduled task also if its DAG is stale, but not if it is paused.
+            states = _AT_WORK if is_paused else [*_AT_WORK, TaskInstanceState.SCHEDULED]
+            return session.scalar(tasks.where(TaskInstance.state.in_(states)).limit(1)) is None
     except SQLAlchemyError:
         return False
 

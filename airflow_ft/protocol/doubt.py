@@ -105,7 +105,8 @@ def doubts(
             found.append(Doubt(name, error.checkpoint, "", "not known", timedelta(0), unknown, error.remedy))
             continue
         for checkpoint in unsettled(opened):
-            found += [(checkpoint, p.name) for p in checkpoint.participants]
+            done = {name for name, vote in checkpoint.votes.items() if vote.rolled_back}
+            found += [(checkpoint, p.name) for p in checkpoint.participants if p.name not in done]
     questions: dict[tuple[str, str], list[Checkpoint]] = {}
     for each in found:
         if isinstance(each, tuple):
@@ -203,7 +204,11 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
         case CheckpointState.STAGED:
             return f"prepared rows may hold locks: {recovering} delivers it; --abort gives it up"
         case _:
-            gone = "; --give-up ends them if the sink is gone for good" if evidence.finding is Finding.UNKNOWN else ""
+            gone = (
+                "; --give-up stops asking for them, if the sink is gone for good"
+                if evidence.finding is Finding.UNKNOWN
+                else ""
+            )
             return f"{recovering} rolls back the prepared rows{gone}"
 
 

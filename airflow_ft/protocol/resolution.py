@@ -5,7 +5,7 @@
 | commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | abort marker first, then ABORTED |
 | abort | ABORTED, and not rolled back everywhere | rolls it back |
-| give-up | ABORTED, and not rolled back everywhere | rolls it back, and gives up participants without a connection |
+| give-up | ABORTED, and not rolled back everywhere | rolls it back, and gives up one participant if that fails there |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; the person confirms that the rows of a lost token are not there |
 | dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
@@ -26,6 +26,7 @@ from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.delivery_log import ResolutionLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
+    ConfigurationError,
     FencedError,
     StateConflictError,
     StoreBehindSinkError,
@@ -108,19 +109,29 @@ class Resolver:
         with self._coordinating() as coordinator:  # QUARANTINED until ABORTED: nothing delivers it in between
             return coordinator.abort(number, AbortReason.USER, self.who, after)
 
-    def give_up(self, number: int) -> Checkpoint:
-        """Roll an ABORTED one back, and give up participants whose connection is gone. Repeated: no effect.
+    def give_up(self, number: int, participant: str) -> Checkpoint:
+        """Roll an ABORTED one back, and give up this participant if that fails there. Repeated: no effect.
 
         Raises:
             StateConflictError: it is not ABORTED.
-            SinkUnavailableError, SinkAccessError, ConfigurationError: a participant still has a connection, but fails.
+            ConfigurationError: it has no such participant.
+            SinkUnavailableError, SinkAccessError, ConfigurationError: another participant fails.
         """
         states = frozenset({S.ABORTED})
         found = self._require(number, states, "only prepared rows of an ABORTED checkpoint can be given up")
         if not found.rollback_pending:
             return found
+        if participant not in (names := [each.name for each in found.participants]):
+            raise ConfigurationError(
+                f"checkpoint {number} has no sink {participant!r}.",
+                code="argument_invalid",
+                remedy=f"Give one of {', '.join(names)}. `airflow ft in-doubt --pipeline {self.pipeline}` shows them.",
+                argument="--sink",
+                pipeline=self.pipeline,
+                checkpoint=number,
+            )
         with self._coordinating() as coordinator:
-            return coordinator.give_up_rollback(number, self.who)
+            return coordinator.give_up_rollback(number, participant, self.who)
 
     def quarantine(self, number: int) -> Checkpoint:
         """Keeps it as it is until a person takes it back by `commit` or `abort`. On a HALTED pipeline too."""

@@ -7,6 +7,7 @@ import logging
 from airflow_ft.protocol.acting import Acting
 from airflow_ft.protocol.errors import (
     AbortedHeuristicCommitError,
+    AirflowFtError,
     CheckpointExpiredError,
     ConfigurationError,
     HeuristicCommitError,
@@ -30,11 +31,11 @@ S = CheckpointState
 _IF_IT_RETURNS = "If it returns, end what it holds prepared, as docs/recovery.md says"
 
 
-def way_out_of_rollback(pipeline: str, number: int) -> str:
+def way_out_of_rollback(pipeline: str, number: int, sink: str = "SINK") -> str:
     """Return what a person can do if the sink of a pending rollback never answers again."""
     return (
-        "If that sink is gone for good, remove it from the pipeline and delete its connection. Then run"
-        f" `airflow ft in-doubt --pipeline {pipeline} --give-up {number}`."
+        "If that sink is gone for good, remove it from the pipeline. Then run"
+        f" `airflow ft in-doubt --pipeline {pipeline} --give-up {number} --sink {sink}`."
     )
 
 
@@ -248,18 +249,18 @@ class Settling(Acting):
             return None
         return plan.commit_point if proof is not None and proof.outcome is Outcome.ABORTED else None
 
-    def give_up_rollback(self, number: int, why: str) -> Checkpoint:
-        """Roll an ABORTED number back, and give up participants without a connection, as a person confirmed.
+    def give_up_rollback(self, number: int, participant: str, why: str) -> Checkpoint:
+        """Roll an ABORTED number back, and give up this participant if it fails, as a person confirmed.
 
-        ABORTED is decided, so no process commits what they hold. If they return, it stays prepared (locks, disk).
-        A sink that is only away, or refuses, still has its connection: its error is raised.
+        ABORTED is decided, so no process commits what it holds. If it returns, that stays prepared (locks, disk).
+        The error of another participant is raised after that.
         """
-        return self._roll_back(self._store.checkpoint(self._pipeline, number), given_up=why)
+        return self._roll_back(self._store.checkpoint(self._pipeline, number), participant, why)
 
-    def _roll_back(self, checkpoint: Checkpoint, given_up: str = "") -> Checkpoint:
+    def _roll_back(self, checkpoint: Checkpoint, gone: str = "", given_up: str = "") -> Checkpoint:
         """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it.
 
-        `given_up`: why participants without a connection are no longer asked; "": they are an error.
+        `gone`: a participant that is no longer asked if it fails, with the reason `given_up`; "": none.
         """
         plan = checkpoint.plan
         if not checkpoint.rollback_pending or plan is None:
@@ -267,6 +268,7 @@ class Settling(Acting):
         detail = tombstone_detail(
             checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
         )
+        failed: AirflowFtError | None = None
         for participant in plan.participants:
             name = participant.name
             if participant.promise is not Promise.TWO_PHASE or name not in checkpoint.votes:
@@ -279,11 +281,17 @@ class Settling(Acting):
                 with self._open(plan, name) as sink:
                     sink.abort(plan, self._fence(attempt), detail)
             except (SinkUnavailableError, SinkAccessError, ConfigurationError) as error:
-                if not given_up or error.code != "connection_missing":
-                    error.remedy = f"{error.remedy} {way_out_of_rollback(self._pipeline, checkpoint.number)}".lstrip()
-                    raise
+                if name != gone:
+                    way_out = way_out_of_rollback(self._pipeline, checkpoint.number, name)
+                    error.remedy = f"{error.remedy} {way_out}".lstrip()
+                    if not gone:
+                        raise
+                    failed = failed or error
+                    continue
                 why = f"{given_up} ({error.what.rstrip('.')}). {_IF_IT_RETURNS}"
             checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name, why)
+        if failed is not None:
+            raise failed
         return checkpoint
 
     def _write_abort(

@@ -24,6 +24,7 @@ _MENTIONS = (
     "SELECT detail FROM event WHERE pipeline = ? AND number = ? AND id < ? AND kind IN ('TURN', 'FAILED')"
     " AND detail LIKE ?"
 )
+_NEWEST = "SELECT completed_at FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1"
 _CLOSE_GATES = (
     "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
     "UPDATE run SET read_as_of = NULL WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_through >= ?",
@@ -86,7 +87,9 @@ class RestoringOperations:
             if of is not None:
                 write.set_pipeline(next_number=max(write.row["next_number"], of[1] + 1))
             if again_from is not None:
-                write.set_pipeline(created_at=write.now)  # lateness counts from here: the closed times no longer do
+                confirmed = write.rows(_NEWEST, write.name)
+                if confirmed and confirmed[0]["completed_at"] >= write.row["created_at"]:  # else it moved before
+                    write.set_pipeline(created_at=write.now)  # lateness counts from here: closed times no longer do
                 for closing in _CLOSE_GATES:
                     write.change(closing, write.name, again_from)
             if run is not None:

@@ -217,7 +217,7 @@ def to_late(row: Row, now: int, after: timedelta) -> timedelta | None:
 
 
 def _since(row: Row, now: int, after: int) -> int:
-    """Return when something was last confirmed, or all that there was read.
+    """Return when something was last confirmed, all that there was read, or the pipeline made or restored.
 
     A time too far in the future does not count: it would silence the pipeline, since the log's clock was ahead.
     """

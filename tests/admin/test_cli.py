@@ -741,6 +741,13 @@ def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monk
     assert isinstance(refused.error, LeaseHeldError)
 
 
+def test_giving_up_needs_the_name_of_a_sink(ft: Any) -> None:
+    for options in (("--give-up", "1"), ("--sink", "db"), ("--abort", "1", "--sink", "db")):
+        with pytest.raises(SystemExit) as ended:
+            ft("in-doubt", "--pipeline", PIPELINE, *options)
+        assert "--give-up needs --sink" in f"{ended.value}"
+
+
 def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
     assert "nothing is in doubt" in ft("in-doubt")

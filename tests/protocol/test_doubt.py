@@ -277,7 +277,7 @@ def rollback_pending(world: World) -> None:
     assert resolver(world).abort(1, AfterAbort.CARRIED).rollback_pending
 
 
-def test_a_rollback_in_a_sink_without_connection_is_given_up(tmp_path: Path) -> None:
+def test_a_rollback_in_a_sink_that_is_gone_is_given_up(tmp_path: Path) -> None:
     world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
     with closing(world.store):
         rollback_pending(world)
@@ -291,7 +291,7 @@ def test_a_rollback_in_a_sink_without_connection_is_given_up(tmp_path: Path) -> 
         [_, doubt] = doubts(world.store, [PIPELINE], gone)
         assert "--give-up" in doubt.advice
         for _ in range(2):  # a retry has no effect
-            assert not resolver(world, gone).give_up(1).rollback_pending
+            assert not resolver(world, gone).give_up(1, "log").rollback_pending
         assert "is given up" in event_text(world, 1) and "docs/recovery.md" in event_text(world, 1)
         world.steps(world.context(4), world.deliver_into({"rows": "db", "copies": "db"}))
         assert world.systems["db"].rows == [1]
@@ -305,7 +305,7 @@ def test_a_rollback_in_a_sink_without_connection_is_given_up(tmp_path: Path) -> 
         ConfigurationError("it is not installed.", code="package_missing"),
     ],
 )
-def test_a_sink_with_a_connection_is_never_given_up(tmp_path: Path, error: AirflowFtError) -> None:
+def test_only_the_sink_that_a_person_names_is_given_up(tmp_path: Path, error: AirflowFtError) -> None:
     world = World(tmp_path, systems={"db": System(Promise.ATOMIC), "log": System(Promise.TWO_PHASE)})
     with closing(world.store):
         rollback_pending(world)
@@ -313,11 +313,13 @@ def test_a_sink_with_a_connection_is_never_given_up(tmp_path: Path, error: Airfl
         def fails(plan: Any) -> Any:
             raise error
 
-        for act in (lambda by: by.abort(1, AfterAbort.CARRIED), lambda by: by.give_up(1)):
+        for act in (lambda by: by.abort(1, AfterAbort.CARRIED), lambda by: by.give_up(1, "db")):
             with raises(type(error), error.code, checkpoint=1):
                 act(resolver(world, fails))
-            assert "--give-up 1" in error.remedy
+            assert "--give-up 1 --sink log" in error.remedy
             assert world.store.checkpoint(PIPELINE, 1).rollback_pending
+        with raises(ConfigurationError, "argument_invalid", checkpoint=1):
+            resolver(world, fails).give_up(1, "elsewhere")
         world.systems["log"].away = False
         with raises(StateConflictError, "action_refused", checkpoint=1):
             resolver(world).abort(1, AfterAbort.REWOUND)
@@ -347,7 +349,7 @@ def test_adopt_passes_over_a_sink_that_cannot_be_opened(tmp_path: Path) -> None:
 def test_only_an_aborted_checkpoint_is_given_up(world: World) -> None:
     world.prepared()
     with raises(StateConflictError, "action_refused", checkpoint=1):
-        resolver(world).give_up(1)
+        resolver(world).give_up(1, "log")
 
 
 @pytest.mark.parametrize("lost, left", [("db", "log"), ("log", "db")])

@@ -37,6 +37,13 @@ def in_doubt(args: Namespace) -> None:
             remedy="Remove --rewind. Nothing was done.",
             argument="--rewind",
         )
+    if (args.sink is not None) != ([action for action, _ in chosen] == ["give_up"]):
+        raise ConfigurationError(
+            "--give-up needs --sink, and no other action has it.",
+            code="arguments_conflict",
+            remedy="Give both, as in `--give-up 7 --sink NAME`. Nothing was done.",
+            argument="--sink",
+        )
     with open_store(args) as store:
         if not chosen:
             _list(store, args)
@@ -51,7 +58,7 @@ def in_doubt(args: Namespace) -> None:
         action, number = chosen[0]
         by = actor(args, f"in-doubt --{action.replace('_', '-')} {number}")
         look(by, store, args.pipeline, number)
-        settle(by, store, args.pipeline, action, number, after_abort(args))
+        settle(by, store, args.pipeline, action, number, after_abort(args), args.sink or "")
 
 
 def after_abort(args: Namespace) -> AfterAbort:

@@ -14,12 +14,11 @@ SETTLING: Mapping[str, str] = {
     "quarantine": "Hold it, and all later checkpoints, until you decide",
     "redeliver": "Deliver it, even into a sink that lost its marker: are you sure that its rows are not there",
     "dead_letter": "Deliver it, and set aside the rows that a sink refuses (the sink never gets them)",
-    "give_up": "Roll it back, and give up sinks without a connection (if one returns, its prepared rows keep their"
-    " locks until you end them there)",
+    "give_up": "Roll it back, and give up the prepared rows of",
 }
 """Actions on one unresolved checkpoint, and the question before each.
 
-Only the command line has `give_up`: a task cannot tell a deleted connection from an API server that does not answer.
+Only the command line has `give_up`, for which a person must name the sink.
 """
 
 ACTIONS: Mapping[str, str] = {

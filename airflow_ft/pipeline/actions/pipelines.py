@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,8 +23,6 @@ from airflow_ft.protocol.recovery import recover as recover_pipeline
 if TYPE_CHECKING:
     from airflow_ft.protocol.delivery_log import RecoveryLog
     from airflow_ft.store.decision_log import DecisionLog
-
-log = logging.getLogger(__name__)
 
 
 def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
@@ -174,4 +171,7 @@ def resume(by: Actor, store: DecisionLog, pipeline: str, seen: HaltReason | None
     try:
         _bring_frozen_back(root, pipeline, row.renamed_to)  # again: until then a run could look up more
     except AirflowFtError as error:  # it has resumed, and the first copy is there
-        log.warning("%s has resumed, but start positions looked up meanwhile were not copied: %s", pipeline, error)
+        by.say(
+            f"start positions that runs looked up meanwhile were not copied, so sources that start at 'latest' may skip"
+            f" records since then: {error}"
+        )

@@ -27,16 +27,25 @@ def look(by: Actor, store: QueryLog, pipeline: str, number: int) -> None:
 
 
 def settle(
-    by: Actor, store: DecisionLog, pipeline: str, action: str, number: int, after: AfterAbort = AfterAbort.CARRIED
+    by: Actor,
+    store: DecisionLog,
+    pipeline: str,
+    action: str,
+    number: int,
+    after: AfterAbort = AfterAbort.CARRIED,
+    sink: str = "",
 ) -> None:
     """Does one of `SETTLING` to a checkpoint, in a fresh epoch; may be repeated.
 
-    `after` says what becomes of the rows of one that is given up. StateConflictError says why it is refused.
+    `after` says what becomes of the rows of one that is given up. `sink`: the participant to give up.
+    StateConflictError says why it is refused.
     """
     found = checkpoint_of(store, pipeline, number)
     question = SETTLING[action]
     if action == "abort":
         question += f" (its rows: {fate_text(store, pipeline, after)})"
+    if sink:
+        question += f" {sink} (if it returns, its prepared rows keep their locks until you end them there)"
     by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)}): {question}?")
     resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
     match action:
@@ -49,7 +58,7 @@ def settle(
         case "dead_letter":
             found = resolver.dead_letter(number)
         case "give_up":
-            found = resolver.give_up(number)
+            found = resolver.give_up(number, sink)
         case _:
             found = resolver.redeliver(number)
     by.say(f"checkpoint {number} is {state_text(found)}")

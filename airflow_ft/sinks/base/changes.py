@@ -80,11 +80,14 @@ def versions_ahead(table: str, column: str, number: int, sink: str) -> UnfitTarg
 
 
 def versions_unread(table: str, column: str, sink: str, words: str, index: str) -> UnfitTargetError:
-    """The error for a table in which the search for higher versions takes too long. `index` is what it is made on."""
+    """Return the error for a table in which the search for higher versions takes too long.
+
+    `index`: the end of CREATE INDEX.
+    """
     return UnfitTargetError(
         f"the search for the highest {column} in {table}, before the first delivery, took too long: {words}",
         code="versions_unread",
-        remedy=f"Run CREATE INDEX airflow_ft_versions ON {index}. You may drop it after the first delivery.",
+        remedy=f"Run CREATE INDEX {index}. You may drop it after the first delivery.",
         sink=sink,
         table=table,
         column=column,

@@ -34,7 +34,7 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import WalReader
-from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
+from airflow_ft.sinks.kafka.cluster import BALLOT, PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
@@ -116,12 +116,13 @@ class HeldParticipant(KafkaParticipant):
         held = vote.notes.get(HELD, {}) if vote is not None else {}
         self._longest = _longest(self._sinks.values(), [*held.values(), vote.notes if vote is not None else {}])
         waiting = []
-        for slot in self._tokens.slots(plan.pipeline):
-            token = slot.last_committed(fence)  # I5: a newer head refuses this fence
-            if slot.group in held and token is None:
-                raise self._token_lost(slot, plan, identity_of(held[slot.group]))
-            if slot.group in held and token is not None and token.number < plan.number:
-                waiting.append(slot)
+        with self._tokens.in_cluster_of_vote(plan, vote.notes.get(BALLOT, {}) if vote is not None else {}):
+            for slot in self._tokens.slots(plan.pipeline):
+                token = slot.last_committed(fence)  # I5: a newer head refuses this fence
+                if slot.group in held and token is None:
+                    raise self._token_lost(slot, plan, identity_of(held[slot.group]))
+                if slot.group in held and token is not None and token.number < plan.number:
+                    waiting.append(slot)
         voted = {slot.group: held[slot.group]["topics"] for slot in waiting}
         now = topic_ids(self._clients, {topic for topics in voted.values() for topic in topics})
         for topic in sorted(topic for topic, found in now.items() if found is None):

@@ -194,9 +194,8 @@ class Tokens:
             ForeignOwnerError, FencedError: as elsewhere.
         """
         before = last.detail.get(CLUSTER, "") if last is not None else ""
-        if (
-            before and (found := self.cluster) and before != found
-        ):  # nothing has expired: the tokens are where they were
+        found = self.cluster if before else ""
+        if found and before != found:  # nothing has expired: the tokens are where they were
             raise TokenLostError(
                 f"the connection leads to Kafka cluster {found}, which has no token of the pipeline. Checkpoint"
                 f" {number} was delivered into cluster {before}.",

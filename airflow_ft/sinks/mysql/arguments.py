@@ -67,6 +67,8 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
             mapping = dict(settings) if isinstance(settings, Mapping) else {}
             has_authority = bool(mapping.keys() & {"ca", "capath"})
+            if given.get("ssl_verify_identity") is False:
+                mapping.setdefault("check_hostname", False)
             if given.get("ssl_verify_identity"):
                 mode = "VERIFY_IDENTITY"
             elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):

@@ -127,7 +127,8 @@ class JudgingParticipant(ABC):  # noqa: B024
                 verdicts = self._verdicts(other, plan, targets)
             self._check_rows(plan, verdicts, targets)
         except (DeclinedError, UnfitTargetError) as error:
-            raise (unfit_since(error) if any(known.values()) else error) from error.__cause__
+            is_altered = any(known.values()) and error.code != "versions_unread"
+            raise (unfit_since(error) if is_altered else error) from error.__cause__
         for name, target in targets.items():
             if firing := triggers_that_fire(target, self._sinks[name]):
                 log.warning("%s: table %s: %s", self._plan.name, target.table.name, firing)

@@ -137,8 +137,8 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
             f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
         )
     if sum(_LONG if each in long else each.octets or 8 for each in columns) > _INDEX:  # 8: bytes of most other types
-        remedy = f"Shorten the columns {keys} of {name} to {_INDEX:,} bytes together. Then run ALTER TABLE {name.sql}"
-        remedy += f" DROP {old}, ADD {new} ({keys})."
+        remedy = f"Make the columns {keys} of {name} VARCHAR or VARBINARY, {_INDEX:,} bytes together. Then run ALTER"
+        remedy += f" TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
     else:
         remedy = f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))

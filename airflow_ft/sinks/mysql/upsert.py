@@ -108,7 +108,7 @@ def refuse_ahead(
         except pymysql.err.MySQLError as error:
             if time.monotonic() - began < patience and code_of(error) not in OUT_OF_TIME:
                 raise
-            index = f"{target.table.name.sql} ({quote(version)})"
+            index = f"airflow_ft_versions ON {target.table.name.sql} ({quote(version)})"
             raise versions_unread(str(target.table.name), version, target.sink, describe(error), index) from error
         if found and ledger.head(session) == head:
             raise versions_ahead(str(target.table.name), version, number, target.sink)

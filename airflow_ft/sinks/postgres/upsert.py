@@ -70,7 +70,7 @@ class UpsertParticipant(LocalParticipant):
                 try:
                     found = db.value(ahead, (plan.number,))
                 except psycopg2.errors.QueryCanceled as error:  # statement_timeout: another try would take as long
-                    index = f"{table.sql} ({quoted(version)})"
+                    index = f"CONCURRENTLY ON {table.sql} ({quoted(version)})"
                     raise versions_unread(str(table), version, name, describe(error), index) from error
             if not found:
                 continue

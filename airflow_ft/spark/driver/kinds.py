@@ -50,7 +50,8 @@ def are_noted(request: StageRequest, names: Sequence[str]) -> bool:
     """
     if request.base is None:
         return True
-    return _kinds(request, names).keys() <= (note(request.base.location, KINDS_FILE) or {}).keys()
+    noted: Mapping[str, Any] = note(request.base.location, KINDS_FILE) or {}
+    return all(name in noted and _what(noted[name]) == _what(now) for name, now in _kinds(request, names).items())
 
 
 def keep_kinds(location: SparkLocation, request: StageRequest, names: Sequence[str]) -> None:

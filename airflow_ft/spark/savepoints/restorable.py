@@ -253,7 +253,7 @@ def _require_in_log(
     with suppress(UnknownPipelineError, UnknownCheckpointError):
         found = store.checkpoint(of, number)
     if found is None or not (found.is_confirmed or found.state is CheckpointState.COMMITTING):
-        why = "does not have as decided"
+        why = "has not decided"
     elif savepoint.segment and found.segment and found.segment.digest != savepoint.segment:
         why = "has with other rows"
     else:

@@ -241,7 +241,7 @@ def restore_once(
     repeats = later is Later.WRITE_AGAIN or path == BEGINNING
     if is_cleared and repeats:
         raise StateConflictError(
-            "this task was cleared. Rows that other runs may have delivered since then would be delivered again.",
+            "this task was cleared. Rows that others may have delivered since its first try would come twice.",
             code="action_refused",
             remedy="If you still want the restore, trigger a new DAG run.",
             pipeline=pipeline,

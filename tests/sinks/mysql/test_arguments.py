@@ -52,6 +52,8 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl": True}, True, True),
         ({"ssl": {"ca": certifi.where()}}, True, True),
         ({"ssl": {"ca": certifi.where()}, "ssl_verify_cert": True}, True, True),
+        ({"ssl": {"ca": certifi.where()}, "ssl_verify_cert": True, "ssl_verify_identity": False}, True, False),
+        ({"ssl": True, "ssl_verify_identity": "false"}, True, False),
         ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "VERIFY_IDENTITY"}, True, True),
         ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "REQUIRED"}, False, False),
         ({"ssl_mode": "REQUIRED", "ssl": {"check_hostname": "true"}}, True, True),
