@@ -153,10 +153,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             "List checkpoints in doubt with each sink's answer; an option with a NUMBER acts on one",
             arg.IN_PIPELINE,
             arg.action("commit", "deliver this checkpoint"),
-            arg.action(
-                "abort",
-                "abort this checkpoint; fails if it is decided",
-            ),
+            arg.action("abort", "abort this checkpoint; fails if it is decided"),
             arg.action("quarantine", "hold this checkpoint and all later ones until you decide"),
             arg.action(
                 "redeliver",

@@ -199,8 +199,9 @@ def gate_status(store: DecisionLog, pipeline: str, barrier: datetime | None, *, 
         as_of = store.read_as_of(pipeline, number)
         if through is not None and barrier is not None:
             as_of = max(as_of or barrier, barrier)  # the run may have read further by now
-        delivered_by, former = store.delivered_with(pipeline, number), store.pipeline(pipeline).former
-        if not number and former is not None:  # it has confirmed nothing itself since it was renamed
+        delivered_by = store.delivered_with(pipeline, number)
+        former = None if number else store.pipeline(pipeline).former
+        if former is not None:  # it has confirmed nothing itself since it was renamed
             number, delivered_by = former.number, store.delivered_with(former.pipeline, former.number)
         return GateStatus(pipeline, barrier, through is not None, number, delivered_by, as_of)
     except KeyError:

@@ -82,10 +82,8 @@ def recover(
 ) -> Recovery:
     """Take the turn, settle checkpoints of earlier runs, and restore this run's savepoint once.
 
-    Raises what a restore raises.
-
     Raises:
-        TurnHeldError, LeaseHeldError: another process works on the pipeline.
+        TurnHeldError, LeaseHeldError: another process works on the pipeline. Also what a restore raises.
     """
     restore, renames = None, False
     if savepoint is not None and savepoint.is_given:

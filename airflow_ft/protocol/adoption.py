@@ -21,11 +21,12 @@ from airflow_ft.protocol.errors import (
     StateConflictError,
     require_understood,
 )
-from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan, Promise
+from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import Event, HaltReason, Pipeline, PipelineStatus
+from airflow_ft.protocol.planning import not_rolled_back
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
 
@@ -204,10 +205,9 @@ def _give_up_rollbacks(
     A sink raises its head before it prepares anything, so what it held went with the head.
     """
     for checkpoint in store.open_checkpoints(pipeline):
-        for participant in checkpoint.participants if checkpoint.rollback_pending else ():
-            vote = checkpoint.votes.get(participant.name)
-            if participant.promise is not Promise.TWO_PHASE or vote is None or vote.rolled_back:
-                continue
+        if not checkpoint.rollback_pending:
+            continue
+        for participant in not_rolled_back(checkpoint):
             try:
                 with closing(participants(participant)) as sink:
                     head = sink.head(pipeline)

@@ -205,7 +205,7 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
             return f"prepared rows may hold locks: {recovering} delivers it; --abort gives it up"
         case _:
             gone = (
-                "; --give-up stops asking for them, if the sink is gone for good"
+                "; --give-up with --sink stops asking, if the sink is gone"
                 if evidence.finding is Finding.UNKNOWN
                 else ""
             )

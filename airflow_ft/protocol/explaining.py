@@ -152,8 +152,7 @@ def checkpoint_actions(row: Pipeline, checkpoint: Checkpoint, opened: Sequence[C
     actions: list[str] = []
     if state in MAY_BE_VISIBLE and is_first and halted in (None, HaltReason.HEURISTIC_COMMIT) and not is_aborted:
         actions.append("commit")
-    undecided = not decided and state in (S.STAGED, S.PREPARED, S.QUARANTINED)
-    if halted is None and undecided:
+    if halted is None and not decided and state in (S.STAGED, S.PREPARED, S.QUARANTINED):
         actions.append("abort")
     if state in (S.PREPARED, S.COMMITTING) and is_first and not live_plans(earlier):
         actions.append("quarantine")

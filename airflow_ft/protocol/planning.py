@@ -283,6 +283,12 @@ def is_half_prepared(checkpoint: Checkpoint) -> bool:
     return checkpoint.state is CheckpointState.STAGED and any(p.promise is Promise.TWO_PHASE for p in asked)
 
 
+def not_rolled_back(checkpoint: Checkpoint) -> list[ParticipantPlan]:
+    """Return the TWO_PHASE participants that may still hold prepared rows of an ABORTED number, in commit order."""
+    holding = {name for name, vote in checkpoint.votes.items() if not vote.rolled_back}
+    return [p for p in checkpoint.participants if p.promise is Promise.TWO_PHASE and p.name in holding]
+
+
 def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
     """The participant has no part in the checkpoint's plan, or is proven to have delivered it."""
     concerned = any(each.name == participant for each in checkpoint.participants)

@@ -17,9 +17,9 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     TerminalError,
 )
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Plan, Promise
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.planning import live_plans, may_be_heuristic, read_tombstone, tombstone_detail
+from airflow_ft.protocol.planning import live_plans, may_be_heuristic, not_rolled_back, read_tombstone, tombstone_detail
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.votes import Outcome, Proof
@@ -269,12 +269,7 @@ class Settling(Acting):
             checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
         )
         failed: AirflowFtError | None = None
-        for participant in plan.participants:
-            name = participant.name
-            if participant.promise is not Promise.TWO_PHASE or name not in checkpoint.votes:
-                continue
-            if checkpoint.votes[name].rolled_back:
-                continue
+        for name in [each.name for each in not_rolled_back(checkpoint)]:
             attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
             why = ""
             try:

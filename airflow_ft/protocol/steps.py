@@ -157,7 +157,8 @@ def recover_step(
     `renames`: it renames another pipeline to this one, whose name may have been taken back before.
     """
     store, pipeline = context.store, context.pipeline
-    if not store.register(pipeline).was_taken_back or not renames:
+    row = store.register(pipeline)
+    if not (renames and row.was_taken_back):
         require_active(store, pipeline)
     require_own_stage(context)
     if not take_turn(context, again=again):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
+from airflow_ft.protocol.planning import not_rolled_back
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.reading import OF_RUN
-from airflow_ft.store.rows import clean_text, key_of, to_pipeline
+from airflow_ft.store.rows import key_of, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -83,10 +84,8 @@ class AbortingOperations:
                 if given_up
                 else f"{participant} holds no rows of it"
             )
-            write.event(EventKind.ROLLED_BACK, clean_text(found), number=number)
-            names = {p.name for p in checkpoint.participants if p.promise is Promise.TWO_PHASE}
-            votes = write.checkpoint(number).votes.values()
-            if all(vote.rolled_back for vote in votes if vote.participant in names):
+            write.event(EventKind.ROLLED_BACK, found, number=number)
+            if not not_rolled_back(write.checkpoint(number)):
                 write.update_checkpoint(checkpoint, rollback_pending=0)
             return write.checkpoint(number)
 

@@ -18,8 +18,10 @@ from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
-_TURNS = "SELECT id, detail FROM event WHERE pipeline = ? AND number = ? AND kind = 'TURN'"
-_LAST_TURN = f"{_TURNS} AND detail LIKE ? AND detail <> ? ORDER BY id DESC LIMIT 1"
+_LAST_TURN = (
+    "SELECT id, detail FROM event WHERE pipeline = ? AND number = ? AND kind = 'TURN'"
+    " AND detail LIKE ? AND detail <> ? ORDER BY id DESC LIMIT 1"
+)
 _MENTIONS = (
     "SELECT detail FROM event WHERE pipeline = ? AND number = ? AND id < ? AND kind IN ('TURN', 'FAILED')"
     " AND detail LIKE ?"

@@ -92,6 +92,7 @@ class HdfsFileSystem(markers.RootedFiles):
     def _files(self, uri: str) -> dict[str, Any]:
         """Folder by folder: one that its owner has removed or renamed meanwhile hides no other one."""
         authority, top = hdfs_path(uri)
+        base = f"{top.rstrip('/')}/"
         found, folders = {}, [top]
         while folders:
             folder = f"{SCHEME}://{authority}{folders.pop()}"
@@ -100,7 +101,7 @@ class HdfsFileSystem(markers.RootedFiles):
                     if each.isdir:
                         folders.append(each.path)
                     else:
-                        found[each.path.removeprefix(f"{top.rstrip('/')}/")] = each
+                        found[each.path.removeprefix(base)] = each
         return found
 
     def open_plain(self, uri: str) -> BinaryIO:
@@ -245,8 +246,7 @@ class HdfsFileSystem(markers.RootedFiles):
             raise quota_exceeded(folder, exceeded)
 
     def _summary(self, uri: str, timeout: float | None = None) -> Any:
-        authority, path = hdfs_path(uri)
-        return answered(uri, lambda: _client(authority).get_content_summary(path), timeout)
+        return self._ask(uri, lambda client, path: client.get_content_summary(path), timeout)
 
     def publish(self, uri: str, write: Callable[[BinaryIO], object]) -> bool:
         """Create a large file, which `write` fills piece by piece. It appears as a whole, or not at all.
@@ -287,9 +287,9 @@ class HdfsFileSystem(markers.RootedFiles):
         to = hdfs_path(target)[1]
         self._ask(source, lambda client, path: client.rename(path, to, overwrite))
 
-    def _ask(self, uri: str, call: Callable[[Client, str], T]) -> T:
+    def _ask(self, uri: str, call: Callable[[Client, str], T], timeout: float | None = None) -> T:
         authority, path = hdfs_path(uri)
-        return answered(uri, lambda: call(_client(authority), path))
+        return answered(uri, lambda: call(_client(authority), path), timeout)
 
 
 def answered(uri: str, call: Callable[[], T], timeout: float | None = None) -> T:

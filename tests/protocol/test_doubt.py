@@ -300,7 +300,7 @@ def test_a_rollback_in_a_sink_that_is_gone_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        SinkUnavailableError("nobody answers."),
+        SinkUnavailableError("the server does not answer."),
         SinkAccessError("the password is wrong."),
         ConfigurationError("it is not installed.", code="package_missing"),
     ],

@@ -159,7 +159,7 @@ def test_whether_there_are_hard_links(tree: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("umask", "links"), [(0o002, 1), (0o077, 1), (0o077, 2)])
 def test_a_link_loses_what_the_umask_forbids(tree: Path, umask: int, links: int) -> None:
-    """Hadoop writes files with a umask of its own, whatever the process has. A link is never opened further."""
+    """Hadoop ignores the umask of the process. A link is never opened further."""
     source, target = tree / "offsets/0", tree / "linked"
     source.chmod(0o644)
     if links == 2:

@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 def in_doubt(args: Namespace) -> None:
     """`airflow ft in-doubt`; with an action, also settle one checkpoint."""
     chosen = [(action, number) for action in SETTLING if (number := getattr(args, action)) is not None]
+    actions = [action for action, _ in chosen]
     if len(chosen) > 1:
         options = ", ".join(f"--{action.replace('_', '-')} {number}" for action, number in chosen)
         raise ConfigurationError(
             f"{options} exclude each other.",
             code="arguments_conflict",
             remedy="Give one of them. Nothing was done.",
-            actions=[action for action, _ in chosen],
+            actions=actions,
         )
-    if args.rewind and [action for action, _ in chosen] != ["abort"]:
+    if args.rewind and actions != ["abort"]:
         raise ConfigurationError(
             "--rewind works with --abort only.",
             code="arguments_conflict",
             remedy="Remove --rewind. Nothing was done.",
             argument="--rewind",
         )
-    if (args.sink is not None) != ([action for action, _ in chosen] == ["give_up"]):
+    if (args.sink is not None) != (actions == ["give_up"]):
         raise ConfigurationError(
             "--give-up needs --sink, and no other action has it.",
             code="arguments_conflict",

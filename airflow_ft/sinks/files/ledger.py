@@ -208,7 +208,7 @@ class Ledger(Markers):
 
     @property
     def _is_beside(self) -> bool:
-        return bool(self._claimed().get("staged", "inside") == "beside")
+        return bool(self._claimed().get("staged") == "beside")
 
     @property
     def _beside(self) -> str:

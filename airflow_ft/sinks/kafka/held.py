@@ -113,10 +113,11 @@ class HeldParticipant(KafkaParticipant):
         Raises:
             TokenLostError: a token is gone. Nothing that is held is committed: nothing would prove it.
         """
-        held = vote.notes.get(HELD, {}) if vote is not None else {}
-        self._longest = _longest(self._sinks.values(), [*held.values(), vote.notes if vote is not None else {}])
+        notes = vote.notes if vote is not None else {}
+        held = notes.get(HELD, {})
+        self._longest = _longest(self._sinks.values(), [*held.values(), notes])
         waiting = []
-        with self._tokens.in_cluster_of_vote(plan, vote.notes.get(BALLOT, {}) if vote is not None else {}):
+        with self._tokens.in_cluster_of_vote(plan, notes.get(BALLOT, {})):
             for slot in self._tokens.slots(plan.pipeline):
                 token = slot.last_committed(fence)  # I5: a newer head refuses this fence
                 if slot.group in held and token is None:

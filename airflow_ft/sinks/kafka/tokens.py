@@ -54,8 +54,9 @@ class Tokens:
         try:
             yield
         except TokenLostError as error:
-            voted, found = ballot.get(CLUSTER, ""), self.cluster
-            if not voted or not found or voted == found:
+            voted = ballot.get(CLUSTER, "")
+            found = self.cluster if voted else ""
+            if not found or voted == found:
                 raise
             raise TokenLostError(
                 f"the connection leads to Kafka cluster {found}, but the checkpoint was prepared in cluster {voted}.",

@@ -90,7 +90,7 @@ class XaParticipant(BranchedParticipant):
         notes = check_xa(self._open, session, ledger, fence, nonce, self._limits)
         self._clear_the_way(session, ledger, plan, fence)
         head = ledger.head(session)
-        self._sweep(session, ledger, plan, fence, floor=head.floor if head is not None else 0)
+        self._sweep(session, ledger, plan, fence, head.floor if head is not None else 0)
         return {"xa": notes}
 
     def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
@@ -235,7 +235,7 @@ class XaParticipant(BranchedParticipant):
             listed = None
             if marker is None or marker.outcome is Outcome.COMMITTED:
                 listed = self._commit_prepared(session, ledger, plan, fence, vote)
-            self._sweep(session, ledger, plan, fence, listed, head.floor)
+            self._sweep(session, ledger, plan, fence, head.floor, listed)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             visible = self._visible_branches(session, ledger, plan, fence)
@@ -346,7 +346,7 @@ class XaParticipant(BranchedParticipant):
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
 
     def _sweep(
-        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, listed: Listed | None = None, floor: int = 0
+        self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, floor: int, listed: Listed | None = None
     ) -> None:
         """Branches of other numbers that are settled long ago and came back: a server may forget that it ended them.
 

@@ -15,9 +15,9 @@ from airflow_ft.protocol.errors import (
     require_not_renamed,
 )
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.protocol.model import CheckpointState, Former, SparkPosition
+from airflow_ft.protocol.model import CheckpointState, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
-from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.pipelines import Pipeline, PipelineStatus
 from airflow_ft.protocol.settling import way_out_of_rollback
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.savepoints.settling import require_settleable
@@ -160,7 +160,7 @@ def examine(
     if row.last_published and not rename:
         require_not_renamed(row)
     require_settleable(row, opened)
-    _require_in_log(store, uri, savepoint, name, row.former, renames=bool(instead))
+    _require_in_log(store, uri, savepoint, name, row, renames=bool(instead))
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
     if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
@@ -238,18 +238,16 @@ def examine(
 
 
 def _require_in_log(
-    store: QueryLog, uri: str, savepoint: Savepoint, name: str, former: Former | None = None, *, renames: bool = False
+    store: QueryLog, uri: str, savepoint: Savepoint, name: str, row: Pipeline | None = None, *, renames: bool = False
 ) -> None:
     """Raise StateConflictError for a savepoint of a pipeline's own history that the decision log has lost (R11).
 
     The sinks may have lost its rows, too, and the pipeline would never read them again.
     """
-    of, number = savepoint.pipeline, savepoint.number
+    of, number, former = savepoint.pipeline, savepoint.number, row.former if row is not None else None
     if savepoint.installation != store.installation or (of != name and (former is None or of != former.pipeline)):
         return
-    found, retire = None, ""
-    with suppress(UnknownPipelineError):
-        retire = f"run `airflow ft retire {store.pipeline(name).name}`. Then "
+    found = None
     with suppress(UnknownPipelineError, UnknownCheckpointError):
         found = store.checkpoint(of, number)
     if found is None or not (found.is_confirmed or found.state is CheckpointState.COMMITTING):
@@ -259,6 +257,7 @@ def _require_in_log(
     else:
         return
     leave_out = ", without --rename" if renames else ""
+    retire = f"run `airflow ft retire {name}`. Then " if row is not None else ""
     raise StateConflictError(
         f"the savepoint {uri} covers checkpoint {number}, which the decision log {why}. Someone restored the log from a"
         " backup.",
