@@ -183,6 +183,21 @@ def test_parsing_a_dag_names_a_missing_client_and_its_extra(site: Path) -> None:
     assert raised.error and "pip install 'airflow-ft[shelf]'" in raised.error.remedy
 
 
+def test_pip_is_given_each_missing_client_by_itself(site: Path) -> None:
+    install(site, clients=("no_such_client", "no-such-driver>=2"))
+    with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
+        spec()
+    assert raised.error and "`pip install no_such_client 'no-such-driver>=2'`" in raised.error.remedy
+
+
+def test_a_client_may_have_the_name_of_its_distribution(site: Path) -> None:
+    install(site, clients=("json", "a-driver"))
+    assert registry.system("shelf").missing_clients() == ["a-driver"]
+    (site / "a_driver-2.dist-info").mkdir()
+    (site / "a_driver-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a-driver\nVersion: 2\n")
+    assert spec().sinks["rows"].kind == "shelf"
+
+
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
     kinds = sorted(each.kind for each in registry.own_systems())
     with raises(ConfigurationError, "sink_kind_unknown", kind="shelf", kinds=kinds):
