@@ -37,6 +37,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan, Promise
+    from airflow_ft.protocol.sink_spec import SinkSpec
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {
@@ -77,7 +78,8 @@ class System:
     extra of airflow-ft that installs them ("": pip gets `clients`). `preload` are modules for the process that forks
     tasks, or processes of the conformance kit. `connects`: Airflow connections name its participants. Otherwise
     `conn_id` returns the connection that a participant needs, by default an empty one (""). `conn_type` is their type,
-    for remedies. `place` is the setting of a sink that says where its rows go ("": lineage does not know). `shares`:
+    for remedies. `place` is the setting of a sink that says where its rows go ("": lineage does not know). `by_key`:
+    with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot have one place. `shares`:
     its sinks have a setting `shared`, without which two pipelines cannot deliver into one place
     (`airflow_ft.protocol.sharing`).
     """
@@ -93,6 +95,7 @@ class System:
     conn_id: Callable[[ParticipantPlan], str] = _none
     conn_type: str = ""
     place: str = ""
+    by_key: bool = False
     shares: bool = False
 
     def part(self, name: str) -> Any:
@@ -119,6 +122,16 @@ class System:
     def called(self, plan: ParticipantPlan) -> str:
         """Return the name of a participant in messages."""
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
+
+    def target(self, sink: SinkSpec) -> str | None:
+        """Return the place of a sink: its attribute, or else its setting. None: unknown, or known only in a run."""
+        if not self.place:
+            return None
+        try:
+            found = getattr(sink, self.place) if hasattr(sink, self.place) else sink.settings().get(self.place)
+        except ConfigurationError:  # a setting still contains Jinja
+            return None
+        return found if isinstance(found, str) else None
 
     def require_clients(self, cause: ImportError | None = None) -> None:
         """ConfigurationError when a client is not installed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -21,6 +21,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks import fitting, open_participant, registry
+from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sources import FileSource
 from tests.raising import raises
 
@@ -90,12 +91,23 @@ def plan(kind: str = "shelf") -> ParticipantPlan:
     return ParticipantPlan("a_shelf", kind, "local", Promise.ATOMIC, 0, {"rows": {}})
 
 
-def spec(**more: Any) -> PipelineSpec:
+@dataclass(frozen=True)
+class Indexed(Shelf):
+    """It has a setting that is no attribute."""
+
+    named: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        refuse_jinja(self.named)
+        return {"index": self.named}
+
+
+def spec(sinks: Mapping[str, Any] | None = None) -> PipelineSpec:
     return PipelineSpec(
         pipeline="orders",
         job="jobs:Orders",
         sources={"orders": FileSource(path="/orders", schema="id bigint")},
-        sinks={"rows": Shelf(**more)},
+        sinks=sinks or {"rows": Shelf()},
     )
 
 
@@ -196,6 +208,16 @@ def test_a_client_may_have_the_name_of_its_distribution(site: Path) -> None:
     (site / "a_driver-2.dist-info").mkdir()
     (site / "a_driver-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a-driver\nVersion: 2\n")
     assert spec().sinks["rows"].kind == "shelf"
+
+
+def test_by_key_two_sinks_of_one_index_are_refused(site: Path) -> None:
+    install(site)
+    system_of = SYSTEM.format(clients=(), extra="").replace("extra=''", "place='index', by_key=True")
+    (site / "shelf" / "system.py").write_text(system_of)
+    with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"], target="books"):
+        spec({"a": Indexed(named="books"), "b": Indexed(named="books")})
+    assert spec({"a": Indexed(named="books"), "b": Indexed(named="maps")})
+    assert spec({"a": Indexed(named="{{ ds }}"), "b": Indexed(named="{{ ds }}")}), "they are known only in a run"
 
 
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:
