@@ -184,6 +184,11 @@ def test_what_it_does_not_offer_is_said(
     for printed, expected in ((False, ""), (True, "-- ")):
         setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
         assert capsys.readouterr().out.startswith(f"{expected}connection a_shelf: nothing to do")
+    (site / "shelf" / "setup.py").write_text("def create(pipeline, plan, connection):\n    return 'a shelf'\n")
+    monkeypatch.setattr(setup, "server_connections", lambda name: ConnectionInfo(name, "shelf"))
+    for printed, said in ((False, "connection a_shelf: a shelf created"), (True, "-- connection a_shelf: its sink")):
+        setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
+        assert capsys.readouterr().out.startswith(said)
     with raises(ConfigurationError, "verify_unsupported", kind="shelf"):
         verifying.verify_participant([], plan(), connections=pytest.fail)
 
