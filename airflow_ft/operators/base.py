@@ -18,7 +18,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls, names_of, own_stage, tasks_beside
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
-from airflow_ft.pipeline.retries import task_retries
+from airflow_ft.pipeline.retries import USUAL, task_retries
 from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
@@ -27,6 +27,7 @@ from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,6 +59,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
     is_of_run: ClassVar[bool] = True
     """Return whether the pipeline's run has failed when this task fails."""
+    usual: ClassVar[RestartStrategy] = USUAL
+    """How often Airflow retries it if nobody says otherwise."""
     unchecked: ClassVar[Sequence[str]] = ()
     """Fields that are rendered, but not checked: a wrong one is an error of another task (I3)."""
 
@@ -67,7 +70,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
         check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
-        super().__init__(**(task_retries(spec, kwargs) if self.is_of_run else {}), **kwargs)
+        super().__init__(**(task_retries(spec, self.usual, kwargs) if self.is_of_run else {}), **kwargs)
         check_store(spec.store)
         self.spec = spec
         for name in self.carried():

@@ -16,6 +16,7 @@ from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.pipeline.retries import OF_A_STREAM
 from airflow_ft.pipeline.runs import is_paused
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ConfigurationError
@@ -51,6 +52,7 @@ class StreamingPipelineOperator(StageOperator):
     """
 
     role = "stage"
+    usual = OF_A_STREAM
     writes = True
     template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "rewind")
     template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012

@@ -21,9 +21,14 @@ Until the retry nothing is delivered.
 """
 
 
-def task_retries(spec: PipelineSpec, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a single task's arguments of retries, as far as neither it nor its `default_args` set them."""
-    return not_given({**usual_arguments(spec), **restart_arguments(spec)}, kwargs)
+def task_retries(spec: PipelineSpec, usual: RestartStrategy, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a single task's arguments of retries: those of `restart`, or of `usual`.
+
+    If the task or its `default_args` set one of them, `restart` does not count.
+    """
+    arguments = airflow_arguments(usual)
+    left = not_given(arguments, kwargs)
+    return left if len(left) < len(arguments) else restart_arguments(spec) or left
 
 
 def not_given(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since p
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -124,13 +125,16 @@ class System:
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
 
     def target(self, sink: SinkSpec) -> str | None:
-        """Return the place of a sink: its attribute, or else its setting. None: unknown, or known only in a run."""
+        """Return the place of a sink: its attribute, or else its setting. None: unknown.
+
+        An attribute may still contain Jinja.
+        """
         if not self.place:
             return None
-        try:
-            found = getattr(sink, self.place) if hasattr(sink, self.place) else sink.settings().get(self.place)
-        except ConfigurationError:  # a setting still contains Jinja
-            return None
+        found = getattr(sink, self.place, None)
+        if not isinstance(found, str):
+            with suppress(ConfigurationError):  # a setting still contains Jinja
+                found = sink.settings().get(self.place)
         return found if isinstance(found, str) else None
 
     def require_clients(self, cause: ImportError | None = None) -> None:
@@ -154,6 +158,7 @@ class System:
 
 
 def _is_installed(client: str) -> bool:
+    client = re.split(r"[\s\[<>=!~;@]", client, maxsplit=1)[0]  # without extras and versions
     looks: Sequence[Callable[[str], object]] = (find_spec, metadata.distribution)
     for look in looks:
         with suppress(ModuleNotFoundError):  # by `distribution`; by `find_spec` if the package around it is missing

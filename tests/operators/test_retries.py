@@ -64,8 +64,9 @@ def test_a_single_step_is_retried_as_in_a_group() -> None:
     for more, given, expected in (
         ({}, {}, (3, 15)),
         ({"restart": strategy}, {}, (7, 9)),
-        ({"restart": strategy}, {"retries": 2}, (2, 9)),
-        ({"restart": strategy}, {"default_args": {"retries": 1}}, (1, 9)),
+        ({"restart": strategy}, {"retries": 2}, (2, 15)),
+        ({"restart": strategy}, {"default_args": {"retries": 1}}, (1, 15)),
+        ({"streaming": True}, {}, (3, 15)),
     ):
         task = StageOperator(task_id="stage", spec=spec(**more), **given)
         assert (task.retries, task.retry_delay) == (expected[0], timedelta(seconds=expected[1]))

@@ -208,7 +208,7 @@ def test_pip_is_given_each_missing_client_by_itself(site: Path) -> None:
 
 
 def test_a_client_may_have_the_name_of_its_distribution(site: Path) -> None:
-    install(site, clients=("json", "a-driver"))
+    install(site, clients=("json", "a-driver", "pyarrow>=1", "apache-airflow-core[async]"))
     assert registry.system("shelf").missing_clients() == ["a-driver"]
     (site / "a_driver-2.dist-info").mkdir()
     (site / "a_driver-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a-driver\nVersion: 2\n")

@@ -18,7 +18,8 @@ class TableSink(SinkArguments):
     """Base of a frozen dataclass for rows into one table.
 
     The dataclass declares the fields `table` and `name`, and those that its authors may set. The other attributes
-    below keep their defaults. It declares all fields itself, so that its signature begins with the table.
+    below keep their defaults; so does a field of that name without a default. It declares all fields itself, so that
+    its signature begins with the table.
     """
 
     __slots__ = ()
