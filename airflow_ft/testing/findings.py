@@ -85,7 +85,8 @@ class FindingsConformance:
     def test_a_refused_delivery_leaves_no_files(self, world: World) -> None:
         if world.target.refused is None:
             pytest.skip(NOTHING_REFUSED)
-        plan = world.plan(world.target.refused)
+        segments = world.segment(1, world.table(ROWS)), world.segment(2, world.target.refused)
+        plan = world.plan_of(2, *segments)
         if plan.commit_point is None:
             pytest.skip("it never decides: its promise is not ATOMIC")
         try:
