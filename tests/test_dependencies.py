@@ -100,6 +100,7 @@ def test_commands_and_other_sinks_work_without_the_extras(tmp_path: Path) -> Non
     program = f"""
 import json, sys
 from argparse import Namespace
+from importlib import metadata
 from importlib.machinery import PathFinder
 
 class Without:
@@ -109,6 +110,12 @@ class Without:
     def find_spec(name, path=None, target=None):
         return None if name.partition(".")[0] in {hidden} else PathFinder.find_spec(name, path, target)
 
+def distribution(name):
+    if name in {optional - own}:
+        raise metadata.PackageNotFoundError(name)
+    return installed(name)
+
+installed, metadata.distribution = metadata.distribution, distribution
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 
 import airflow_ft.operators.preload

@@ -67,8 +67,9 @@ def sink_assets(spec: PipelineSpec) -> Mapping[str, AssetAlias]:
     found: dict[str, AssetAlias] = {}
     for name, sink in spec.sinks.items():
         of = system(sink.kind)
-        if of.place and of.part("lineage") is not None:
-            found[name] = _alias(sink.kind, sink.conn_id, getattr(sink, of.place), in_folder=not of.connects)
+        target = of.target(sink)
+        if target is not None and of.part("lineage") is not None:
+            found[name] = _alias(sink.kind, sink.conn_id, target, in_folder=not of.connects)
     return found
 
 

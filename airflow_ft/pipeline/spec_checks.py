@@ -244,17 +244,17 @@ def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
     """
     seen: dict[tuple[str, Any], str] = {}
     for name, sink in sinks.items():
-        place = system(sink.kind).place
-        by_key = sink.promise is Promise.IDEMPOTENT or place == "key"
+        of = system(sink.kind)
+        by_key = of.by_key or sink.promise is Promise.IDEMPOTENT
         if not by_key and sink.conn_id:
             continue
-        target = getattr(sink, place, None) if place else None
-        if not isinstance(target, str):
+        target = of.target(sink)
+        if target is None:
             continue
         other = seen.setdefault((participant_name(sink), target), name)
         if other != name:
             raise ConfigurationError(
-                f"sinks {other!r} and {name!r} write into the same {place}, {shown(target)}."
+                f"sinks {other!r} and {name!r} write into the same {of.place}, {shown(target)}."
                 + (" A key that comes from both would have no defined value." if by_key else ""),
                 code="target_duplicated",
                 remedy="Keep one of the sinks, and unite the rows in the job: first.unionByName(second).",

@@ -86,10 +86,10 @@ def plan_delivery(
         for name, sink in members[1:]:
             if not (first.conn_id and sink.conn_id):
                 raise ConfigurationError(
-                    f"sinks {members[0][0]!r} and {name!r} have the same name {participant!r}, but one of them has no"
-                    " connection.",
+                    f"sinks {members[0][0]!r} and {name!r} have the same name {participant!r}, and a sink without a"
+                    " connection needs a name of its own.",
                     code="name_taken",
-                    remedy="Give the sink without a connection another name=.",
+                    remedy="Set another name= on a sink that has no connection.",
                     name=participant,
                     sinks=[members[0][0], name],
                 )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.sinks.base.requirements import text_of
+from airflow_ft.sinks.base.requirements import each_of, text_of
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def examine(
     if hasattr(part, "required"):
 
         def all_met() -> bool:
-            with closing(part.required(pipeline, plan, connection)) as required:
+            with closing(each_of(part.required(pipeline, plan, connection))) as required:
                 reported = [requirement.report(exam) for requirement in required]  # all of them
             return all(reported)
 

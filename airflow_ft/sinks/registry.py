@@ -22,7 +22,9 @@ and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since p
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, metadata
@@ -35,6 +37,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan, Promise
+    from airflow_ft.protocol.sink_spec import SinkSpec
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {
@@ -71,12 +74,14 @@ class System:
     """A kind of sink.
 
     `kind` is what plans call it, `title` what people do. `package` holds its parts, and `strategies` has the default
-    first. `clients` are the modules that have to be importable, and `extra` the extra of airflow-ft that installs them
-    ("": they come with it). `preload` are modules for the process that forks tasks, or processes of the conformance
-    kit. `connects`: Airflow connections name its participants. Otherwise `conn_id` returns the connection that a
-    participant needs, by default an empty one (""). `conn_type` is their type, for remedies. `place` is
-    the setting of a sink that says where its rows go ("": lineage does not know). `shares`: its sinks have a setting
-    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
+    first. `clients` are the packages that have to be installed, as pip calls them or as `import` does. `extra` is the
+    extra of airflow-ft that installs them ("": pip gets `clients`). `preload` are modules for the process that forks
+    tasks, or processes of the conformance kit. `connects`: Airflow connections name its participants. Otherwise
+    `conn_id` returns the connection that a participant needs, by default an empty one (""). `conn_type` is their type,
+    for remedies. `place` is the setting of a sink that says where its rows go ("": lineage does not know). `by_key`:
+    with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot have one place. `shares`:
+    its sinks have a setting `shared`, without which two pipelines cannot deliver into one place
+    (`airflow_ft.protocol.sharing`).
     """
 
     kind: str
@@ -90,6 +95,7 @@ class System:
     conn_id: Callable[[ParticipantPlan], str] = _none
     conn_type: str = ""
     place: str = ""
+    by_key: bool = False
     shares: bool = False
 
     def part(self, name: str) -> Any:
@@ -117,13 +123,23 @@ class System:
         """Return the name of a participant in messages."""
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
 
+    def target(self, sink: SinkSpec) -> str | None:
+        """Return the place of a sink: its attribute, or else its setting. None: unknown, or known only in a run."""
+        if not self.place:
+            return None
+        try:
+            found = getattr(sink, self.place) if hasattr(sink, self.place) else sink.settings().get(self.place)
+        except ConfigurationError:  # a setting still contains Jinja
+            return None
+        return found if isinstance(found, str) else None
+
     def require_clients(self, cause: ImportError | None = None) -> None:
         """ConfigurationError when a client is not installed."""
         if missing := self.missing_clients():
             raise ConfigurationError(
                 f"a sink into {self.title} needs {', '.join(missing)}, which is not installed here.",
                 code="package_missing",
-                remedy=f"Run `pip install '{self.installed_by()}'` where DAGs are parsed and where tasks run.",
+                remedy=f"Run `pip install {self.installed_by()}` where DAGs are parsed and where tasks run.",
                 package=missing[0],
                 extra=self.extra,
             ) from cause
@@ -133,15 +149,17 @@ class System:
         return [client for client in self.clients if not _is_installed(client)]
 
     def installed_by(self) -> str:
-        """Return what to give to pip for its clients."""
-        return f"airflow-ft[{self.extra}]" if self.extra else " ".join(self.clients)
+        """Return what to give to pip for its clients, quoted for a shell."""
+        return shlex.join([f"airflow-ft[{self.extra}]"] if self.extra else self.clients)
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # a package that it lies in
-        return False
+def _is_installed(client: str) -> bool:
+    looks: Sequence[Callable[[str], object]] = (find_spec, metadata.distribution)
+    for look in looks:
+        with suppress(ModuleNotFoundError):  # by `distribution`; by `find_spec` if the package around it is missing
+            if look(client) is not None:
+                return True
+    return False
 
 
 def system(kind: str) -> System:

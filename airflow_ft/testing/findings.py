@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, HaltError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered
@@ -44,6 +44,20 @@ class FindingsConformance:
         else:  # it takes any column
             world.commit(plan, vote)
             world.shows(sorted([*world.ids_of(1), 1]))
+
+    def test_a_dropped_table_is_refused_by_prepare(self, world: World) -> None:
+        """Not as rows that are at fault, nor as a server that is away; or the table is made again."""
+        world.deliver(world.plan())
+        if not world.target.drop():
+            pytest.skip("its table cannot be dropped")
+        plan = world.plan()
+        try:
+            vote = world.prepare(plan)
+        except (HaltError, SinkAccessError) as error:
+            assert error.remedy
+        else:
+            world.commit(plan, vote)
+            world.shows(world.ids_of(2))
 
     @pytest.mark.parametrize("carries", [True, False], ids=["it decides", "it follows"])
     def test_of_refused_rows_nothing_comes(self, world: World, carries: bool) -> None:

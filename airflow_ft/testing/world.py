@@ -74,6 +74,10 @@ class Target(ABC):
         """
         return 0
 
+    def drop(self) -> bool:
+        """Drop the table as a foreign user, and return True. By default False: it cannot be dropped."""
+        return False
+
     def values(self) -> Values | None:
         """A table with all types that the sink takes, and their values. None: none are tried."""
         return None

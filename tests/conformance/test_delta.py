@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,10 @@ class Changed(Table):
             write_deltalake(table, rows.filter(pc.equal(rows["id"], id)), mode="append")
         return True
 
+    def drop(self) -> bool:
+        shutil.rmtree(self.path)
+        return True
+
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         folder = self.uri.rpartition("/")[0]
         self.put("full/part-00000.parquet", b"something")
@@ -100,6 +105,9 @@ class Changed(Table):
 
 class ChangedInBucket(TableInBucket, Changed):
     """The same in S3."""
+
+    def drop(self) -> bool:
+        return False
 
     def put(self, name: str, data: bytes) -> None:
         key = f"{self.uri.removeprefix(f's3://{self.server.bucket}/').rpartition('/')[0]}/{name}"

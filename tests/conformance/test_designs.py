@@ -68,6 +68,10 @@ class File(Target):
         self.sql(PLANTED[what].format(id=id))
         return 1
 
+    def drop(self) -> bool:
+        self.sql("DROP TABLE orders")
+        return True
+
     def bag(self) -> Bag | None:
         self.sql("CREATE TABLE bag (id INTEGER, text TEXT, note TEXT)")
         return Bag(self.kind(table="bag"), lambda: self.sql("SELECT id, text, note FROM bag"))

@@ -90,6 +90,10 @@ class Table(Target):
         self.database.sql(PLANTED[what].format(id=id))
         return True
 
+    def drop(self) -> bool:
+        self.database.sql("DROP TABLE orders")
+        return True
+
     def bag(self) -> Bag | None:
         if self.sink.strategy == "upsert":
             return None  # a key stands there once

@@ -53,6 +53,10 @@ class File(Target):
         self.sql(PLANTED[what].format(id=id))
         return True
 
+    def drop(self) -> bool:
+        self.sql("DROP TABLE orders")
+        return True
+
     def bag(self) -> Bag:
         self.sql("CREATE TABLE bag (id INTEGER, text TEXT, note TEXT)")
         return Bag(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 
+from airflow_ft import FilesSink
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import (
     AfterAbort,
@@ -99,6 +100,14 @@ def test_sinks_of_one_connection_are_one_participant() -> None:
     assert [sorted(p.sinks) for p in same.participants] == [["a", "b"]]
     with raises(ConfigurationError, "connection_shared", conn_id="db", sinks=["a", "b"]):
         plan_delivery({"a": ModelSink("db", ATOMIC), "b": ModelSink("db", ATOMIC, strategy="other")})
+
+
+def test_a_sink_without_a_connection_needs_its_own_name() -> None:
+    lake, db = FilesSink(folder="/lake", name="db"), ModelSink("db", ATOMIC)
+    for other in (lake, db):
+        with raises(ConfigurationError, "name_taken", name="db", sinks=["a", "b"]) as caught:
+            plan_delivery({"a": lake, "b": other})
+        assert caught.error and "one of them has no" not in caught.error.what
 
 
 def test_a_pipeline_without_sinks_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -21,6 +21,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks import fitting, open_participant, registry
+from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sources import FileSource
 from tests.raising import raises
 
@@ -90,12 +91,23 @@ def plan(kind: str = "shelf") -> ParticipantPlan:
     return ParticipantPlan("a_shelf", kind, "local", Promise.ATOMIC, 0, {"rows": {}})
 
 
-def spec(**more: Any) -> PipelineSpec:
+@dataclass(frozen=True)
+class Indexed(Shelf):
+    """It has a setting that is no attribute."""
+
+    named: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        refuse_jinja(self.named)
+        return {"index": self.named}
+
+
+def spec(sinks: Mapping[str, Any] | None = None) -> PipelineSpec:
     return PipelineSpec(
         pipeline="orders",
         job="jobs:Orders",
         sources={"orders": FileSource(path="/orders", schema="id bigint")},
-        sinks={"rows": Shelf(**more)},
+        sinks=sinks or {"rows": Shelf()},
     )
 
 
@@ -172,6 +184,11 @@ def test_what_it_does_not_offer_is_said(
     for printed, expected in ((False, ""), (True, "-- ")):
         setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
         assert capsys.readouterr().out.startswith(f"{expected}connection a_shelf: nothing to do")
+    (site / "shelf" / "setup.py").write_text("def create(pipeline, plan, connection):\n    return 'a shelf'\n")
+    monkeypatch.setattr(setup, "server_connections", lambda name: ConnectionInfo(name, "shelf"))
+    for printed, said in ((False, "connection a_shelf: a shelf created"), (True, "-- connection a_shelf: its sink")):
+        setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
+        assert capsys.readouterr().out.startswith(said)
     with raises(ConfigurationError, "verify_unsupported", kind="shelf"):
         verifying.verify_participant([], plan(), connections=pytest.fail)
 
@@ -181,6 +198,31 @@ def test_parsing_a_dag_names_a_missing_client_and_its_extra(site: Path) -> None:
     with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
         spec()
     assert raised.error and "pip install 'airflow-ft[shelf]'" in raised.error.remedy
+
+
+def test_pip_is_given_each_missing_client_by_itself(site: Path) -> None:
+    install(site, clients=("no_such_client", "no-such-driver>=2"))
+    with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
+        spec()
+    assert raised.error and "`pip install no_such_client 'no-such-driver>=2'`" in raised.error.remedy
+
+
+def test_a_client_may_have_the_name_of_its_distribution(site: Path) -> None:
+    install(site, clients=("json", "a-driver"))
+    assert registry.system("shelf").missing_clients() == ["a-driver"]
+    (site / "a_driver-2.dist-info").mkdir()
+    (site / "a_driver-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a-driver\nVersion: 2\n")
+    assert spec().sinks["rows"].kind == "shelf"
+
+
+def test_by_key_two_sinks_of_one_index_are_refused(site: Path) -> None:
+    install(site)
+    system_of = SYSTEM.format(clients=(), extra="").replace("extra=''", "place='index', by_key=True")
+    (site / "shelf" / "system.py").write_text(system_of)
+    with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"], target="books"):
+        spec({"a": Indexed(named="books"), "b": Indexed(named="books")})
+    assert spec({"a": Indexed(named="books"), "b": Indexed(named="maps")})
+    assert spec({"a": Indexed(named="{{ ds }}"), "b": Indexed(named="{{ ds }}")}), "they are known only in a run"
 
 
 def test_an_unknown_system_is_named_when_the_dag_is_parsed() -> None:

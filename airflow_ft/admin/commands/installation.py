@@ -69,7 +69,7 @@ def sinks(args: Namespace) -> None:
     """`airflow ft sinks`."""
     rows: list[dict[str, Any]] = []
     for system in systems():
-        lacks = f"pip install '{system.installed_by()}'" if system.missing_clients() else "yes"
+        lacks = f"pip install {system.installed_by()}" if system.missing_clients() else "yes"
         for name, strategy in system.strategies.items():
             rows.append(
                 {

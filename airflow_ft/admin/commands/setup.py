@@ -47,6 +47,9 @@ def setup(args: Namespace) -> None:
         if module is None:
             row["note"] = "nothing to do: the first prepare creates what it needs"
             report = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
+        elif args.print and not hasattr(module, "describe"):
+            row["note"] = "its sink cannot print what it creates"
+            report = [*lines, f"-- {called}: {row['note']}"]
         elif args.print:
             lines += module.describe(args.pipeline, plan, of_kind.connection(plan, server_connections))
             report = [*lines, ""]

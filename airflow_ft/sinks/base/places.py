@@ -106,7 +106,8 @@ def keep_columns(sink: Any, argument: str) -> tuple[str, ...]:
     check_texts(argument, getattr(sink, argument), of=of)
     columns = tuple(getattr(sink, argument))
     check_known(argument, columns, of=of)
-    object.__setattr__(sink, argument, columns)
+    if getattr(sink, argument) != columns:  # a default of the class is no field
+        object.__setattr__(sink, argument, columns)
     return columns
 
 
@@ -146,7 +147,8 @@ def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
     refuse_jinja(*texts, *sink.partition_by)
     given = {field.name: getattr(sink, field.name) for field in fields(sink) if field.name != "name"}
     shared = shared_setting(given.pop("shared", False))
-    return {**given, "partition_by": list(sink.partition_by), **shared}
+    columns = {"partition_by": list(sink.partition_by)} if "partition_by" in given else {}
+    return {**given, **columns, **shared}
 
 
 def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]]:

@@ -12,7 +12,7 @@ The module `requirements` of a system yields a `Requirement` for each thing: ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,6 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.sinks.base.memory import require_own
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from airflow_ft.protocol.doctor import Examination
     from airflow_ft.sinks.base.memory import Head
 
@@ -78,8 +76,13 @@ class Requirement:
         return not found.problems
 
 
+def each_of(required: Iterable[Requirement]) -> Generator[Requirement]:
+    """Yield them. To close it closes a generator, which may hold a connection; other collections hold none."""
+    yield from required
+
+
 def lacks(
-    requirements: Generator[Requirement], installation: str = "", owner: Callable[[], str] = str
+    requirements: Iterable[Requirement], installation: str = "", owner: Callable[[], str] = str
 ) -> list[AirflowFtError]:
     """Return the problems of all requirements. If the server is away, nothing more is asked.
 
@@ -87,8 +90,8 @@ def lacks(
     one.
     """
     problems: list[AirflowFtError] = []
-    with closing(requirements):
-        for requirement in requirements:
+    with closing(each_of(requirements)) as required:
+        for requirement in required:
             found = requirement.find()
             problems += found.problems
             if any(_is_away(problem, requirement.sink) for problem in found.problems):

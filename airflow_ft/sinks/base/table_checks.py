@@ -43,7 +43,7 @@ class TableChecks(ABC, Generic[V]):
     """Looks of a system at its tables. `V` is one version of a table."""
 
     sink: ClassVar[Any]
-    """A class with `create`."""
+    """A subclass of `airflow_ft.sinks.base.table_sink.TableSink`."""
     form: ClassVar[Format]
     version: ClassVar[Any]
     """The class of versions, whose `newest` reads a place."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
@@ -15,15 +15,19 @@ from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown
 
 
 class TableSink(SinkArguments):
-    """Base of a frozen dataclass with these fields and others: rows into one table.
+    """Base of a frozen dataclass for rows into one table.
 
-    The dataclass declares all fields itself, so that its signature begins with the table.
+    The dataclass declares the fields `table` and `name`, and those that its authors may set. The other attributes
+    below keep their defaults. It declares all fields itself, so that its signature begins with the table.
     """
 
     __slots__ = ()
 
     table: str
     name: str
+    partition_by: Sequence[str] = ()
+    file_bytes: int = 128 << 20
+    create: bool = True
 
     kind: ClassVar[str]
     conn_id: ClassVar[str] = ""

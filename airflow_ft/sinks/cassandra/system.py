@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    by_key=True,
     shares=True,
     clients=("cassandra",),
     extra="cassandra",

@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="key",
+    by_key=True,
     shares=True,
     clients=("redis", "msgpack"),
     extra="redis",
