@@ -18,6 +18,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls, names_of, own_stage, tasks_beside
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.retries import task_retries
 from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
@@ -65,8 +66,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     store: str | None
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
         check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
+        super().__init__(**(task_retries(spec, kwargs) if self.is_of_run else {}), **kwargs)
         check_store(spec.store)
         self.spec = spec
         for name in self.carried():

@@ -46,7 +46,7 @@ def pipeline_params() -> dict[str, Any]:
     )
     about_start = (
         "Where a new pipeline or a full refresh starts: earliest, latest, group_offsets, or a time with a time zone."
-        " Other runs continue where the last one ended."
+        " A full refresh refuses latest and group_offsets. Other runs continue where the last one ended."
     )
     about_limit = "Maximum for each checkpoint and source. Empty: as the DAG says."
     most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}

@@ -22,7 +22,7 @@ from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.pipeline.assets import declared_asset
 from airflow_ft.pipeline.resolved import checkpointing_of
-from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
+from airflow_ft.pipeline.retries import restart_arguments, usual_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.pipeline.spec_checks import check_interval, check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
@@ -136,7 +136,7 @@ class CheckpointedPipeline(TaskGroup):
             _check_participant(name, participant_name(sink))
         planned = plan_delivery(declared(spec.sinks), spec.commit_point)
         shared = _shared(spec, delivery, planned)
-        restart = _restart(spec)
+        restart = restart_arguments(spec)
         of_tasks = {name: arguments.pop(name) for name in _OF_ALL_TASKS if name in arguments}
         for name, value in of_tasks.items():
             refuse_object(name, value if isinstance(value, str) else "")
@@ -166,8 +166,7 @@ class CheckpointedPipeline(TaskGroup):
             ) from error
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
-        usual = OF_A_STREAM if spec.streaming else USUAL
-        self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
+        self.default_args = {**usual_arguments(spec), **of_dag, **self.default_args, **restart, **own}
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
         check_interval(spec.position, self.dag.timetable, spec.pipeline)
@@ -308,21 +307,6 @@ def _tasks(
         first >> second
     commits[-1] >> confirmed
     return stage, confirmed
-
-
-def _restart(spec: PipelineSpec) -> dict[str, Any]:
-    if spec.restart is None or spec.streaming:  # a stream restarts in its task
-        return {}
-    if isinstance(spec.restart, Mapping):
-        late = ", ".join(name for name, value in spec.restart.items() if is_template(value))
-        raise ConfigurationError(
-            f"restart contains Jinja ({late}), but Airflow must know a task's retries when it parses the DAG.",
-            code="value_known_too_late",
-            remedy=f"Write the values of restart themselves, without Jinja: {late}.",
-            pipeline=spec.pipeline,
-            argument="restart",
-        )
-    return airflow_arguments(spec.restart)
 
 
 def _group_id(pipeline: str) -> str:

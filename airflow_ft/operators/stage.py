@@ -51,7 +51,6 @@ class StageOperator(CheckpointOperator):
         "spark_conf",
         "jars",
         "packages",
-        "optional_sinks",
         "job_args",
         "commit_point",
         "from_savepoint",

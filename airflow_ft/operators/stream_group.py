@@ -27,7 +27,7 @@ from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.groups import check_group
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments
+from airflow_ft.pipeline.retries import OF_A_STREAM, airflow_arguments, not_given
 from airflow_ft.pipeline.runs import first_try, run_of, test_command
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.protocol import steps
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _FIELDS = tuple(name for name in StreamingPipelineOperator.template_fields if name in SPEC_FIELDS)
-_RETRIES = airflow_arguments(OF_A_STREAM)
 
 
 class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
@@ -86,8 +85,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
     def __init__(
         self, *, streams: Sequence[PipelineSpec], restart: RestartStrategy | None = None, **kwargs: Any
     ) -> None:
-        given = {**(kwargs.get("default_args") or {}), **kwargs}
-        super().__init__(**{name: value for name, value in _RETRIES.items() if name not in given}, **kwargs)
+        super().__init__(**not_given(airflow_arguments(OF_A_STREAM), kwargs), **kwargs)
         self.specs = check_group(streams)
         example = "Give a restart strategy, such as FixedDelay(attempts=5, delay=timedelta(seconds=30))."
         check_type("restart", restart, RestartStrategy, example, optional=True)

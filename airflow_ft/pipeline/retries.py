@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow_ft.protocol.arguments import kind_of
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.arguments import is_template, kind_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
 
@@ -17,6 +19,38 @@ OF_A_STREAM = FixedDelay(attempts=5000, delay=timedelta(seconds=3))
 
 Until the retry nothing is delivered.
 """
+
+
+def task_retries(spec: PipelineSpec, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a single task's arguments of retries, as far as neither it nor its `default_args` set them."""
+    return not_given({**usual_arguments(spec), **restart_arguments(spec)}, kwargs)
+
+
+def not_given(arguments: Mapping[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of an operator's arguments that neither `kwargs` nor its `default_args` contain."""
+    given = {**(kwargs.get("default_args") or {}), **kwargs}
+    return {name: value for name, value in arguments.items() if name not in given}
+
+
+def usual_arguments(spec: PipelineSpec) -> dict[str, Any]:
+    """Return the default arguments of the retries of a pipeline's tasks."""
+    return airflow_arguments(OF_A_STREAM if spec.streaming else USUAL)
+
+
+def restart_arguments(spec: PipelineSpec) -> dict[str, Any]:
+    """Return what `restart` sets; {}: nothing. ConfigurationError: Airflow cannot do that."""
+    if spec.restart is None or spec.streaming:  # a stream restarts in its task
+        return {}
+    if isinstance(spec.restart, Mapping):
+        late = ", ".join(name for name, value in spec.restart.items() if is_template(value))
+        raise ConfigurationError(
+            f"restart contains Jinja ({late}), but Airflow must know a task's retries when it parses the DAG.",
+            code="value_known_too_late",
+            remedy=f"Write the values of restart themselves, without Jinja: {late}.",
+            pipeline=spec.pipeline,
+            argument="restart",
+        )
+    return airflow_arguments(spec.restart)
 
 
 def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:

@@ -220,7 +220,7 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
         "Do nothing: `min_pause` asks for it.",
     ),
     WaitReason.TOO_MANY_QUEUED: _Explanation(
-        "As many checkpoints wait for delivery as `max_concurrent` allows, or as Spark keeps state for (998).",
+        "As many checkpoints wait for delivery as `max_concurrent` allows, or as Spark keeps state for.",
         _UNREAD,
         "Do nothing if the sinks catch up. Otherwise `airflow ft in-doubt` shows what they wait for.",
     ),

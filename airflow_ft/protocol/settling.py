@@ -31,7 +31,7 @@ S = CheckpointState
 _IF_IT_RETURNS = "If it returns, end what it holds prepared, as docs/recovery.md says"
 
 
-def way_out_of_rollback(pipeline: str, number: int, sink: str = "SINK") -> str:
+def way_out_of_rollback(pipeline: str, number: int, sink: str) -> str:
     """Return what a person can do if the sink of a pending rollback never answers again."""
     return (
         "If that sink is gone for good, remove it from the pipeline. Then run"

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.operators.stage import StageOperator
+from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.pipeline.retries import airflow_arguments
-from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, RestartStrategy
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, RestartStrategy
+from tests.operators.declared import spec
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -52,3 +57,22 @@ def test_airflow_waits_one_to_two_backoffs_within_the_limit() -> None:
             backoff = 10 * 1.5**number
             assert min(backoff, 300) <= wait <= min(2 * (backoff + 1), 300)
     assert waits(strategy, "stage") != waits(strategy, "recover")
+
+
+def test_a_single_step_is_retried_as_in_a_group() -> None:
+    strategy = FixedDelay(attempts=7, delay=timedelta(seconds=9))
+    for more, given, expected in (
+        ({}, {}, (3, 15)),
+        ({"restart": strategy}, {}, (7, 9)),
+        ({"restart": strategy}, {"retries": 2}, (2, 9)),
+        ({"restart": strategy}, {"default_args": {"retries": 1}}, (1, 9)),
+    ):
+        task = StageOperator(task_id="stage", spec=spec(**more), **given)
+        assert (task.retries, task.retry_delay) == (expected[0], timedelta(seconds=expected[1]))
+    with raises(ConfigurationError, "argument_invalid", argument="restart"):
+        StageOperator(task_id="stage", spec=spec(restart=FailureRate()))
+
+
+def test_a_stream_without_a_group_is_retried_for_weeks() -> None:
+    task = StreamingPipelineOperator(task_id="stream", spec=spec(streaming=True, restart=FailureRate()))
+    assert (task.retries, task.retry_delay) == (5000, timedelta(seconds=3))

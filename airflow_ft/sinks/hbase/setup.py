@@ -29,9 +29,9 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         named = ", ".join(f"{{NAME => '{family}', {settings}}}" for family in sorted(families))
         yield "# If the table exists, `alter` instead of `create`; docs/hbase.md says why."
         yield f"create '{table}', {named}"
-    yield "# Where HBase checks permissions, put the gateway's user for USER:"
+    yield "# Where HBase checks permissions, put the gateway's user for USER. C lets it read the families:"
     for table in (ledger, *sorted(tables)):
-        yield f"grant 'USER', 'RW', '{table}'"
+        yield f"grant 'USER', 'RWC', '{table}'"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

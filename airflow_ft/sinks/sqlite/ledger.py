@@ -28,9 +28,8 @@ class Ledger(DbApiLedger):
     def keep_filled(self, sinks: Iterable[str]) -> None:
         """Store the sinks that have had rows: in a marker with the number 0, which no checkpoint has."""
         counts = canonical_json(dict.fromkeys(sinks, 1))
-        self.run(f"DELETE FROM {{ledger}} WHERE {MINE} AND number = 0", *self.key)
         self.run(
-            f"INSERT INTO {{ledger}} (pipeline, participant, number, {MARKER})"
+            f"INSERT OR REPLACE INTO {{ledger}} (pipeline, participant, number, {MARKER})"
             " VALUES (?, ?, 0, '', 'pruned', 0, 0, '', ?, '{{}}')",
             *self.key,
             counts,

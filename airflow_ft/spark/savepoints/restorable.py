@@ -18,6 +18,7 @@ from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.model import CheckpointState, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import Pipeline, PipelineStatus
+from airflow_ft.protocol.planning import not_rolled_back
 from airflow_ft.protocol.settling import way_out_of_rollback
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.savepoints.settling import require_settleable
@@ -89,12 +90,13 @@ def require_rolled_back(store: QueryLog, name: str) -> None:
     """SinkUnavailableError while a sink may hold what was prepared of an aborted number."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.rollback_pending:
+            sink = not_rolled_back(checkpoint)[0].name
             raise SinkUnavailableError(
                 "the checkpoint is ABORTED, but its sink does not answer and its prepared rows are not rolled back"
                 " yet.",
                 code="server_unreachable",
                 remedy=f"Start the sink's server. Then run `airflow ft recover {name}` and try again."
-                f" {way_out_of_rollback(name, checkpoint.number)}",
+                f" {way_out_of_rollback(name, checkpoint.number, sink)}",
                 pipeline=name,
                 checkpoint=checkpoint.number,
             )

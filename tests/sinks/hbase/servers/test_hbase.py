@@ -153,7 +153,7 @@ def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
     assert "create 'shop:airflow_ft', {NAME => 'f', VERSIONS => 1, TTL => 'FOREVER'}" in lines
     kept = "CONFIGURATION => {'hbase.hstore.time.to.purge.deletes' => '86400000'}"
     assert f"create 'shop:orders', {{NAME => 'd', {kept}}}, {{NAME => 'e', {kept}}}" in lines
-    assert "grant 'USER', 'RW', 'shop:orders'" in lines
+    assert "grant 'USER', 'RWC', 'shop:orders'" in lines
 
 
 def test_no_row_waits_for_a_full_batch(world: World) -> None:
