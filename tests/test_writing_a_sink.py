@@ -28,12 +28,15 @@ from tests.written_sink import KINDS
 TARGETS = {"shelf": "ShelfFile", "drawer": "DrawerFile", "binder": "BinderFolder"}
 """By kind, the class in the page's test that gives the kit a target."""
 SKIPPED = {
-    "shelf": "names no table with a key",
-    "drawer": "names no bag|its promise is not ATOMIC|it never decides|some rows before the others|can do that there|cannot be dropped",
-    "binder": "names no table with a key|a participant of its own|known by their places|no rows go by when it commits",
+    "shelf": ("names no table with a key",),
+    "drawer": (
+        "names no bag", "its promise is not ATOMIC", "it never decides", "it shows some rows before the others",
+        "nobody can do that there", "its table cannot be dropped",
+    ),  # fmt: skip
+    "binder": ("names no table with a key", "participant of its own", "known by their places", "no rows go by when"),
 }
-"""By kind, why cases are left out, besides those that any of them leaves out."""
-ALL_SKIP = "no way to its server on which something is lost|its connection has no secret"
+"""By kind, why cases are left out, besides the two reasons that are the same for all."""
+ALL_SKIP = ("no way to its server on which something is lost", "its connection has no secret")
 SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 
@@ -78,7 +81,7 @@ def test_it_passes_the_conformance_kit(installed: Path, kind: str) -> None:
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None and int(passed[1]) > 70
     skipped = re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
-    assert [line for line in skipped if not re.search(f"{ALL_SKIP}|{SKIPPED[kind]}", line)] == []
+    assert [line for line in skipped if not any(why in line for why in (*ALL_SKIP, *SKIPPED[kind]))] == []
 
 
 # --- defects ----------------------------------------------------------------------------------------------------------
