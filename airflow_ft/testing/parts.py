@@ -58,7 +58,7 @@ class PartsConformance:
         assert [name for name in schema.names if name not in "\n".join(lines)] == []
         _hides_secrets(world, *lines)
 
-    def test_lineage_tells_targets_apart(self, world: World) -> None:
+    def test_each_target_has_a_name_of_its_own_in_lineage(self, world: World) -> None:
         lineage, place = _part(world, "lineage"), system(world.target.sink.kind).place
         others = [each.sink for each in (world.target.bag(), world.target.upserts()) if each is not None]
         uris: dict[str, set[str]] = {}

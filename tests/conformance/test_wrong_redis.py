@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from airflow_ft.sinks.redis import participant, rows, verify
@@ -100,6 +101,11 @@ def the_first_column_is_the_key() -> None:
     rows.keys = lambda parts, batch: KEYS([*parts[:1], (":", None)], batch)
 
 
+def keys_are_folded() -> None:
+    """`pairs:1:A` and `pairs:1:a` are one key."""
+    rows.keys = lambda parts, batch: pc.utf8_lower(KEYS(parts, batch))
+
+
 def verify_passes_over_deletes() -> None:
     """It compares the keys that were written last."""
     verify._Keys.changes = lambda self, *of: (  # type: ignore[method-assign]
@@ -124,6 +130,7 @@ CASES: list[Case] = [
     (versions_overflow, "test_thousands_of_changes_of_a_key_hide_no_later_one", {}),
     (all_sinks_write_the_keys_of_the_first, "test_sinks_of_one_participant_keep_their_own_keys", {}),
     (the_first_column_is_the_key, "test_each_column_of_a_key_counts", {}),
+    (keys_are_folded, "test_each_column_of_a_key_counts", {}),
     (verify_passes_over_deletes, "test_verify_finds_a_deleted_key_that_is_back", {}),
 ]
 

@@ -545,7 +545,7 @@ def unknown_settings_are_left_out(change: Change) -> None:
     change(SqliteSink, "from_settings", classmethod(known))
 
 
-@noticed_by("test_lineage_tells_targets_apart", SQLITE)
+@noticed_by("test_each_target_has_a_name_of_its_own_in_lineage", SQLITE)
 def all_tables_have_one_name(change: Change) -> None:
     dataset = sqlite_lineage.dataset
     change(sqlite_lineage, "dataset", lambda settings, connection: dataset({**settings, "table": "rows"}, connection))
