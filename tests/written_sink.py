@@ -1,4 +1,4 @@
-"""The sink that docs/writing-a-sink.md writes out, taken from the page and installed as its reader would."""
+"""The sinks that docs/writing-a-sink.md writes out, taken from the page and installed as its reader would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from airflow_ft.sinks import registry
 from airflow_ft.testing import nursery
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "writing-a-sink.md").read_text()
-PACKAGE = "shelf_for_airflow"
+KINDS = ("shelf", "drawer", "binder")
+PACKAGES = tuple(f"{kind}_for_airflow" for kind in KINDS)
 
 
 def files() -> dict[str, str]:
@@ -38,7 +39,7 @@ def install(source: Path, target: Path) -> None:
 def forget() -> None:
     """What this process has imported of it, and found by its entry point; and the one that forks others."""
     nursery.forget()
-    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]
     for found in (registry._ours, registry._all, registry._load):
         found.cache_clear()

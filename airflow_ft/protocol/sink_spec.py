@@ -20,7 +20,7 @@ class SinkSpec(Protocol):
 
     @property
     def conn_id(self) -> str:
-        """The Airflow connection, which is also the participant's name. "": it needs none (`UnconnectedSinkSpec`)."""
+        """Return the Airflow connection, which names the participant; "" if it needs none (`UnconnectedSinkSpec`)."""
 
     @property
     def strategy(self) -> str: ...
@@ -44,7 +44,7 @@ class UnconnectedSinkSpec(SinkSpec, Protocol):
 
     @property
     def participant(self) -> str:
-        """The participant's name, which tasks are named by: it must not change when Jinja is rendered."""
+        """Return the participant's name. Tasks are named by it, so it must not change when Jinja is rendered."""
 
 
 @runtime_checkable

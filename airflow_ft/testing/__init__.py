@@ -12,13 +12,14 @@ import pytest
 
 _CASES = (
     "bags", "beginnings", "conformance", "dead_letters", "decisions", "deliveries", "fencing", "findings", "histories",
-    "kills", "lost_messages", "owners", "upserts", "value_cases", "world", "zombies",
+    "keys", "kills", "lost_messages", "owners", "parts", "upserts", "value_cases", "world", "zombies",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _CASES))
 
 if TYPE_CHECKING:
     from airflow_ft.testing.conformance import ParticipantConformance as ParticipantConformance
     from airflow_ft.testing.tables import Bag as Bag
+    from airflow_ft.testing.tables import Pairs as Pairs
     from airflow_ft.testing.tables import Upserts as Upserts
     from airflow_ft.testing.values import Values as Values
     from airflow_ft.testing.values import plain as plain
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Bag": "airflow_ft.testing.tables",
+    "Pairs": "airflow_ft.testing.tables",
     "ParticipantConformance": "airflow_ft.testing.conformance",
     "Target": "airflow_ft.testing.world",
     "Upserts": "airflow_ft.testing.tables",
@@ -33,7 +35,7 @@ _WHERE = {
     "plain": "airflow_ft.testing.values",
 }
 
-__all__ = ["Bag", "ParticipantConformance", "Target", "Upserts", "Values", "plain"]
+__all__ = ["Bag", "Pairs", "ParticipantConformance", "Target", "Upserts", "Values", "plain"]
 
 
 def __getattr__(name: str) -> Any:  # pytest imports this package at each start, for its plugin

@@ -27,9 +27,11 @@ from airflow_ft.testing.deliveries import DeliveriesConformance
 from airflow_ft.testing.fencing import FencingConformance
 from airflow_ft.testing.findings import FindingsConformance
 from airflow_ft.testing.histories import HistoriesConformance
+from airflow_ft.testing.keys import KeysConformance
 from airflow_ft.testing.kills import KillsConformance
 from airflow_ft.testing.lost_messages import LostMessagesConformance
 from airflow_ft.testing.owners import OwnersConformance
+from airflow_ft.testing.parts import PartsConformance
 from airflow_ft.testing.upserts import UpsertsConformance
 from airflow_ft.testing.value_cases import ValuesConformance
 from airflow_ft.testing.world import Target, World
@@ -45,9 +47,11 @@ class ParticipantConformance(
     FencingConformance,
     FindingsConformance,
     HistoriesConformance,
+    KeysConformance,
     KillsConformance,
     LostMessagesConformance,
     OwnersConformance,
+    PartsConformance,
     UpsertsConformance,
     ValuesConformance,
     ZombiesConformance,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,28 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, HaltError, SinkAccessError, UnfitTargetError
-from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.model import Plan, Promise
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.doctor import examine, is_examined
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.dead_letters import NOTHING_REFUSED
+from airflow_ft.testing.kills import calls_at
+from airflow_ft.testing.relay import Fate
 from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
 from airflow_ft.wal import open_wal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_ft.protocol.connections import ConnectionInfo
     from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.testing.world import World
+
+_MANY_CALLS = 50
+STRANGE = pa.table({"id": [1], "text": ["a"], "no_such_column": [1]})
 
 
 class FindingsConformance:
@@ -33,17 +42,26 @@ class FindingsConformance:
     # --- rows that cannot be taken ---------------------------------------------------------------------------------
 
     def test_an_unknown_column_is_named_before_any_row_is_visible(self, world: World) -> None:
+        self._takes_or_refuses_a_strange_column(world)
+
+    def test_an_unknown_column_of_a_later_segment_is_named(self, world: World) -> None:
+        """The first segment of a checkpoint may have other columns than the next ones."""
+        self._takes_or_refuses_a_strange_column(world, world.table(2 * ROWS, 2))
+
+    def _takes_or_refuses_a_strange_column(self, world: World, *before: pa.Table) -> None:
+        """Give a checkpoint segments of known columns, then one with another column."""
         world.deliver(world.plan())
-        strange = pa.table({"id": [1], "text": ["a"], "no_such_column": [1]})
-        plan = world.plan(strange)
+        segments = [world.segment(number, table) for number, table in enumerate((*before, STRANGE), 2)]
+        plan = world.plan_of(segments[-1].number, *segments)
         try:
             vote = world.prepare(plan)
         except (DeclinedError, UnfitTargetError) as error:
             assert "no_such_column" in str(error) and error.remedy and error.sink == SINK
             world.shows(world.ids_of(1))
         else:  # it takes any column
+            assert getattr(world.target.sink, "schema_evolution", True), "schema_evolution=False adds no column"
             world.commit(plan, vote)
-            world.shows(sorted([*world.ids_of(1), 1]))
+            world.shows(sorted([1, *world.ids_of(1), *(id for table in before for id in table["id"].to_pylist())]))
 
     def test_a_dropped_table_is_refused_by_prepare(self, world: World) -> None:
         """Not as rows that are at fault, nor as a server that is away; or the table is made again."""
@@ -61,7 +79,7 @@ class FindingsConformance:
 
     @pytest.mark.parametrize("carries", [True, False], ids=["it decides", "it follows"])
     def test_of_refused_rows_nothing_comes(self, world: World, carries: bool) -> None:
-        """It says so in prepare, or when it commits: where it does not decide, a person has to say what follows."""
+        """If another participant decides, prepare refuses them: after the decision a person has to act."""
         if world.target.refused is None:
             pytest.skip(NOTHING_REFUSED)
         if carries and world.participant_plan().promise is not Promise.ATOMIC:
@@ -69,12 +87,32 @@ class FindingsConformance:
         world.commit_point = carries
         plan = world.plan(world.target.refused)
         with pytest.raises((DeclinedError, UnfitTargetError)) as caught:
-            world.commit(plan, world.prepare(plan))
+            vote = world.prepare(plan)
+            assert carries or not world.target.tries_rows, "prepare voted yes, and another participant has decided"
+            world.commit(plan, vote)
         assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
         assert world.abort(plan).outcome is Outcome.ABORTED
         world.deliver(world.plan())
         world.shows(world.ids_of(2))
+
+    def test_a_refused_delivery_leaves_no_files(self, world: World) -> None:
+        if world.target.refused is None:
+            pytest.skip(NOTHING_REFUSED)
+        segments = world.segment(1, world.table(ROWS)), world.segment(2, world.target.refused)
+        plan = world.plan_of(2, *segments)
+        if plan.commit_point is None:
+            pytest.skip("it never decides: its promise is not ATOMIC")
+        try:
+            vote = world.prepare(plan)
+        except (DeclinedError, UnfitTargetError):
+            pytest.skip("its prepare refuses them")
+        if not (before := _files(world)):
+            pytest.skip("none of its files lie in the test's folder")
+        with pytest.raises((DeclinedError, UnfitTargetError)):
+            world.commit(plan, vote)
+        world.close()
+        assert _files(world) - before == set(), "files of refused rows are left"
 
     # --- who looks from outside ------------------------------------------------------------------------------------
 
@@ -122,7 +160,7 @@ class FindingsConformance:
             if connection != world.target.connection:
                 assert not isinstance(raised.value, DeclinedError), f"{name}: the rows are not at fault"
             for text in (str(raised.value), *(f"{check.text} {check.remedy}" for check in problems)):
-                assert not [one for one in _secrets(world.target.connection, connection) if one in text], name
+                assert not [one for one in secrets_of(world.target.connection, connection) if one in text], name
             world.shows([])
 
     def _examined(self, world: World, sink: SinkSpec, connection: ConnectionInfo, rows: pa.Table) -> Sequence[Check]:
@@ -132,10 +170,32 @@ class FindingsConformance:
         reader = open_wal().open(world.segment(99, rows))
         return examine(world.pipeline, planned, connection, [reader], OURS)
 
+    def test_an_error_while_it_reads_is_no_empty_memory(self, world: World) -> None:
+        """`head` and `proof` are None only where nothing is: else a delivered checkpoint seems to be none."""
+        plan = world.plan()
+        world.deliver(plan)
+        for read in (_head, _proof):
+            truth = read(world.participant(plan), plan)
+            if world.target.connection.port:
+                with world.target.losing(Fate.LOSE_REQUEST, 0) as way:
+                    if way is not None:
+                        _is_true_or_raises(world, plan, read, way[0], truth)
+                continue
+
+            def fails(at: int, read: Read = read, truth: object = truth) -> bool:
+                with world.target.failing(at, str(world.folder)) as way:
+                    if way is None:
+                        return False
+                    _is_true_or_raises(world, plan, read, way[0], truth)
+                    return way[1]()
+
+            for _ in calls_at((0, 1), fails, _MANY_CALLS):
+                pass
+
     # --- errors ------------------------------------------------------------------------------------------------------
 
     def test_no_secret_is_in_an_error(self, world: World) -> None:
-        secrets = _secrets(world.target.connection)
+        secrets = secrets_of(world.target.connection)
         if not secrets:
             pytest.skip("its connection has no secret")
         plan = world.plan()
@@ -145,7 +205,30 @@ class FindingsConformance:
         assert not [one for one in secrets if one in str(caught.value)]
 
 
-def _secrets(*connections: ConnectionInfo) -> list[str]:
+Read = Callable[[Participant, Plan], object]
+
+
+def _is_true_or_raises(world: World, plan: Plan, read: Read, connection: ConnectionInfo, truth: object) -> None:
+    with suppress(AirflowFtError):
+        seen = read(world.participant(plan, connection), plan)
+        assert seen == truth, f"a call has failed, and the{read.__name__.replace('_', ' ')} is {seen}, not {truth}"
+
+
+def _head(participant: Participant, plan: Plan) -> object:
+    return participant.head(plan.pipeline)
+
+
+def _proof(participant: Participant, plan: Plan) -> object:
+    return participant.proof(plan)
+
+
+def _files(world: World) -> set[Path]:
+    """Return the files in the test's folder that are not the log's."""
+    log = world.folder / "wal"
+    return {path for path in world.folder.rglob("*") if path.is_file() and log not in path.parents}
+
+
+def secrets_of(*connections: ConnectionInfo) -> list[str]:
     """Passwords, also those in the extra, as Kafka's are."""
     in_extra = (text for one in connections for key, text in one.extra.items() if "password" in key)
     return [secret for secret in (*(one.password for one in connections), *in_extra) if secret]

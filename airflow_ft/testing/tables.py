@@ -39,3 +39,16 @@ class Upserts:
     sink: SinkSpec
     read: Callable[[], Mapping[int, str | None]]
     write: Callable[[int, str, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A table whose key has two columns, into which rows go by key.
+
+    Args:
+        sink: what a DAG author would write for it: `id` and `part` (a text) are the key. The other column is `text`.
+        read: returns the text of each (id, part) that a reader sees, by a client of its own.
+    """
+
+    sink: SinkSpec
+    read: Callable[[], Mapping[tuple[int, str], str | None]]

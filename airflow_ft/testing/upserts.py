@@ -29,41 +29,41 @@ class UpsertsConformance:
 
     def test_the_last_change_of_a_key_counts(self, world: World) -> None:
         """Within a batch, over the files of a segment, over segments, and over checkpoints."""
-        upserts = _upserts(world)
-        _deliver(world, upserts, 1, world.segment_of(1, _table([("insert", 1, "a"), ("update", 1, "b")])))
-        _holds(upserts, {1: "b"})
-        files = _table([("update", 1, "c"), ("insert", 2, "a")]), _table([("update", 1, "d")])
-        _deliver(world, upserts, 2, world.segment_of(2, *files))
-        _holds(upserts, {1: "d", 2: "a"})
+        upserts = upserts_of(world)
+        deliver(world, upserts, 1, world.segment_of(1, table_of([("insert", 1, "a"), ("update", 1, "b")])))
+        holds(upserts, {1: "b"})
+        files = table_of([("update", 1, "c"), ("insert", 2, "a")]), table_of([("update", 1, "d")])
+        deliver(world, upserts, 2, world.segment_of(2, *files))
+        holds(upserts, {1: "d", 2: "a"})
         changes = enumerate(((1, "e"), (2, "b"), (1, "f")), 3)
-        segments = [world.segment_of(number, _table([("update", *change)])) for number, change in changes]
-        _deliver(world, upserts, 5, *segments)
-        _holds(upserts, {1: "f", 2: "b"})
+        segments = [world.segment_of(number, table_of([("update", *change)])) for number, change in changes]
+        deliver(world, upserts, 5, *segments)
+        holds(upserts, {1: "f", 2: "b"})
 
     def test_null_takes_the_place_of_a_value(self, world: World) -> None:
         """Or it is refused; a value that stays would be one of an older row."""
-        upserts = _upserts(world)
-        _deliver(world, upserts, 1, world.segment_of(1, _table([("insert", 1, "a"), ("insert", 2, "a")])))
-        plan = _plan(world, upserts, 2, world.segment_of(2, _table([("update", 1, None)])))
+        upserts = upserts_of(world)
+        deliver(world, upserts, 1, world.segment_of(1, table_of([("insert", 1, "a"), ("insert", 2, "a")])))
+        plan = plan_into(world, upserts, 2, world.segment_of(2, table_of([("update", 1, None)])))
         try:
             world.deliver(plan)
         except (DeclinedError, UnfitTargetError) as error:
             assert error.sink and error.remedy
-            _holds(upserts, {1: "a", 2: "a"})
+            holds(upserts, {1: "a", 2: "a"})
         else:
-            _holds(upserts, {1: None, 2: "a"})
+            holds(upserts, {1: None, 2: "a"})
 
     def test_segments_of_other_columns_are_applied_in_order(self, world: World) -> None:
-        upserts = _upserts(world)
-        first, last = _table([("insert", 1, "first")]), _table([("update", 1, "last")])
-        between = _table([("update", 1, "between")]).select(["text", "op", "id"])
+        upserts = upserts_of(world)
+        first, last = table_of([("insert", 1, "first")]), table_of([("update", 1, "last")])
+        between = table_of([("update", 1, "between")]).select(["text", "op", "id"])
         segments = [world.segment_of(number, table) for number, table in enumerate((first, between, last), 1)]
-        _deliver(world, upserts, 3, *segments)
-        _holds(upserts, {1: "last"})
+        deliver(world, upserts, 3, *segments)
+        holds(upserts, {1: "last"})
 
     def test_a_delete_deletes(self, world: World) -> None:
-        upserts = _upserts(world)
-        _deliver(world, upserts, 1, world.segment_of(1, _table([("insert", id, "a") for id in (1, 2, 3)])))
+        upserts = upserts_of(world)
+        deliver(world, upserts, 1, world.segment_of(1, table_of([("insert", id, "a") for id in (1, 2, 3)])))
         changes: Sequence[Change] = [
             ("delete", 1, None),
             ("delete", 2, None),
@@ -72,39 +72,42 @@ class UpsertsConformance:
             ("delete", 4, None),
             ("delete", 5, None),  # it was never there
         ]
-        _deliver(world, upserts, 2, world.segment_of(2, _table(changes)))
-        _holds(upserts, {2: "again", 3: "a"})
-        again = [world.segment_of(3, _table([("insert", 1, "b")])), world.segment_of(4, _table([("delete", 3, None)]))]
-        _deliver(world, upserts, 4, *again)
-        _holds(upserts, {1: "b", 2: "again"})
+        deliver(world, upserts, 2, world.segment_of(2, table_of(changes)))
+        holds(upserts, {2: "again", 3: "a"})
+        again = [
+            world.segment_of(3, table_of([("insert", 1, "b")])),
+            world.segment_of(4, table_of([("delete", 3, None)])),
+        ]
+        deliver(world, upserts, 4, *again)
+        holds(upserts, {1: "b", 2: "again"})
 
     def test_a_row_of_a_higher_number_is_left_alone(self, world: World) -> None:
         """A process that slept may write when its successor has delivered later numbers."""
-        upserts = _upserts(world)
+        upserts = upserts_of(world)
         if upserts.write is None:
             pytest.skip("its rows do not carry a number")
-        _deliver(world, upserts, 1, world.segment_of(1, _table([("insert", 1, "a"), ("insert", 2, "a")])))
+        deliver(world, upserts, 1, world.segment_of(1, table_of([("insert", 1, "a"), ("insert", 2, "a")])))
         upserts.write(1, "later", _LATE)
         upserts.write(3, "later", _LATE)
         changes: Sequence[Change] = [("update", 1, "b"), ("update", 2, "b"), ("delete", 3, None)]
-        _deliver(world, upserts, 2, world.segment_of(2, _table(changes)))
-        _holds(upserts, {1: "later", 2: "b", 3: "later"})
+        deliver(world, upserts, 2, world.segment_of(2, table_of(changes)))
+        holds(upserts, {1: "later", 2: "b", 3: "later"})
 
     @pytest.mark.parametrize("at", [0, _MANY // 2 + 3, _MANY], ids=["before the first", "in the middle", "after all"])
     def test_no_key_goes_back_when_a_successor_continues(self, world: World, at: int) -> None:
         """A process is killed among many changes of few keys. Its successor is watched before each of its requests."""
-        upserts = _upserts(world)
+        upserts = upserts_of(world)
         before, begun, _ = _random(1, {})
-        _deliver(world, upserts, 1, world.segment_of(1, before))
+        deliver(world, upserts, 1, world.segment_of(1, before))
         changes, after, history = _random(2, begun)
-        plan = _plan(world, upserts, 2, world.segment_of(2, changes))
+        plan = plan_into(world, upserts, 2, world.segment_of(2, changes))
         vote = world.prepare(plan)
         assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
         seen = [dict(upserts.read())]
         with world.target.watching(lambda: seen.append(dict(upserts.read())), str(world.folder)) as connection:
             participant = world.participant(plan, connection, per_batch=_OTHER_BATCH)
             participant.commit(plan, world.fence(1, world.attempt()), vote)
-        _holds(upserts, after)
+        holds(upserts, after)
         for key, texts in history.items():
             place = 0
             for state in seen:
@@ -114,9 +117,9 @@ class UpsertsConformance:
 
     @pytest.mark.parametrize("at", [0, _MANY // 2 + 3, _MANY], ids=["before the first", "in the middle", "after all"])
     def test_a_zombie_overwrites_no_row_of_a_later_checkpoint(self, world: World, at: int) -> None:
-        upserts = _upserts(world)
+        upserts = upserts_of(world)
         changes, now, _ = _random(1, {})
-        plan = _plan(world, upserts, 1, world.segment_of(1, changes))
+        plan = plan_into(world, upserts, 1, world.segment_of(1, changes))
         vote = world.prepare(plan)
         sleeper = world.process(plan, vote, stop="freeze", at=at)
         try:
@@ -127,12 +130,12 @@ class UpsertsConformance:
             world.predecessor = 1
             for number in (2, 3):
                 changes, now, _ = _random(number, now)
-                _deliver(world, upserts, number, world.segment_of(number, changes))
+                deliver(world, upserts, number, world.segment_of(number, changes))
             sleeper.resume()
             sleeper.wait()
         finally:
             sleeper.kill()
-        _holds(upserts, now)
+        holds(upserts, now)
 
 
 def _random(seed: int, begun: Mapping[int, str]) -> tuple[pa.Table, dict[int, str], dict[int, list[str | None]]]:
@@ -149,17 +152,18 @@ def _random(seed: int, begun: Mapping[int, str]) -> tuple[pa.Table, dict[int, st
             now[key] = text
         changes.append((kind, key, text))
         history[key].append(text)
-    return _table(changes), now, history
+    return table_of(changes), now, history
 
 
-def _upserts(world: World) -> Upserts:
+def upserts_of(world: World) -> Upserts:
+    """Return the target's table with a key; skip the test if it has none."""
     upserts = world.target.upserts()
     if upserts is None:
         pytest.skip("the target names no table with a key")
     return upserts
 
 
-def _holds(upserts: Upserts, expected: Mapping[int, str | None]) -> None:
+def holds(upserts: Upserts, expected: Mapping[int, str | None]) -> None:
     """Compare the table, text by id."""
     seen = dict(upserts.read())
     problems = [
@@ -171,7 +175,8 @@ def _holds(upserts: Upserts, expected: Mapping[int, str | None]) -> None:
     assert not problems, "; ".join(problems)
 
 
-def _table(changes: Sequence[Change]) -> pa.Table:
+def table_of(changes: Sequence[Change]) -> pa.Table:
+    """Return these changes as rows."""
     import pyarrow as pa
 
     kinds, ids, texts = zip(*changes, strict=True)
@@ -180,9 +185,11 @@ def _table(changes: Sequence[Change]) -> pa.Table:
     )
 
 
-def _plan(world: World, upserts: Upserts, number: int, *segments: Segment) -> Plan:
+def plan_into(world: World, upserts: Upserts, number: int, *segments: Segment) -> Plan:
+    """Return the plan that delivers these segments into the table."""
     return world.into(upserts.sink, world.plan_of(number, *segments))
 
 
-def _deliver(world: World, upserts: Upserts, number: int, *segments: Segment) -> None:
-    world.deliver(_plan(world, upserts, number, *segments))
+def deliver(world: World, upserts: Upserts, number: int, *segments: Segment) -> None:
+    """Deliver these segments into the table, as one checkpoint."""
+    world.deliver(plan_into(world, upserts, number, *segments))

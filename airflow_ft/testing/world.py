@@ -21,7 +21,7 @@ from airflow_ft.sinks import open_participant
 from airflow_ft.testing.calls import failing, listening
 from airflow_ft.testing.processes import Acting, _StoppingWal, free_port
 from airflow_ft.testing.relay import Fate, Proxy
-from airflow_ft.testing.tables import Bag, Upserts
+from airflow_ft.testing.tables import Bag, Pairs, Upserts
 from airflow_ft.testing.values import Values
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment, write_table
@@ -49,6 +49,8 @@ class Target(ABC):
     refused: pa.Table | None = None
     """Rows some of which the server refuses by themselves; the ids of the others are `taken`. None: it takes all."""
     taken: Sequence[int] = ()
+    tries_rows: bool = True
+    """Whether prepare tries the rows if another participant decides. If False, a decided checkpoint may be refused."""
     adopts: bool = False
     """Whether a commit takes the log's files as they are, and so looks at no row, before which it could be killed."""
     texts: int | None = None
@@ -133,6 +135,10 @@ class Target(ABC):
 
     def upserts(self) -> Upserts | None:
         """A table into which rows go by key. None: the sink replaces no rows by key."""
+        return None
+
+    def pairs(self) -> Pairs | None:
+        """A table whose key has two columns. None: the sink replaces no rows by key, or by one column only."""
         return None
 
     def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:

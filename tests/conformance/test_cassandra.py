@@ -16,7 +16,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
-from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values, conformance
+from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values, conformance
 from airflow_ft.testing.world import World
 from tests.conformance.values import CLOCK, FINITE, LATE_MOMENT, MICRO, MOMENTS, NOT_FINITE, UTC_MICRO, without
 from tools.servers import Cassandra
@@ -58,6 +58,7 @@ class Tables(Target):
         for name, columns in {
             "orders": "id bigint PRIMARY KEY, text text, at timestamp",
             "keyed": "id bigint PRIMARY KEY, text text",
+            "pairs": "id bigint, part text, text text, PRIMARY KEY (id, part)",
             "kinds": "id bigint PRIMARY KEY, " + ", ".join(f'"{name}" {kind}' for name, kind in KINDS.items()),
         }.items():
             session.execute(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.{name} ({columns})")
@@ -85,6 +86,13 @@ class Tables(Target):
 
     def upserts(self) -> Upserts | None:
         return Upserts(replace(self.sink, table=f"{KEYSPACE}.keyed", change_column="op"), self._texts)
+
+    def pairs(self) -> Pairs:
+        def read() -> dict[tuple[int, str], str | None]:
+            rows = self.db.execute(f"SELECT id, part, text FROM {KEYSPACE}.pairs")
+            return {(row.id, row.part): row.text for row in rows}
+
+        return Pairs(replace(self.sink, table=f"{KEYSPACE}.pairs"), read)
 
     def _texts(self) -> dict[int, str]:
         return {row.id: row.text for row in self.db.execute(f"SELECT id, text FROM {KEYSPACE}.keyed")}

@@ -19,7 +19,7 @@ import pytest
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.hbase.spec import HBaseSink
-from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values
 from airflow_ft.testing.world import World
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, NOT_FINITE, REFUSED_BY_JSON
 from tools.servers import HBase
@@ -121,6 +121,16 @@ class Rows(Target):
         sink = replace(self.sink, row_key=f"{self.run}k:{{id}}", change_column="op")
         write = None if self.sink.salt else self._write
         return Upserts(sink, self._texts, write)
+
+    def pairs(self) -> Pairs:
+        def read() -> dict[tuple[int, str], str | None]:
+            found = {}
+            for key, row in self.db.table("orders").scan(filter=f"RowFilter(=, 'substring:{self.run}p:')"):
+                id, part = key.decode().split(f"{self.run}p:")[1].split(":")
+                found[int(id), part] = row[b"f:text"].decode() if b"f:text" in row else None
+            return found
+
+        return Pairs(replace(self.sink, row_key=f"{self.run}p:{{id}}:{{part}}"), read)
 
     def _texts(self) -> dict[int, str | None]:
         rows = self.rows("orders", f"{self.run}k")

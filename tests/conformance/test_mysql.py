@@ -15,7 +15,7 @@ import pytest
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing import Bag, Pairs, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import INF, LATE, MICRO, NAN, by_place
 from tests.integration.test_mysql_values import CASES
 from tools.servers import Database, MariaDb
@@ -60,6 +60,7 @@ class Table(Target):
         upsert: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
         server: Any = database.server
         self.database = database
+        self.tries_rows = strategy == "xa"
         self.sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **upsert)
         self.connection = ConnectionInfo(
             "shop", "mysql", server.host, server.port, server.user, server.password, database.name
@@ -110,6 +111,18 @@ class Table(Target):
             replace(self.sink, table="keyed", change_column="op"),
             lambda: dict(self.database.sql("SELECT id, text FROM keyed")),
             lambda id, text, number: self.database.sql(f"REPLACE INTO keyed VALUES ({id}, '{text}', {number})"),
+        )
+
+    def pairs(self) -> Pairs | None:
+        if self.sink.strategy != "upsert":
+            return None
+        self.database.sql(
+            "CREATE TABLE pairs (id BIGINT, part VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,"
+            " text VARCHAR(40), version BIGINT NOT NULL, PRIMARY KEY (id, part)) ENGINE=InnoDB"
+        )
+        return Pairs(
+            replace(self.sink, table="pairs", key_columns=["id", "part"]),
+            lambda: {(id, part): text for id, part, text in self.database.sql("SELECT id, part, text FROM pairs")},
         )
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:

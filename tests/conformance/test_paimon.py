@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from airflow_ft import PaimonSink
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
-from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values, plain
+from airflow_ft.testing import Bag, Pairs, ParticipantConformance, Target, Upserts, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
 from tests.sinks.paimon.world import Table
@@ -123,6 +124,12 @@ class Keyed(Changed):
             return {each["id"]: each["text"] for each in self.seen("shop.keyed").to_pylist()}
 
         return Upserts(self.beside("keyed", change_column="op"), read)
+
+    def pairs(self) -> Pairs:
+        def read() -> dict[tuple[int, str], str | None]:
+            return {(each["id"], each["part"]): each["text"] for each in self.seen("shop.pairs").to_pylist()}
+
+        return Pairs(replace(self.beside("pairs"), primary_key=("id", "part")), read)
 
     def plant(self, what: str, id: int) -> bool:
         return what != "double" and super().plant(what, id)

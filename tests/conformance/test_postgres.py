@@ -14,7 +14,7 @@ import pytest
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
-from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing import Bag, Pairs, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import EARLY, by_place
 from tests.sinks.postgres.servers.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
@@ -99,6 +99,17 @@ class Table(Target):
                 f"INSERT INTO keyed VALUES ({id}, '{text}', {number}) ON CONFLICT (id)"
                 " DO UPDATE SET text = excluded.text, version = excluded.version"
             ),
+        )
+
+    def pairs(self) -> Pairs | None:
+        if self.sink.strategy != "upsert":
+            return None
+        self.database.sql(
+            "CREATE TABLE pairs (id bigint, part text, text text, version bigint NOT NULL, PRIMARY KEY (id, part))"
+        )
+        return Pairs(
+            replace(self.sink, table="pairs", key_columns=["id", "part"]),
+            lambda: {(id, part): text for id, part, text in self.database.sql("SELECT id, part, text FROM pairs")},
         )
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:

@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.redis.participant import ATOMIC_ROWS
 from airflow_ft.sinks.redis.spec import RedisSink
-from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values
 from airflow_ft.testing.world import World
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, REFUSED_BY_JSON
 from tests.raising import raises
@@ -64,6 +64,13 @@ class Keys(Target):
 
     def upserts(self) -> Upserts | None:
         return Upserts(replace(self.sink, key="keyed:{id}", change_column="op"), self._texts)
+
+    def pairs(self) -> Pairs:
+        def read() -> dict[tuple[int, str], str | None]:
+            found = ((key.split(":"), self._read(key).get("text")) for key in self.db.scan_iter("pairs:*"))
+            return {(int(id), part): text for (_, id, part), text in found}
+
+        return Pairs(replace(self.sink, key="pairs:{id}:{part}"), read)
 
     def _texts(self) -> dict[int, str | None]:
         return {int(key.partition(":")[2]): self._read(key).get("text") for key in self.db.scan_iter("keyed:*")}

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Promise, Segment
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import WalFile
@@ -30,10 +32,16 @@ from airflow_ft.sinks.mysql import server as mysql_server
 from airflow_ft.sinks.mysql.ledger import Ledger as MySqlLedger
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.upsert import Upserter
+from airflow_ft.sinks.postgres import proposal as postgres_proposal
+from airflow_ft.sinks.postgres import setup as postgres_setup
 from airflow_ft.sinks.postgres.local import LocalParticipant
+from airflow_ft.sinks.postgres.session import Limits
 from airflow_ft.sinks.postgres.session import Session as PostgresSession
+from airflow_ft.sinks.sqlite import lineage as sqlite_lineage
 from airflow_ft.sinks.sqlite import participant as of_sqlite
+from airflow_ft.sinks.sqlite import requirements as sqlite_requirements
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import ParticipantConformance, Target
 from airflow_ft.testing import world as kit
@@ -489,6 +497,88 @@ def counts_are_those_of_the_plan(change: Change) -> None:
         write(self, plan, fence, outcome, counts, detail)
 
     change(SqlLedger, "write_marker", planned)
+
+
+# --- columns, reads and parts -----------------------------------------------------------------------------------------
+
+
+@noticed_by("test_an_unknown_column_of_a_later_segment_is_named", *SHARED)
+def the_first_segment_is_judged(change: Change) -> None:
+    for participant in (SqliteParticipant, LocalParticipant):
+        judge = participant._schema_problems
+
+        def first(self: Any, db: Any, readers: Any, *of: Any, judge: Any = judge, **more: Any) -> Any:
+            return judge(self, db, readers[:1], *of, **more)
+
+        change(participant, "_schema_problems", first)
+
+
+@noticed_by("test_an_error_while_it_reads_is_no_empty_memory", SQLITE, POSTGRES)
+def a_memory_that_cannot_be_read_is_empty(change: Change) -> None:
+    for step in ("_head", "_proof"):
+        read = getattr(OneTransactionParticipant, step)
+
+        def empty(self: Any, of: Any, read: Any = read) -> Any:
+            try:
+                return read(self, of)
+            except (AirflowFtError, psycopg2.Error):
+                return None
+
+        change(OneTransactionParticipant, step, empty)
+
+
+@noticed_by("test_the_system_lists_the_strategy_of_the_sink", SQLITE)
+def the_strategy_has_another_name(change: Change) -> None:
+    change(SqliteSink, "strategy", "direct")
+
+
+@noticed_by("test_the_system_lists_the_strategy_of_the_sink", SQLITE)
+def the_strategy_promises_more(change: Change) -> None:
+    change(SqliteSink, "promise", Promise.TWO_PHASE)
+
+
+@noticed_by("test_an_unknown_setting_is_refused", SQLITE)
+def unknown_settings_are_left_out(change: Change) -> None:
+    def known(cls: type[SqliteSink], conn_id: str, settings: Any) -> SqliteSink:
+        return cls(conn_id=conn_id, table=settings["table"], create=settings["create"])
+
+    change(SqliteSink, "from_settings", classmethod(known))
+
+
+@noticed_by("test_each_target_has_a_name_of_its_own_in_lineage", SQLITE)
+def all_tables_have_one_name(change: Change) -> None:
+    dataset = sqlite_lineage.dataset
+    change(sqlite_lineage, "dataset", lambda settings, connection: dataset({**settings, "table": "rows"}, connection))
+
+
+@noticed_by("test_unknown_columns_are_named_before_rows_are_computed", SQLITE)
+def all_columns_fit_before_rows_are_computed(change: Change) -> None:
+    change(sqlite_requirements, "schema_problems", lambda *_: [])
+
+
+@noticed_by("test_setup_can_be_repeated_and_prepare_finds_it", POSTGRES)
+def setup_makes_other_tables(change: Change) -> None:
+    def create(pipeline: str, plan: Any, connection: Any) -> str:
+        with closing(PostgresSession(connection, Limits())) as session:
+            session.run("CREATE TABLE IF NOT EXISTS airflow_ft_head (pipeline text)")
+        return ""
+
+    change(postgres_setup, "create", create)
+
+
+@noticed_by("test_setup_can_be_repeated_and_prepare_finds_it", POSTGRES)
+def setup_shows_the_password(change: Change) -> None:
+    change(postgres_setup, "describe", lambda pipeline, plan, connection: iter([f"-- {connection.password}"]))
+
+
+@noticed_by("test_a_proposed_table_has_the_columns", POSTGRES)
+def a_proposed_table_has_its_key_alone(change: Change) -> None:
+    create_table = postgres_proposal.create_table
+
+    def shorter(table: str, sink: Any, columns: Any, *of: Any) -> str:
+        return create_table(table, sink, pa.schema([columns.field("id")]), *of)
+
+    change(postgres_proposal, "create_table", shorter)
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.refused import Refused
 
 _WAIT_SECONDS = 2.0
@@ -40,6 +41,8 @@ _TAKEN = {pa.int64(), pa.int32(), pa.string()}
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """See `airflow_ft.protocol.participant.Participant`."""
+    for settings in plan.sinks.values():
+        refuse_unknown(settings, {"table"})
     tables = {name: settings["table"] for name, settings in plan.sinks.items()}
     return JournalParticipant(plan.name, tables, Path(connection.host), wal)
 

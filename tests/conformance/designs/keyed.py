@@ -1,4 +1,7 @@
-"""Write rows by key in one transaction: a higher number wins, and a delete leaves a tombstone with its number."""
+"""Write rows by key in one transaction: a higher number wins, and a delete leaves a tombstone with its number.
+
+Numbers of two pipelines say nothing of each other, so the first delivery refuses a table whose rows have higher ones.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.base.changes import versions_ahead
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.sinks.sqlite.columns import Column, read_columns, refused, schema_problems, values
+from airflow_ft.sinks.sqlite import columns as sqlite_columns
+from airflow_ft.sinks.sqlite.columns import Column, read_columns, refused, values
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.sinks.sqlite.spec import SqliteSink
@@ -26,7 +31,7 @@ CHANGE = "op"
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """See `airflow_ft.protocol.participant.Participant`."""
-    sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
+    sinks = {name: SqliteSink.from_settings(plan.name, settings) for name, settings in plan.sinks.items()}
     return KeyedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
 
 
@@ -41,7 +46,9 @@ class KeyedParticipant(SqliteParticipant):
             for schema in (reader.schema(name) for reader in readers if name in reader.sinks()):
                 written = pa.schema([column for column in schema if column.name != CHANGE])
                 if written.names:
-                    yield from schema_problems(sink.table, columns, written, name)
+                    yield from sqlite_columns.schema_problems(sink.table, columns, written, name)
+            if make and readers:
+                yield from _ahead(db, sink.table, readers[-1].segment.number, name)
 
     def _insert(
         self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
@@ -51,6 +58,11 @@ class KeyedParticipant(SqliteParticipant):
             return _Load(name, table, reader, dead_letters, db, read_columns(db, table), plan.number)
 
         return load_all(self.sinks, readers, load)
+
+
+def _ahead(db: sqlite3.Connection, table: str, number: int, sink: str) -> Iterator[AirflowFtError]:
+    if db.execute(f"SELECT 1 FROM {quoted(table)} WHERE version >= ?", (number,)).fetchone():
+        yield versions_ahead(table, "version", number, sink)
 
 
 @dataclass
