@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -25,13 +28,14 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
     WalCorruptError,
 )
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import PLAIN, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
+from airflow_ft.spark.task import hung
 from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import stage_step
 from tests.protocol.systems import NoArchive
@@ -475,3 +479,48 @@ def test_refused_rows_end_the_driver_and_are_the_reported_reason(tmp_path: Path,
     assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.DECLINED
     row = world.store.run(PIPELINE, RUN)
     assert row is not None and not row.staged
+
+
+def test_a_driver_that_hangs_is_killed(tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of the job that never returns can hold Python's lock: no thread of the driver ends the checkpoint."""
+    monkeypatch.setattr(hung, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(hung, "GRACE_SECONDS", 0.2)
+    world = World(tmp_path)
+    numbers: list[int] = []
+    config = CheckpointConfig(timeout=timedelta(seconds=1))
+
+    def launcher(request: StageRequest, store: Any, *, on_start: Any, **_: Any) -> StageResult:
+        driver = FakeDriver()
+        on_start(driver)
+        publish(world, request.epoch)
+        numbers.append(world.store.trigger(PIPELINE, request.epoch, RUN))
+        assert driver.ended.wait(60)
+        raise StageError("the driver was killed.", code="driver_killed")
+
+    launch(launcher)
+    with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=2):
+        stage_step(context(world), lambda *of: replace(make(*of), checkpointing=config), on_line=lambda _: None)
+    assert numbers == [2] and world.store.checkpoint(PIPELINE, 2).reason is AbortReason.EXPIRED
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.STAGED
+
+
+def test_a_driver_hangs_if_one_checkpoint_is_overdue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(hung, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t", 1), "a test") as (epoch, _):
+        watch = hung.HungDriver(world.store, PIPELINE, epoch)
+        watch.timeout = 10.0
+        world.store.begin_stage(PIPELINE, epoch, RUN)
+        for _ in range(5):
+            now[0] += 100.0
+            publish(world, epoch)
+            watch.check()
+        world.store.trigger(PIPELINE, epoch, RUN)
+        for _ in range(2):
+            now[0] += 100.0
+            watch.check()
+        now[0] += 100.0
+        with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=6):
+            watch.check()

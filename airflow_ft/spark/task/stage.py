@@ -31,6 +31,7 @@ from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse
+from airflow_ft.spark.task.hung import HungDriver
 from airflow_ft.spark.task.launcher import Driver, run_stage
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby
@@ -163,7 +164,8 @@ def stage(
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
         require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
         attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
-        checks = [keeper.check, beside.check] if beside else [keeper.check]
+        hung = HungDriver(store, pipeline, epoch)
+        checks = [keeper.check, hung.check, *([beside.check] if beside else [])]
         watch = _Watch(checks, look)
         try:
             with beside or nullcontext(), watch:
@@ -172,8 +174,10 @@ def stage(
                     watch.driver = driver
                     on_start(driver)
 
+                request = make_request(before, epoch, attempt)
+                hung.timeout = request.checkpointing.timeout.total_seconds()
                 result = run_stage(
-                    make_request(before, epoch, attempt),
+                    request,
                     store,
                     log=on_line,
                     on_start=started,
@@ -184,9 +188,12 @@ def stage(
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed
-            give_up(context, epoch, error, AbortReason.STOPPED if stopped else error.abort_reason)
+            found = error if hung.error is None or isinstance(error, FencedError) else hung.error
+            give_up(context, epoch, found, AbortReason.STOPPED if stopped and found is error else found.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end
+            if found is not error:
+                raise found from error
             raise
         for check in checks:
             check()
