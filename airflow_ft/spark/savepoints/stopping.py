@@ -104,7 +104,10 @@ def _fulfilled(answer: Request) -> str:
     """Return the outcome; TerminalError if the stream did not do all that was requested."""
     if not answer.missing:
         return answer.outcome
-    remedy = "Remove the cause, and run `airflow ft stop --savepoint` again. It also works when the stream has ended."
+    remedy = (
+        f"Remove the cause, and run `airflow ft stop {answer.pipeline} --savepoint` again. This also works when the"
+        " stream has ended."
+    )
     if _DRAIN in answer.missing:
         remedy = "Trigger a run of the stream, and drain that run."
     raise TerminalError(
