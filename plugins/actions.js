@@ -16,6 +16,10 @@ const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
 const dagPath = (id, rest) => `api/v2/dags/${encodeURIComponent(id)}${rest}`;
 /** @param {Run} run */
 const runPage = (run) => `dags/${encodeURIComponent(run.dag_id)}/runs/${encodeURIComponent(run.dag_run_id)}`;
+/** The id of a new run, in the form of Airflow's own ids. */
+const newRunId = () => `manual__${new Date().toISOString()}_${Math.random().toString(36).slice(2)}`;
+/** @param {unknown} problem */
+const statusOf = (problem) => (problem instanceof Error && "status" in problem ? Number(problem.status) : 0);
 /** @param {Run | null} run */
 const over = (run) => run !== null && ["success", "failed"].includes(run.state);
 
@@ -59,6 +63,8 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
   const [run, setRun] = useState(/** @type {Run | null} */ (null));
   const done = useRef(onDone);
   done.current = onDone;
+  /** The id of the run, until an answer shows that it exists. A lost answer leads to another try, with the same id. */
+  const wanted = useRef("");
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();
   const dag = pipeline.actions[conf.action] ?? null;
@@ -79,14 +85,24 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
   async function start(by) {
     setBusy(true);
     setError("");
+    wanted.current ||= newRunId();
+    const runs = dagPath(by, "/dagRuns");
     try {
-      setRun(await ask(dagPath(by, "/dagRuns"), {
-        logical_date: null, conf: { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) },
-      }));
+      const started = await ask(runs, {
+        dag_run_id: wanted.current, logical_date: null,
+        conf: { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) },
+      }).catch((problem) => {
+        if (statusOf(problem) !== 409) throw problem;
+        return ask(`${runs}/${encodeURIComponent(wanted.current)}`);
+      });
+      wanted.current = "";
+      setRun(started);
       setOpen(false);
+      if (over(started)) done.current?.();
     } catch (problem) {
-      const refused = problem instanceof Error && "status" in problem && problem.status === 403;
-      setError(refused ? fill(say.refused, { by, problem: wordsOf(problem) }) : wordsOf(problem));
+      const status = statusOf(problem);
+      if (status === 403) setError(fill(say.refused, { by, problem: wordsOf(problem) }));
+      else setError(status >= 400 && status < 500 ? wordsOf(problem) : `${wordsOf(problem)}\n${fill(say.lost, { by })}`);
     } finally {
       setBusy(false);
     }

@@ -14,6 +14,7 @@ export const actions = /** @type {const} */ ({
   unsuitable: "The DAG {id} ([airflow_ft] maintenance_dags) lacks the parameters pipeline and action. Create it with airflow_ft.maintenance_dag().",
   paused: "To act from here, unpause ",
   refused: "You may not trigger the DAG {by}. ({problem})",
+  lost: "The run may have started. Trying again here starts no second one. If you have left this tab in between, look at the runs of {by} first.",
   failed: "see the log of its task",
   reason: "Reason",
   reasonHint: "for the pipeline's event log",

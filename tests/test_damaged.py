@@ -24,7 +24,8 @@ from airflow_ft.spark.savepoints.metadata import read_metadata, verify
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.admin.test_cli import ft, parser, prepared, world
+from tests.admin.conftest import ft, parser, world
+from tests.admin.test_cli import prepared
 from tests.protocol.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
 from tests.state.scene import pipeline

@@ -127,7 +127,8 @@ def take_epoch(
                     f"{other.task or 'another process'} (try {other.try_number}) works on the pipeline with epoch"
                     f" {other.epoch}.",
                     pipeline=pipeline,
-                    remedy="Wait until it has finished, then try again.",
+                    remedy="Wait until it has finished, then try again. A stream does not finish: first run"
+                    f" `airflow ft stop {pipeline}`, or pause its DAG.",
                     task=other.task,
                     epoch=other.epoch,
                 )

@@ -132,7 +132,7 @@ class Request:
     """A request to the process that runs the pipeline; `id` counts within a pipeline.
 
     `kind` is plain text where only a newer release knows it; this release does not answer it. `outcome` is the answer
-    ("": no answer yet). Times are UTC by the store's clock.
+    ("": no answer yet), and `missing` names the arguments that it did not fulfil. Times are UTC by the store's clock.
     """
 
     pipeline: str
@@ -143,6 +143,7 @@ class Request:
     asked_at: datetime
     answered_at: datetime | None
     outcome: str
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,8 @@ class EpochOperations:
                         0,
                         f"run {turn} is active.",
                         code="run_active",
-                        remedy="Stop the run, or pause its DAG and let it end.",
+                        remedy="Let the run end, or mark it as failed in Airflow. To end a stream, run"
+                        f" `airflow ft stop {pipeline}`.",
                         run=str(turn),
                     )
                 write.set_pipeline(**NO_TURN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,14 +55,21 @@ class RequestOperations:
             raise UnknownPipelineError(pipeline)
         return _request(rows[0])
 
-    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
-        """Says what became of it; the first answer counts. With `epoch` only while no newer one was taken (I5)."""
+    def answer(
+        self, pipeline: str, id: int, outcome: str, *, missing: Sequence[str] = (), epoch: int | None = None
+    ) -> None:
+        """Answer a request; the first answer counts. With `epoch` only while no newer one was taken (I5).
+
+        `missing`: arguments of the request that were not fulfilled.
+        """
         with pipeline_write(self._database, pipeline) as write:
             if epoch is not None:
                 write.require_epoch(epoch)
             changed = write.change(
-                "UPDATE request SET outcome = ?, answered_at = ? WHERE pipeline = ? AND id = ? AND outcome IS NULL",
+                "UPDATE request SET outcome = ?, missing = ?, answered_at = ?"
+                " WHERE pipeline = ? AND id = ? AND outcome IS NULL",
                 shown_text(outcome),
+                json_text(list(missing)),
                 write.now,
                 pipeline,
                 id,
@@ -85,4 +93,5 @@ def _request(row: Row) -> Request:
         asked_at=to_time(row["asked_at"]),
         answered_at=None if row["answered_at"] is None else to_time(row["answered_at"]),
         outcome=row["outcome"] or "",
+        missing=tuple(json.loads(row["missing"] or "[]")),
     )

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.pages import ActionButton, Table, Visit
 from tests.browser.server import MAINTENANCE, ApiServer
@@ -53,6 +53,35 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
         "action": "savepoint",
         "checkpoint": CHECKPOINTS - 1,
     }
+
+
+def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiServer) -> None:
+    before = len(airflow.runs(MAINTENANCE))
+    button = ActionButton(
+        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?"
+    )
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.fulfill(status=504, body="")
+
+    visit.excuse("/dagRuns")
+    visit.page.route(re.compile("/dagRuns$"), lose, times=1)
+    button.button.click()
+    button.confirm.click()
+    expect(button.dialog.get_by_role("alert")).to_contain_text("status 504")
+    button.cancel.click()
+    button.button.click()
+    button.confirm.click()
+    expect(button.started).to_contain_text("queued: ")
+    [run, *_] = runs = airflow.runs(MAINTENANCE)
+    assert len(runs) == before + 1
+    airflow.fail_run(MAINTENANCE, run["dag_run_id"])
+    expect(button.button).to_be_enabled()
+    button.button.click()
+    button.confirm.click()
+    expect(button.started).to_contain_text("queued: ")
+    assert len(airflow.runs(MAINTENANCE)) == before + 2
 
 
 def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> None:

@@ -29,7 +29,7 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, TerminalError
 from airflow_ft.protocol.from_savepoint import BEGINNING
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
@@ -295,6 +295,17 @@ def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Pat
     assert not scene.store.open_requests(PIPELINE), "a cleared stream would obey it"
     stopped(False, first_try=1)
     assert len(scene.store.open_requests(PIPELINE)) == 1, "the same run, made again, asks again"
+
+
+@pytest.mark.parametrize("missing", [["savepoint"], ["drain"]])
+def test_a_stop_fails_if_the_answer_lacks_a_part(scene: Scene, tmp_path: Path, missing: list[str]) -> None:
+    scene.take()
+    how: dict[str, Any] = {"savepoint_dir": str(tmp_path), "drain": True, "first_try": 1}
+    stop(scene.store, PIPELINE, "a test", **how)
+    [request] = scene.store.open_requests(PIPELINE)
+    scene.store.answer(PIPELINE, request.id, "stopped; the savepoint failed", missing=missing)
+    with raises(TerminalError, "stop_incomplete", pipeline=PIPELINE, missing=missing):
+        stop(scene.store, PIPELINE, "a test", is_retry=True, **how)
 
 
 def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:

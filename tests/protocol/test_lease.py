@@ -90,6 +90,16 @@ def test_a_wait_for_a_dead_owner_names_it_once(store: DecisionLog, caplog: pytes
     assert "dag/stage" in waited.getMessage()
 
 
+def test_a_held_lease_says_how_to_end_a_stream(store: DecisionLog) -> None:
+    """It never ends by itself."""
+    with (
+        new_epoch(store, PIPELINE, Worker("dag/stream"), "a test", 0.03) as (epoch, _),
+        raises(LeaseHeldError, "lease_held", pipeline=PIPELINE, task="dag/stream", epoch=epoch) as caught,
+    ):
+        take_epoch(store, PIPELINE, Worker().lease(), "a test", lease_seconds=20.0)
+    assert caught.error is not None and f"`airflow ft stop {PIPELINE}`" in caught.error.remedy
+
+
 class Clock:
     """A monotonic clock that only `sleep` moves."""
 

@@ -119,11 +119,13 @@ class ModelStreams(ModelReading):
             raise UnknownPipelineError(pipeline)
         return self._requests[id]
 
-    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
+    def answer(
+        self, pipeline: str, id: int, outcome: str, *, missing: Sequence[str] = (), epoch: int | None = None
+    ) -> None:
         self._known(pipeline)
         if epoch is not None:
             self._require_epoch(pipeline, epoch)
         request = self._requests.get(id)
         if request is not None and not request.outcome:
-            self._requests[id] = replace(request, outcome=outcome, answered_at=self.now())
+            self._requests[id] = replace(request, outcome=outcome, missing=tuple(missing), answered_at=self.now())
         self.version += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -308,8 +309,8 @@ class _Unfenced:
     def __init__(self, store: Any) -> None:
         self._store = store
 
-    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None) -> None:
-        self._store.answer(pipeline, id, outcome)
+    def answer(self, pipeline: str, id: int, outcome: str, *, missing: Sequence[str], epoch: int | None) -> None:
+        self._store.answer(pipeline, id, outcome, missing=missing)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -20,11 +20,12 @@ from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import stop
+from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
-from airflow_ft.spark.task.stream import SAVEPOINT, answer_stops, finish_step
+from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
@@ -64,15 +65,16 @@ class Stream(Scene):
             (path / name).write_text(text)
         return SparkPosition(path.as_uri(), batch)
 
-    def run(self, deliver: int = 3, first: int = 1, location: str = "1-1") -> None:
-        """Publishes three numbers, delivers the first of them, and ends."""
+    def run(self, deliver: int = 3, first: int = 1, location: str = "1-1", drains: bool = False) -> None:
+        """Publishes three numbers, of which the last one may drain, delivers the first of them, and ends."""
         self.take()
         self.store.begin_stage(PIPELINE, self.epoch, RUN)
         for number in range(first, first + 3):
             before = self.store.pipeline(PIPELINE).last_published
             assert self.trigger() == number
             segment, position = self.segment(number), self.position(number, location)
-            self.store.publish(PIPELINE, self.epoch, number, before, segment, position, {})
+            positions = marked({}, self.position(number - 1, location)) if drains and number == first + 2 else {}
+            self.store.publish(PIPELINE, self.epoch, number, before, segment, position, positions)
         for number in range(first, first + deliver):
             self.complete(number)
         self.store.end_stage(PIPELINE, self.epoch, RUN, self.position(first + 2, location))
@@ -298,7 +300,21 @@ def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Pat
     context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
     before = stream.base
     answer_stops(context, finish_step(context, over, stream.epoch)[1])
-    answer = store.request(PIPELINE, asked).outcome
+    request = store.request(PIPELINE, asked)
+    answer = request.outcome
     assert f"{stream.base.location}/state/0/0/4.zip" in answer and "[state_damaged]" in answer
+    assert request.missing == (SAVEPOINT,)
     assert stream.base == before and stream.left() == WHOLE
     assert not list((tmp_path / "savepoints").glob("savepoint-*"))
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_an_answer_says_that_a_drain_is_missing(stream: Stream, drains: bool) -> None:
+    """The stream was asked to stop before, so it did not hear of the drain."""
+    stream.run(drains=drains)
+    store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
+    store.enter_turn(PIPELINE, RUN, None)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
+    context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
+    answer_stops(context, finish_step(context, over, stream.epoch)[1])
+    assert store.request(PIPELINE, asked).missing == (() if drains else (DRAIN,))

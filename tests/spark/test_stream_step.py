@@ -160,7 +160,8 @@ def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.Mo
     ending.step()
     assert bool(store.checkpoints(PIPELINE)) is is_early, "else no driver was started"
     said = "nothing was running; no savepoint was taken"
-    assert store.request(PIPELINE, 1).outcome == (said if is_early else "")
+    request = store.request(PIPELINE, 1)
+    assert (request.outcome, request.missing) == ((said, (SAVEPOINT,)) if is_early else ("", ()))
 
 
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

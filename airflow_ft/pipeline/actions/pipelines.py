@@ -88,7 +88,8 @@ def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
         remedy = "End the program that runs it."
         if not row.turn.is_plain:  # a maintenance DAG cannot ask whether that DAG is gone
             remedy = (
-                "Stop the run, or pause its DAG and let it end. If the DAG was renamed or removed, run"
+                f"Let the run end, or mark it as failed in Airflow. To end a stream, run `airflow ft stop {pipeline}`."
+                " If the DAG was renamed or removed, run"
                 f" `airflow ft retire {pipeline}` when none of its tasks runs, or `airflow dags delete"
                 f" {row.turn.dag_id}`."
             )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, TerminalError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.spark.savepoints.taking import take_once
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _FIRST_TRY = "first_try"
+_DRAIN = "drain"
 
 
 def stop(
@@ -43,6 +44,7 @@ def stop(
         ConfigurationError: the arguments conflict.
         StateConflictError: it has not stopped in time (the request stays), no process can drain it, or it is no
             stream.
+        TerminalError: it has stopped, but without the drain or the savepoint.
     """
     if at_once and drain:
         raise ConfigurationError(
@@ -53,7 +55,7 @@ def stop(
         )
     before = _asked_before(store, pipeline, by, first_try) if is_retry else None
     if before is not None and before.outcome:
-        return before.outcome
+        return _fulfilled(before)
     # Between two restarts no process has a lease, but the run still has the turn. So has one that failed for good.
     is_idle = not store.leases(pipeline) and ((turn := store.pipeline(pipeline).turn) is None or is_over(turn))
     if is_idle and not (drain and before is not None):
@@ -74,7 +76,7 @@ def stop(
         return outcome
     if before is None:
         _refuse_scheduled(store, pipeline)
-        how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
+        how: dict[str, Any] = {"at_once": at_once} | ({_DRAIN: True} if drain else {})
         if savepoint_dir:
             how |= {"savepoint": savepoint_dir}
         if first_try:
@@ -83,7 +85,7 @@ def stop(
     else:
         asked = before.id
     deadline = time.monotonic() + wait
-    while not (answer := store.request(pipeline, asked).outcome):
+    while not (answer := store.request(pipeline, asked)).outcome:
         if time.monotonic() > deadline:
             if not wait:
                 return f"{pipeline} was asked to stop"
@@ -95,7 +97,26 @@ def stop(
                 seconds=wait,
             )
         time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0.001)))
-    return answer
+    return _fulfilled(answer)
+
+
+def _fulfilled(answer: Request) -> str:
+    """Return the outcome; TerminalError if the stream did not do all that was requested."""
+    if not answer.missing:
+        return answer.outcome
+    remedy = (
+        f"Remove the cause, and run `airflow ft stop {answer.pipeline} --savepoint` again. This also works when the"
+        " stream has ended."
+    )
+    if _DRAIN in answer.missing:
+        remedy = "Trigger a run of the stream, and drain that run."
+    raise TerminalError(
+        f"the stop lacks its {' and its '.join(answer.missing)}: {answer.outcome}",
+        code="stop_incomplete",
+        remedy=remedy,
+        pipeline=answer.pipeline,
+        missing=list(answer.missing),
+    )
 
 
 def _asked_before(store: RequestOperations, pipeline: str, by: str, first_try: int) -> Request | None:

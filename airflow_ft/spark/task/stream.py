@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
@@ -70,6 +71,14 @@ _LOOK_SECONDS = 1.0
 _LOOKED_AT = 20
 EVENTS = 1000
 """How many events of a pipeline are looked at, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The end of a stopped stream, for people. `savepoints`: for each request for one, whether it was taken."""
+
+    text: str
+    savepoints: Mapping[int, bool]
 
 
 def stream_step(
@@ -192,7 +201,7 @@ def stream_step(
 
 def finish_step(
     context: Context[DecisionLog], overlap: Beside, epoch: int, *, counts: bool = True
-) -> tuple[Confirmation, str]:
+) -> tuple[Confirmation, Stopped]:
     """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
 
     Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise. `counts`:
@@ -202,15 +211,15 @@ def finish_step(
     _deliver(context, overlap)
     asked = stops(context.store, context.pipeline)
     seen_requests = [request.id for request in asked]
-    taken, all_taken = _take_savepoints(context, asked)
+    texts, savepoints = _take_savepoints(context, asked)
     # A failed request for a savepoint or a drain still needs what would be deleted.
-    if all_taken and not _lacks_drain(context, asked):
+    if all(savepoints.values()) and not _lacks_drain(context, asked):
         said = clean_up(context, epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:
         said = "its checkpoints are kept" if deletes(config, failed=False) else ""
     confirmation = confirm_step(context, config, archive, progress, counts=counts)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
-    return confirmation, "; ".join(filter(None, [outcome, *taken, said]))
+    return confirmation, Stopped("; ".join(filter(None, [outcome, *texts, said])), savepoints)
 
 
 def _lacks_drain(context: Context[DecisionLog], asked: Sequence[Request]) -> bool:
@@ -222,19 +231,20 @@ def _lacks_drain(context: Context[DecisionLog], asked: Sequence[Request]) -> boo
     return base is not None and base.batch >= 0  # else there is nothing to drain
 
 
-def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], bool]:
-    """For those who have asked to stop with one: where they are, for people, and whether all could be taken."""
-    outcomes, failed = [], False
+def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], dict[int, bool]]:
+    """For those who have asked to stop with one: where they are, for people, and by request whether it was taken."""
+    outcomes, taken = [], {}
     for request in asked:
         if folder := request.arguments.get(SAVEPOINT):
             try:
+                taken[request.id] = False
                 uri, savepoint = take_once(context.store, context.pipeline, folder, request.asked_by, request.id)
                 outcomes.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
+                taken[request.id] = True
             except (AirflowFtError, OSError) as error:
                 log.exception("the savepoint in %s failed", folder)
                 outcomes.append(f"the savepoint in {folder} failed: {error}")
-                failed = True
-    return list(dict.fromkeys(outcomes)), not failed
+    return list(dict.fromkeys(outcomes)), taken
 
 
 def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> None:
@@ -281,7 +291,7 @@ def stops(store: RequestOperations, pipeline: str) -> list[Request]:
     return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
 
 
-def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
+def answer_stops(context: Context[DecisionLog], stopped: Stopped) -> None:
     """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
 
     Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun, and
@@ -297,12 +307,19 @@ def answer_stops(context: Context[DecisionLog], outcome: str) -> None:
     newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
     drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
     drained = f"checkpoint {drains[-1]} has drained the state" if drains else "nothing was drained"
-    late = "" if SAVEPOINT in outcome else "it stopped before the request for a savepoint: trigger one"
+    lacks_drain = not drains and _lacks_drain(context, asked)
+    any_savepoint = any(stopped.savepoints.values())  # of the same state, so it is one for late requests, too
     for request in asked:
-        wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
-        answer = "; ".join(filter(None, [outcome, *wanted]))
+        texts, missing = [stopped.text], []
+        if request.arguments.get(DRAIN):
+            texts.append(drained)
+            missing += [DRAIN] if lacks_drain else []
+        if request.arguments.get(SAVEPOINT) and not stopped.savepoints.get(request.id, any_savepoint):
+            missing.append(SAVEPOINT)
+            if request.id not in stopped.savepoints:
+                texts.append("it stopped before the request for a savepoint: trigger one")
         try:
-            store.answer(pipeline, request.id, answer, epoch=row.epoch)
+            store.answer(pipeline, request.id, "; ".join(texts), missing=missing, epoch=row.epoch)
         except FencedError as error:
             log.info("a newer run answers request %d: %s", request.id, error)
 
@@ -320,9 +337,10 @@ def _answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> No
         return
     for request in asked:
         if request.id not in since:
-            drained = "nothing was drained" if request.arguments.get(DRAIN) else ""
-            taken = "no savepoint was taken" if request.arguments.get(SAVEPOINT) else ""
-            store.answer(pipeline, request.id, "; ".join(filter(None, ["nothing was running", drained, taken])))
+            texts = {DRAIN: "nothing was drained", SAVEPOINT: "no savepoint was taken"}
+            missing = [argument for argument in texts if request.arguments.get(argument)]
+            answer = "; ".join(["nothing was running", *map(texts.__getitem__, missing)])
+            store.answer(pipeline, request.id, answer, missing=missing)
 
 
 class _Stopping:

@@ -273,7 +273,8 @@ CREATE INDEX event_savepoint ON event (pipeline, id) WHERE kind = 'SAVEPOINT';
 CREATE INDEX event_restored ON event (pipeline, id) WHERE kind = 'RESTORED';
 CREATE INDEX event_halted ON event (pipeline, id) WHERE kind = 'HALTED';
 
--- Requests of people to a stream. outcome: NULL until it is answered.
+-- Requests of people to a stream. outcome: NULL until it is answered. missing: JSON list of the requested parts that were
+-- not done.
 CREATE TABLE request (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     id BIGINT NOT NULL,
@@ -283,6 +284,7 @@ CREATE TABLE request (
     asked_at BIGINT NOT NULL,
     answered_at BIGINT,
     outcome TEXT,
+    missing TEXT,
     PRIMARY KEY (pipeline, id)
 );
 
