@@ -264,7 +264,8 @@ def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
     store = world.store
     found = drain_of(store, PIPELINE)
     assert found is not None and found.number == 2
-    assert drain_of(store, PIPELINE, 1) is None, "number 1 stands before it"
+    first = store.position_before(PIPELINE, 2)
+    assert first is not None and drain_of(store, PIPELINE, (1, first)) is None, "number 1 stands before it"
     store.rewind(PIPELINE, store.pipeline(PIPELINE).epoch, 2, store.position_before(PIPELINE, 2), "refused")
     assert drain_of(store, PIPELINE) is None
 
@@ -282,7 +283,9 @@ def test_a_savepoint_of_a_drain_says_so_after_later_publications(tmp_path: Path,
     launch(launcher)
     stage(context(world))
     assert drain_of(world.store, PIPELINE) is None
-    found = drain_of(world.store, PIPELINE, 2)
+    covered = world.store.position_before(PIPELINE, 3)
+    assert covered is not None
+    found = drain_of(world.store, PIPELINE, (2, covered))
     assert found is not None and found.number == 2
 
 
