@@ -84,7 +84,8 @@ class Resolver:
     def abort(self, number: int, after: AfterAbort) -> Checkpoint:
         """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried).
 
-        If it is already ABORTED, rolls back what participants hold prepared.
+        If it is already ABORTED, rolls back what participants hold prepared. An abort marker keeps what its writer
+        said of the rows. If that was to carry them, and `after` is REWOUND, StateConflictError says so after the abort.
         """
         pending = self.store.checkpoint(self.pipeline, number)
         if pending.rollback_pending:
@@ -92,11 +93,27 @@ class Resolver:
                 raise self._refusal(
                     pending,
                     "it is ABORTED already, so the fate of its rows is decided.",
-                    "Leave out --rewind. To compute all undelivered rows again, run `airflow ft rewind"
-                    f" {self.pipeline}` afterwards.",
+                    f"Leave out --rewind. {self._rewind_text()} afterwards.",
                 )
             with self._coordinating() as coordinator:
                 return coordinator.deliver(number)
+        self._require_undecided(number)
+        with self._coordinating() as coordinator:  # QUARANTINED until ABORTED: nothing delivers it in between
+            # Again: it may have been delivered before this epoch. Later numbers are aborted first, so they would be.
+            self._require_undecided(number)
+            found = coordinator.abort(number, AbortReason.USER, self.who, after)
+        if after is AfterAbort.REWOUND and found.after_abort is AfterAbort.CARRIED:
+            raise self._refusal(
+                found,
+                "it is ABORTED now, but an earlier abort had decided that the next number delivers its rows.",
+                f"{self._rewind_text()}.",
+            )
+        return found
+
+    def _rewind_text(self) -> str:
+        return f"To compute all undelivered rows again, run `airflow ft rewind {self.pipeline}`"
+
+    def _require_undecided(self, number: int) -> None:
         found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "there is nothing to abort")
         if found.state is S.COMMITTING or found.decided_at is not None:
             raise self._refusal(
@@ -106,8 +123,6 @@ class Resolver:
                 + ("" if found.state is S.QUARANTINED else " Or use --quarantine meanwhile."),
                 "already_decided",
             )
-        with self._coordinating() as coordinator:  # QUARANTINED until ABORTED: nothing delivers it in between
-            return coordinator.abort(number, AbortReason.USER, self.who, after)
 
     def give_up(self, number: int, participant: str) -> Checkpoint:
         """Roll an ABORTED one back, and give up this participant if that fails there. Repeated: no effect.
@@ -159,7 +174,8 @@ class Resolver:
         with self._coordinating() as coordinator:
             self._first_in_line(number)
             with self._taken_back(coordinator.epoch, number):
-                self._set_lost_tokens(coordinator.epoch, found)
+                # Read again: another process may have delivered to some of the sinks before this epoch.
+                self._set_lost_tokens(coordinator.epoch, self.store.checkpoint(self.pipeline, number))
                 return coordinator.deliver(number)
 
     def dead_letter(self, number: int) -> Checkpoint:

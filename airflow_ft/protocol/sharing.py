@@ -137,10 +137,13 @@ def _kin(store: PipelineLog, pipeline: str) -> set[str]:
 
 
 def _dags(store: OverviewLog, pipeline: str) -> frozenset[str]:
-    """Return the DAGs whose author declares for this pipeline and others: mapped groups make many in one DAG."""
+    """Return the DAGs whose author declares for this pipeline and others: mapped groups make many in one DAG.
+
+    If a run has the turn, only its DAG counts: another one may only have restored the pipeline.
+    """
     with suppress(KeyError):
         overview = store.overview(pipeline)
-        found = {*overview.dags, *([overview.turn.dag_id] if overview.turn is not None else [])}
+        found = overview.dags if overview.turn is None else [overview.turn.dag_id]
         return frozenset(each for each in found if not RunKey(each, "").is_plain)
     return frozenset()
 

@@ -26,14 +26,18 @@ def quarantine_unresolved(
 ) -> Checkpoint | None:
     """Quarantine the oldest number that has been in doubt for `after` (None: never) while its sinks answer.
 
-    Returns it, or None. Needs no epoch, since the mark delivers nothing. Does nothing while a process holds a lease.
+    Returns it, or None. Takes no epoch, since the mark delivers nothing. Does nothing while a process holds a lease, or
+    if one has begun meanwhile.
     Logs errors: the next run tries again.
     """
     if after is None:
         return None
     try:
         oldest = next((c for c in in_doubt(store, pipeline, after) if c.state in IN_DOUBT), None)
-        if oldest is None or store.leases(pipeline):
+        if oldest is None:
+            return None
+        epoch = store.pipeline(pipeline).epoch  # before the leases: a process that begins later has a newer epoch
+        if store.leases(pipeline):
             return None
         age = store.now() - oldest.in_doubt_since
         if age < after:  # the log's clock was ahead: its age is not known
@@ -43,7 +47,7 @@ def quarantine_unresolved(
             return None
         since = str(age).split(".")[0]
         message = f"in doubt for {since} (quarantine_after), although its sinks answer: {'; '.join(waiting)}."
-        kept = store.quarantine(pipeline, store.pipeline(pipeline).epoch, oldest.number, message)
+        kept = store.quarantine(pipeline, epoch, oldest.number, message)
     except AirflowFtError as error:
         log.warning("cannot check what is in doubt in %s (the next run tries again): %s", pipeline, error)
         return None

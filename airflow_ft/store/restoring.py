@@ -204,7 +204,8 @@ def _restored(
 
 
 def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:
-    write.note_dag(run)
+    if not write.row["first_dag"]:  # until it has DAGs of its own, this one says who may see it
+        write.note_dag(run)
     noted = write.change(
         "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, restored_from)"
         " VALUES (?, ?, ?, ?, 0, 0, ?)"

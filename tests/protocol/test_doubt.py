@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol import steps
+from airflow_ft.protocol import resolution, steps
 from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.connections import missing_connection
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
@@ -29,7 +29,7 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.lease import LeaseKeeper, Worker, new_epoch
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, RunKey
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
@@ -37,7 +37,7 @@ from airflow_ft.protocol.recovery import in_doubt, recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
 from tests.protocol.systems import NoArchive, System, Systems
-from tests.protocol.world import PIPELINE, RUN, World
+from tests.protocol.world import PIPELINE, RUN, Crash, World
 from tests.raising import raises
 
 S = CheckpointState
@@ -268,6 +268,42 @@ def test_abort_writes_the_tombstone_first(world: World) -> None:
     assert world.store.checkpoint(PIPELINE, 1).reason is AbortReason.USER
     world.steps(world.context(3))
     assert world.systems["db"].rows == world.systems["log"].rows == [1]
+
+
+def test_an_abort_that_comes_late_aborts_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits for its epoch, the run delivers the number. Later ones would be aborted before that is noticed."""
+    numbers = world.prepared(3)
+
+    @contextmanager
+    def late(*given: Any) -> Iterator[tuple[Coordinator, LeaseKeeper]]:
+        epoch = world.store.pipeline(PIPELINE).epoch
+        with closing(Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))) as run:
+            assert run.deliver(1).state is S.COMPLETED
+        with coordinating(*given) as found:
+            yield found
+
+    monkeypatch.setattr(resolution, "coordinating", late)
+    with raises(StateConflictError, "action_refused", checkpoint=1, state="COMPLETED"):
+        resolver(world).abort(1, AfterAbort.CARRIED)
+    assert (state(world, 2), state(world, 3)) == (S.PREPARED, S.PREPARED)
+    world.steps(world.context(3))
+    world.check_exactly_once(numbers)
+
+
+def test_an_abort_says_if_rows_are_carried_all_the_same(world: World) -> None:
+    """The process of an earlier abort has died behind its abort marker, which says what becomes of the rows."""
+    world.prepared()
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(world.store, "abort", die)
+        resolver(world).abort(1, AfterAbort.CARRIED)
+    with raises(StateConflictError, "action_refused", checkpoint=1, state="ABORTED") as caught:
+        resolver(world).abort(1, AfterAbort.REWOUND)
+    assert caught.error is not None and "airflow ft rewind orders" in caught.error.remedy
+    assert world.store.checkpoint(PIPELINE, 1).after_abort is AfterAbort.CARRIED
 
 
 def rollback_pending(world: World) -> None:

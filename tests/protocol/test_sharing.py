@@ -175,6 +175,31 @@ def test_in_one_dag_the_one_that_begins_declares_it_for_both(scene: Scene, dag: 
             scene.resume(MINE, into(shared=True))
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_dag_that_has_restored_both_declares_for_neither(is_new: bool, scene: Scene) -> None:
+    """The maintenance DAG restores any pipeline. If it is new, that DAG is the only one known of it until its run."""
+
+    for each in (OTHER, MINE):
+        scene.store.register(each)
+
+    def restore(pipeline: str) -> None:
+        with new_epoch(scene.store, pipeline, Worker("restore", 1), "restore", 3600.0) as (epoch, _):
+            base = scene.store.pipeline(pipeline).base
+            scene.store.restore(pipeline, epoch, base, "a test", RunKey("maintenance", pipeline), "a savepoint")
+
+    if is_new:
+        restore(OTHER)
+    scene.deliver(OTHER, into(), "theirs")
+    if not is_new:
+        restore(OTHER)
+        scene.store.enter_turn(MINE, RunKey("mine", "run-0"), None)
+        scene.store.leave_turn(MINE, RunKey("mine", "run-0"))
+    restore(MINE)
+    scene.store.enter_turn(MINE, RunKey("mine", "run-1"), None)
+    with raises(UnfitTargetError, "target_shared", other=OTHER):
+        scene.deliver(MINE, into(shared=True), "mine")
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_table_of_a_retired_pipeline_must_be_declared_shared(scene: Scene, shared: bool) -> None:
     scene.deliver(OTHER, into())

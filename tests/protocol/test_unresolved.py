@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol import steps
+from airflow_ft.protocol import steps, unresolved
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.doubt import Evidence
 from airflow_ft.protocol.errors import NotDeliveredError, QuarantinedError, SinkUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.resolution import Resolver
-from airflow_ft.protocol.unresolved import quarantine_unresolved
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
@@ -80,7 +80,7 @@ def test_an_unreachable_sink_never_needs_a_person(world: World) -> None:
     def participants(plan: Any) -> Any:
         raise SinkUnavailableError("no answer.")
 
-    assert quarantine_unresolved(world.store, PIPELINE, participants, NOW) is None
+    assert unresolved.quarantine_unresolved(world.store, PIPELINE, participants, NOW) is None
     world.systems["log"].declines_in_commit = False
     world.steps(world.context(2))
     world.check_exactly_once(numbers)
@@ -102,7 +102,7 @@ def test_what_only_waits_to_be_recorded_is_not_kept(world: World) -> None:
 
         fence = Fence(PIPELINE, world.store.installation, epoch, attempt)
         Systems(world.systems)(plan.participant("log")).commit(plan, fence)
-    assert quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
+    assert unresolved.quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
     world.steps(world.context(3))
     world.check_exactly_once(numbers)
 
@@ -110,7 +110,23 @@ def test_what_only_waits_to_be_recorded_is_not_kept(world: World) -> None:
 def test_nothing_is_kept_while_somebody_is_at_work(world: World) -> None:
     refused_after_the_decision(world)
     with new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03):
-        assert quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
+        assert unresolved.quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
+
+
+def test_a_process_that_begins_meanwhile_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has taken its epoch while the sinks were asked, so it would meet a checkpoint that needs a person."""
+    refused_after_the_decision(world)
+    ask = unresolved.read_evidence
+    with ExitStack() as stack:
+
+        def begin(*given: Any) -> Evidence:
+            found = ask(*given)
+            stack.enter_context(new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03))
+            return found
+
+        monkeypatch.setattr(unresolved, "read_evidence", begin)
+        assert unresolved.quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
+    assert world.store.checkpoint(PIPELINE, 1).state is S.COMMITTING
 
 
 def test_the_setting_survives_json() -> None:

@@ -39,7 +39,7 @@ def a_drain_that_nobody_remembers(change: Change) -> None:
 def a_drain_that_was_refused_taken_for_one(change: Change) -> None:
     """It is rewound, so the next try has to drain anew."""
 
-    def drain_of(store: Any, pipeline: str, _: int | None = None) -> Checkpoint | None:
+    def drain_of(store: Any, pipeline: str, _: object = None) -> Checkpoint | None:
         return next((found for found in store.checkpoints(pipeline, 5) if found.drained is not None), None)
 
     change(draining, "drain_of", drain_of)

@@ -43,9 +43,9 @@ class Windows:
         """In place of `airflow_ft.spark.state.files.has_state`."""
         return self._has_windows
 
-    def drain_of(self, store: Any, pipeline: str, through: int | None = None) -> Checkpoint | None:
+    def drain_of(self, store: Any, pipeline: str, at: tuple[int, SparkPosition] | None = None) -> Checkpoint | None:
         """See `airflow_ft.spark.state.draining.drain_of`. Where there are no windows nobody asks."""
-        return draining.drain_of(store, pipeline, through) if self._has_windows else None
+        return draining.drain_of(store, pipeline, at) if self._has_windows else None
 
     def terminal_copy(self, location: Location, request: Any) -> Location:
         """See `airflow_ft.spark.state.draining.terminal_copy`."""

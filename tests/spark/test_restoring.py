@@ -12,6 +12,7 @@ from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState, Former
 from airflow_ft.protocol.recovery import recover
+from airflow_ft.spark.savepoints import taking
 from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.catching_up import FOLDER, require_all_read
@@ -140,11 +141,9 @@ def drained(saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch) -> Pi
     return pipelines
 
 
-def test_a_drained_pipeline_is_renamed_without_its_state(drained: Pipelines) -> None:
-    pipelines, store = drained, drained.store
-    with raises(StateConflictError, "pipeline_drained") as caught:
-        pipelines.rename(pipelines.savepoint())
-    assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
+def reset(pipelines: Pipelines) -> None:
+    """`airflow ft reset-state`."""
+    store = pipelines.store
     base = store.pipeline(OLD).base
     assert base is not None
     read = local_path(base.location) / "sources/0/0"
@@ -152,6 +151,30 @@ def test_a_drained_pipeline_is_renamed_without_its_state(drained: Pipelines) -> 
     read.write_text('\0v1\n{"orders":{"0":0}}')
     with new_epoch(store, OLD, Worker("", 1), "a test") as (epoch, _):
         reset_state(store, OLD, epoch, "a test")
+
+
+def test_a_savepoint_of_a_drain_outlives_a_reset_beside_it(drained: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state was dropped while its files were copied. The copy would emit the drained windows once more."""
+    copy = taking._copy
+
+    def and_reset(*given: Any) -> Any:
+        copied = copy(*given)
+        reset(drained)
+        return copied
+
+    monkeypatch.setattr(taking, "_copy", and_reset)
+    uri = drained.savepoint()
+    assert read_metadata(uri).drained
+    with raises(StateConflictError, "pipeline_drained"):
+        drained.rename(uri, OLD, rename=False)
+
+
+def test_a_drained_pipeline_is_renamed_without_its_state(drained: Pipelines) -> None:
+    pipelines, store = drained, drained.store
+    with raises(StateConflictError, "pipeline_drained") as caught:
+        pipelines.rename(pipelines.savepoint())
+    assert caught.error is not None and "`airflow ft reset-state orders`" in caught.error.remedy
+    reset(pipelines)
     pipelines.rename(pipelines.savepoint())
     assert store.pipeline(NEW).former == Former(OLD, 2, 3)
 

@@ -24,17 +24,19 @@ from airflow_ft.protocol.errors import (
     LeaseHeldError,
     RestartsExhaustedError,
     StageError,
+    StateConflictError,
     StorageUnavailableError,
     TurnHeldError,
     WalCorruptError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import PLAIN, CheckpointState, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import PLAIN, AfterAbort, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.steps import Context
+from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
+from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task import hung
 from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import stage_step
@@ -187,7 +189,7 @@ def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, la
 
     launch(launcher)
     stage(context(world))
-    world.store.leave_turn(PIPELINE, RUN)
+    world.steps(world.context())
     other = context(world, run=RunKey("dag", "run-2"))
     with raises(ConfigurationError, "pipeline_drained", checkpoint=2) as drained:
         stage(other)
@@ -195,6 +197,43 @@ def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, la
     assert "airflow ft reset-state" in drained.error.remedy and "resume_drained=True" in drained.error.remedy
     assert len(launched) == 1
     assert stage(other, resume_drained=True) is not None and len(launched) == 2
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_the_next_run_delivers_a_drain(aborted: bool, tmp_path: Path, launch: Any) -> None:
+    """The run that has drained could not deliver it: each later run would be refused, and the drain never arrive."""
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    store = world.store
+    if aborted:
+        epoch = store.pipeline(PIPELINE).epoch
+        store.abort(PIPELINE, epoch, 2, AbortReason.USER, "by ada", AfterAbort.CARRIED)
+    with raises(StateConflictError, "action_refused", checkpoint=1) as refused:
+        reset_state(store, PIPELINE, store.pipeline(PIPELINE).epoch, "by ada")
+    assert refused.error is not None and "Trigger a run" in refused.error.remedy
+    assert "rewind" not in refused.error.remedy, "it would drop the drained rows"
+    store.leave_turn(PIPELINE, RUN)
+    launch(lambda *_, **__: pytest.fail("nothing is launched"))
+    second = context(world, run=RunKey("dag", "run-2"))
+    recover_step(second)
+    assert stage(second) == StageResult((), {}, None)
+    row = store.run(PIPELINE, second.run)
+    assert row is not None and row.staged and not row.complete, "it has read nothing"
+    for name in world.delivery.names:
+        prepare_step(second, world.delivery, world.config, name)
+    for name in world.delivery.names:
+        commit_step(second, name)
+    assert store.checkpoint(PIPELINE, 2).is_confirmed
+    confirm_step(second, world.config, NoArchive())
+    with raises(ConfigurationError, "pipeline_drained", checkpoint=2):
+        stage(context(world, run=RunKey("dag", "run-3")))
 
 
 def test_a_retry_after_a_finished_drain_computes_nothing(tmp_path: Path, launch: Any) -> None:
@@ -229,7 +268,8 @@ def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
     store = world.store
     found = drain_of(store, PIPELINE)
     assert found is not None and found.number == 2
-    assert drain_of(store, PIPELINE, 1) is None, "number 1 stands before it"
+    first = store.position_before(PIPELINE, 2)
+    assert first is not None and drain_of(store, PIPELINE, (1, first)) is None, "number 1 stands before it"
     store.rewind(PIPELINE, store.pipeline(PIPELINE).epoch, 2, store.position_before(PIPELINE, 2), "refused")
     assert drain_of(store, PIPELINE) is None
 
@@ -247,7 +287,9 @@ def test_a_savepoint_of_a_drain_says_so_after_later_publications(tmp_path: Path,
     launch(launcher)
     stage(context(world))
     assert drain_of(world.store, PIPELINE) is None
-    found = drain_of(world.store, PIPELINE, 2)
+    covered = world.store.position_before(PIPELINE, 3)
+    assert covered is not None
+    found = drain_of(world.store, PIPELINE, (2, covered))
     assert found is not None and found.number == 2
 
 

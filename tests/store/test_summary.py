@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.timing import Delivered
 from airflow_ft.store.summary import FEW, NEWEST
@@ -155,6 +156,17 @@ class TestSummary:
         store.trigger(PIPELINE, scene.epoch, None)
         assert dags == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
         assert store.overview(PIPELINE).dags == ("b", "z")
+
+    def test_a_dag_that_restores_a_known_pipeline_is_not_its_own(self, scene: Scene) -> None:
+        """The page would wait for a run of the maintenance DAG while the pipeline's own DAG is paused."""
+        store, restores = scene.store, RunKey("maintenance", "1")
+        scene.take()
+        store.restore(PIPELINE, scene.epoch, None, "from the beginning", restores, "the beginning")
+        assert store.overview(PIPELINE).dags == ("maintenance",), "nobody else may see it yet"
+        store.take_epoch("other", store.register("other").epoch, {}, Worker("w").lease(), "a test")
+        store.enter_turn("other", RUN, None)
+        store.restore("other", store.pipeline("other").epoch, None, "as before", restores, "the beginning")
+        assert store.overview("other").dags == (RUN.dag_id,)
 
     def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
         """Counted as the table says it, after whatever is done to one of many; and mended when few are left."""

@@ -104,7 +104,7 @@ def take(
         )
     checkpoint = store.checkpoint(pipeline, covered)
     spec = checkpoint.spec
-    drained = drain_of(store, pipeline, covered) is not None  # even if more has been published since
+    drained = drain_of(store, pipeline, (covered, base)) is not None  # even if more was published, or it was reset
     with removed_on_error(folder, uri, pipeline), _naming_the_original(base, uri):
         savepoint = finish(
             uri,

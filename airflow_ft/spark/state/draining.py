@@ -32,20 +32,22 @@ END_OF_TIME = 253_402_300_799_000
 _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the rows of others, or failed
 
 
-def drain_of(store: HistoryLog, pipeline: str, through: int | None = None) -> Checkpoint | None:
+def drain_of(store: HistoryLog, pipeline: str, at: tuple[int, SparkPosition] | None = None) -> Checkpoint | None:
     """Return the checkpoint that drained the pipeline's current state; None: it was not drained.
 
-    It is the newest one with rows of its own, and none from before the state was dropped (`reset_state`). With
-    `through`, the same for the state at that number.
+    It is the newest one with rows of its own, and none from before the state was dropped (`reset_state`). `at`: a
+    number and the position after it, of an earlier state. The position counts as given, even if it was moved since.
     """
     for limit in (_NEWEST, _LOOKED_AT):
         for checkpoint in store.checkpoints(pipeline, limit):
-            if through is not None and checkpoint.number > through:
+            if at is not None and checkpoint.number > at[0]:
                 continue
             if checkpoint.segment is not None and checkpoint.after_abort is not AfterAbort.REWOUND:
                 drained = checkpoint.drained
-                is_current = drained is not None and store.position_before(pipeline, checkpoint.number) == drained
-                return checkpoint if is_current else None
+                if drained is None:
+                    return None
+                now = store.position_before(pipeline, checkpoint.number) if at is None else at[1]
+                return checkpoint if now == drained else None
     return None
 
 

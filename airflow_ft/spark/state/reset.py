@@ -24,6 +24,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
+from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.location_files import copy_source_notes, keep
 from airflow_ft.spark.state.locations import (
     INCARNATION_FILE,
@@ -48,14 +49,17 @@ if TYPE_CHECKING:
 _BEFORE_THE_FIRST = -1
 
 
-def _way_out(checkpoint: Checkpoint) -> str:
+def _way_out(store: DecisionLog, checkpoint: Checkpoint) -> str:
     """Return what ends the state of an undelivered checkpoint."""
     pipeline = checkpoint.pipeline
     if checkpoint.state is CheckpointState.QUARANTINED:
         return f"Settle it: `airflow ft in-doubt --pipeline {pipeline}` shows how."
     if checkpoint.state is CheckpointState.COMMITTING:
         return f"Deliver it: `airflow ft recover {pipeline}`, or trigger a run."
-    return f"Trigger a run, which delivers it. Or drop undelivered checkpoints: `airflow ft rewind {pipeline}`."
+    run = "Trigger a run, which delivers it."
+    if drain_of(store, pipeline) is not None:  # a rewind would drop the drained rows, and then the state that has them
+        return run
+    return f"{run} Or drop undelivered checkpoints: `airflow ft rewind {pipeline}`."
 
 
 def reset_state(
@@ -76,7 +80,7 @@ def reset_state(
                 f"the checkpoint is {checkpoint.state} and not delivered. A rewind would bring back the state that it"
                 " was computed from.",
                 code="action_refused",
-                remedy=f"{_way_out(checkpoint)} Then run `airflow ft reset-state {pipeline}` again.",
+                remedy=f"{_way_out(store, checkpoint)} Then run `airflow ft reset-state {pipeline}` again.",
                 pipeline=pipeline,
                 checkpoint=checkpoint.number,
                 state=checkpoint.state,

@@ -4,8 +4,8 @@ What if the process dies ...
 - before `begin_stage`: an epoch was taken for nothing; a try of the same task takes the next one at once.
 - while the driver runs: it dies with this process. What it had published stays (I1), the number under way becomes
   ABORTED(FENCED) with the next epoch, and the next attempt works in its own copy of Spark's location.
-- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage; if the run
-  has drained the pipeline, without a driver.
+- after the driver, before `end_stage`: the next attempt finds nothing new to compute, and ends the stage; if the
+  pipeline was drained, without a driver.
 - while something is delivered beside the stage (`overlap`): as when a task of delivery dies.
 """
 
@@ -70,7 +70,7 @@ def stage_step(
     Raises what the launcher raises, and with `overlap` permanent errors of a delivery, such as DeclinedError.
 
     Raises:
-        ConfigurationError: the pipeline was drained, without `resume_drained`.
+        ConfigurationError: a confirmed checkpoint has drained the pipeline, without `resume_drained`.
         TurnHeldError: another run has the turn.
         JobError: the user's code raised.
         FencedError: another process took over; the driver is ended.
@@ -202,14 +202,19 @@ def stage(
 
 
 def _after(drain: Checkpoint, context: Context[DecisionLog], epoch: int, *, complete: bool) -> StageResult:
-    """Ends the stage of a run whose earlier try has drained the pipeline, and died before it said so; else raises."""
+    """End the stage of a run that has nothing to compute after a drain; raise once the drain is confirmed.
+
+    An earlier try of the run has drained the pipeline and died, or an earlier run could not deliver the drain. Then
+    this run delivers it (I7). Without that, every later run would be refused, and the drain stay undelivered.
+    """
     store, pipeline, run = context.store, context.pipeline, context.run
     row = store.run(pipeline, run)
-    if drain.run != run or row is None or row.staged:
+    is_own = drain.run == run and row is not None and not row.staged
+    if drain.is_confirmed and not is_own:
         raise refuse(drain)
-    logger.info("checkpoint %d of this run has drained the pipeline: nothing left to compute", drain.number)
+    logger.info("checkpoint %d of run %s has drained the pipeline: nothing left to compute", drain.number, drain.run)
     store.adopt_run(pipeline, epoch, run)  # not a new stage: what came after that one began was not read
-    store.end_stage(pipeline, epoch, run, None, complete=complete)
+    store.end_stage(pipeline, epoch, run, None, complete=complete and is_own)
     return StageResult((), {}, None)
 
 
