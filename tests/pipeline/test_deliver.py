@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pandas as pd
@@ -213,6 +214,21 @@ def strange(at: Path) -> Path:
     return at
 
 
+def linked(at: Path, name: str, *tables: pa.Table) -> Path:
+    """A link to a folder elsewhere that has the tables; without tables the link leads nowhere."""
+    elsewhere = at.with_name("elsewhere")
+    if tables:
+        folder(elsewhere, *tables)
+    (at / name).symlink_to(elsewhere)
+    return at
+
+
+def table_of(at: Path, marker: str) -> Path:
+    (at / marker).parent.mkdir()
+    (at / marker).touch()
+    return at
+
+
 @pytest.mark.parametrize(
     ("write", "code"),
     [
@@ -221,6 +237,13 @@ def strange(at: Path) -> Path:
         (lambda at: folder(at, ROWS, name="_hidden.parquet"), "files_none"),
         (lambda at: folder(at / "country=de", ROWS).parent, "files_nested"),
         (lambda at: folder(at / "_temporary" / "0", ROWS).parent.parent, "writer_unfinished"),
+        (lambda at: linked(folder(at, ROWS), "sub", ROWS), "files_nested"),
+        (lambda at: linked(folder(at, ROWS), "c.parquet"), "parquet_unreadable"),
+        (lambda at: table_of(folder(at, ROWS), "_delta_log/00000000000000000000.json"), "files_of_a_table"),
+        (lambda at: table_of(folder(at, ROWS), ".hoodie/hoodie.properties"), "files_of_a_table"),
+        (lambda at: table_of(folder(at, ROWS), "_spark_metadata/0"), "files_of_a_table"),
+        (lambda at: table_of(folder(at / "data", ROWS).parent, "metadata/v1.metadata.json"), "files_of_a_table"),
+        (lambda at: table_of(folder(at / "bucket-0", ROWS).parent, "snapshot/snapshot-1"), "files_of_a_table"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
         (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
         (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
@@ -271,6 +294,9 @@ DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
         (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
         (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
+        (pl.DataFrame({"id": [UUID(int=1)]}), "rows_unreadable"),
+        (pd.DataFrame({"day": [date(2020, 1, 1), datetime(2020, 1, 1, 5)]}), "rows_unreadable"),
+        (pd.DataFrame({"days": [[date(2020, 1, 1), datetime(2020, 1, 1, 5)]]}), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:
