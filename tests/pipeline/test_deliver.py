@@ -175,6 +175,40 @@ def test_what_a_sink_refuses_is_given_again_before_the_next(shop: Shop, monkeypa
     assert [id for id, _ in shop.rows()] == [1, 1, 2, 2, 2]
 
 
+def interval(start: int, end: int) -> dict[str, int]:
+    return {"start": start, "end": end}
+
+
+@pytest.mark.parametrize(
+    ("refused", "skips", "others"),
+    [
+        (2, 3, ()),
+        (20, 21, (2, 3)),
+        (interval(1, 2), interval(2, 3), ()),
+        (interval(2, 3), interval(3, 4), (interval(1, 2),)),
+        ("b", None, ("c",)),
+        (2, None, (2,)),
+        (interval(1, 2), None, (interval(1, 3), interval(3, 4))),
+    ],
+)
+def test_unpublished_rows_are_given_again_before_later_ones(
+    shop: Shop, refused: Any, skips: Any, others: Sequence[Any]
+) -> None:
+    """Otherwise their position would be too old for ever."""
+    shop.deliver(ROWS.slice(0, 0), {int: 1, str: "a"}.get(type(refused), interval(0, 1)))
+    with pytest.raises(AirflowFtError):
+        shop.deliver(ROWS.rename_columns(["id", "strange"]), refused)
+    if skips is not None:
+        with raises(ConfigurationError, "position_skipped", skipped=refused, position=skips):
+            shop.deliver(ROWS, skips)
+    for position in others:
+        assert not shop.deliver(ROWS.slice(0, 0), position)["repeated"]
+    if skips is not None:
+        shop.deliver(ROWS, refused)
+        shop.deliver(ROWS.slice(0, 0), skips)
+        assert shop.rows() == [(1, "a"), (2, "b")]
+
+
 def test_rows_outlive_a_move_of_their_root(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise SinkUnavailableError("it is away.", participant="shop", remedy="Wait.")
@@ -255,7 +289,7 @@ def test_an_invalid_folder_is_refused_before_it_is_published(
 ) -> None:
     with raises(ExternalRowsError, code, sink="orders"):
         shop.deliver(write(tmp_path / "in"), "a")
-    assert shop.states() == []
+    assert shop.states() == ["ABORTED"]
     folder(tmp_path / "other", ROWS)
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
 
@@ -309,7 +343,7 @@ def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> No
     with pytest.raises(AirflowFtError) as caught:
         shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)
     assert caught.value.sink == "orders"
-    assert shop.states() == ["COMPLETED"]
+    assert shop.states() == ["COMPLETED", "ABORTED"]
 
 
 def test_files_that_change_while_they_are_read_are_not_published(
