@@ -119,16 +119,7 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
     left = store.rewound_position(pipeline)
     skipped = Position.stored(left)
     if left is not None and skipped is not None and skipped != position:
-        raise ConfigurationError(
-            f"position {skipped} comes first: checkpoint {left.number} had its rows and was not delivered"
-            f" ({left.message}).",
-            code="position_skipped",
-            remedy="Give that position again, with rows that its sinks take. To leave its rows out, give it with a"
-            " table that has no rows.",
-            pipeline=pipeline,
-            position=position.value,
-            skipped=skipped.value,
-        )
+        raise _skipped(pipeline, position, left, skipped)
     newest = store.newest_position(pipeline)
     last = Position.stored(newest)
     if store.pipeline(pipeline).base is not None or (newest is not None and last is None):
@@ -138,10 +129,13 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
             remedy="Give rows of other programs their own pipeline name.",
             pipeline=pipeline,
         )
-    if last is None:
-        return
-    position.require_after(last, pipeline)
-    if position.is_gap_after(last):
+    if last is not None:
+        position.require_after(last, pipeline)
+    tried = store.unpublished_position(pipeline)
+    skipped = Position.stored(tried)
+    if tried is not None and skipped is not None and position.skips(skipped, last):
+        raise _skipped(pipeline, position, tried, skipped)
+    if last is not None and position.is_gap_after(last):
         log.warning(
             "position %s begins after the end of the last one, %s: nothing delivers what is between", position, last
         )
@@ -166,13 +160,14 @@ def _publish(
     if shared_with := owners.register(store, pipeline.wal_root, name):
         log.warning("%s %s", shared_with, owners.REMEDY)
     folder = SegmentFolder(pipeline.wal_root, name, epoch, attempt, 0)
+    before = store.pipeline(name)
+    # From here on a position that fails is known, and is not skipped (I10).
+    number = store.trigger(name, epoch, run.run, positions=position.to_json())
     rows = open_rows(folder)
     if problems := judge({sink: each.schema for sink, each in rows.items()}):
         error = together(problems)
         error.remedy += " Nothing was published."
         raise error.located(pipeline=name)
-    before = store.pipeline(name)
-    number = store.trigger(name, epoch, run.run)
     try:
         write_rows(folder, rows)
         segment = folder.seal(number, dict.fromkeys(rows, True), position.to_json())
@@ -195,6 +190,19 @@ def _publish(
         "checkpoint %d published: position %s, %s (%s)", number, position, count_text(segment.total_rows, "row"), each
     )
     return number
+
+
+def _skipped(pipeline: str, position: Position, left: Checkpoint, skipped: Position) -> ConfigurationError:
+    return ConfigurationError(
+        f"position {skipped} comes first: checkpoint {left.number} was to deliver its rows, and did not"
+        f" ({left.message}).",
+        code="position_skipped",
+        remedy="Give that position again, with rows that its sinks take. To leave its rows out, give it with a table"
+        " that has no rows.",
+        pipeline=pipeline,
+        position=position.value,
+        skipped=skipped.value,
+    )
 
 
 def _other_position(pipeline: str, position: Position) -> ConfigurationError:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from os import PathLike, fspath
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.arguments import shown, wrong
-from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError
+from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError, StageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from airflow_ft.spark.private import KeptFolder
     from airflow_ft.wal.incoming import ParquetRows, Rows
     from airflow_ft.wal.writer import SegmentFolder
 
@@ -49,7 +50,8 @@ class GivenRows:
 
     def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
         """Return the rows by sink. Spark computes a DataFrame now, into a folder beside that of the segment."""
-        from airflow_ft.wal.incoming import ParquetRows, sink_folders
+        from airflow_ft.wal.incoming import ParquetRows
+        from airflow_ft.wal.incoming_files import sink_folders
 
         if self._folder:
             found = sink_folders(self._folder, self._sinks)
@@ -68,7 +70,7 @@ def _opened(given: Any, folder: SegmentFolder, sink: str) -> Rows:
 def _located(sink: str, make: Any, *arguments: Any) -> Any:
     try:
         return make(*arguments)
-    except (ExternalRowsError, JobError) as error:
+    except (ExternalRowsError, JobError, StageError) as error:
         raise error.located(sink=sink) from error.__cause__
 
 
@@ -95,12 +97,17 @@ def _table(argument: str, given: object) -> pa.Table:
 
     if isinstance(given, pa.Table):
         return given
-    is_pandas = type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+    library = type(given).__module__.partition(".")[0]
+    is_pandas = library == "pandas" and hasattr(given, "columns")
     if not is_pandas and not hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.RecordBatch):
         raise wrong(argument, shown(given), _REMEDY)
+    if library == "polars":
+        _refuse_objects(argument, given)
     try:
         if is_pandas:
-            return pa.Table.from_pandas(given, preserve_index=_has_index(argument, given))
+            table = pa.Table.from_pandas(given, preserve_index=_has_index(argument, given))
+            _refuse_cut_times(argument, given, table.schema)
+            return table
         return pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else pa.table(given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ExternalRowsError(
@@ -109,6 +116,36 @@ def _table(argument: str, given: object) -> pa.Table:
             remedy="Give each column one type. Cast types that Arrow lacks, such as Int128 of Polars.",
             argument=argument,
         ) from error
+
+
+def _refuse_objects(argument: str, frame: Any) -> None:
+    """Raise ExternalRowsError for objects of Python in Polars, such as UUIDs: it gives Arrow their addresses."""
+    for name, kind in zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=True):
+        if str(kind) == "Object":
+            raise _of_one_type(argument, name, "has objects of Python, which no sink can store", "Cast it to text.")
+
+
+def _refuse_cut_times(argument: str, frame: Any, schema: pa.Schema) -> None:
+    """Raise ExternalRowsError for datetimes among the dates of a column: Arrow keeps only their dates."""
+    for index, name in enumerate(frame.columns):
+        values = frame.iloc[:, index]
+        if values.dtype.kind == "O" and "date32" in str(schema.field(index).type) and _has_time(values):
+            raise _of_one_type(argument, name, "has dates and datetimes", "Make all of them datetimes.")
+
+
+def _has_time(values: Any) -> bool:
+    """Return whether there is a datetime, also in lists and dictionaries. NaT is one, and equals nothing."""
+    if isinstance(values, datetime):
+        return bool(values == values)
+    if isinstance(values, Mapping):
+        return any(map(_has_time, values.values()))
+    return not isinstance(values, str | bytes) and isinstance(values, Iterable) and any(map(_has_time, values))
+
+
+def _of_one_type(argument: str, column: object, what: str, remedy: str) -> ExternalRowsError:
+    return ExternalRowsError(
+        f"{argument} {what}.", code="rows_unreadable", column=str(column), remedy=remedy, argument=argument
+    )
 
 
 def _has_index(argument: str, frame: Any) -> bool:
@@ -126,11 +163,17 @@ def _has_index(argument: str, frame: Any) -> bool:
 
 
 def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows:
-    """The rows of a DataFrame, which Spark writes once. JobError when it cannot, SealError when files lack rows."""
+    """The rows of a DataFrame, which Spark writes once. SealError when files lack rows.
+
+    Raises:
+        JobError: the program must be corrected. StageError: a retry may succeed.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    from airflow_ft.spark.driver.failures import as_error
     from airflow_ft.spark.driver.staging import fixed_conf
     from airflow_ft.spark.driver.types import check_types
     from airflow_ft.wal.filesystem import filesystem
@@ -138,18 +181,14 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
 
     check_types(frame.schema, sink)
     private = _private_folder(frame) if is_bucket(folder.root) else None
-    location = folder.files.uri(folder.beside, sink) if private is None else f"file://{private.name}/rows"
+    location = folder.files.uri(folder.beside, sink) if private is None else f"{private.path.as_uri()}/rows"
     observation = Observation()
     try:
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
         with fixed_conf(frame.sparkSession, "spark.sql.parquet."):  # else Spark may cut times, and shift old days
             observed.write.parquet(filesystem(location).hadoop_path(location))
-    except PySparkException as error:
-        raise JobError(
-            f"Spark could not compute the rows: {str(error).splitlines()[0].rstrip('.')}.",
-            sink=sink,
-            remedy="Correct the program. Nothing was published.",
-        ) from error
+    except (PySparkException, Py4JError) as error:
+        raise as_error(error, folder.pipeline, folder.pipeline) from error
     rows, counted = ParquetRows(location), int(observation.get["rows"])
     rows.keeps = private
     if rows.count != counted:
@@ -163,12 +202,13 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     return rows
 
 
-def _private_folder(frame: DataFrame) -> TemporaryDirectory[str]:
+def _private_folder(frame: DataFrame) -> KeptFolder:
     """Return a folder of this machine for what the program's own Spark writes, which has no keys of the bucket.
 
     Raises:
         ConfigurationError: Spark writes on other machines.
     """
+    from airflow_ft.spark.private import GIVEN, KeptFolder
     from airflow_ft.spark.request import is_local
 
     master = frame.sparkSession.conf.get("spark.master", "") or ""
@@ -180,7 +220,7 @@ def _private_folder(frame: DataFrame) -> TemporaryDirectory[str]:
             " s3://CONNECTION@BUCKET/FOLDER.",
             value=master,
         )
-    return TemporaryDirectory(prefix="airflow-ft-given-")
+    return KeptFolder(GIVEN)
 
 
 def _require_all(rows: Mapping[Any, object], sinks: Collection[str]) -> None:

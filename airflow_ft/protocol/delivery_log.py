@@ -43,8 +43,17 @@ class RollbackLog(Protocol):
 class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
     """The delivery of checkpoints (`airflow_ft.protocol.coordinator`)."""
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+    def trigger(
+        self,
+        pipeline: str,
+        epoch: int,
+        run: RunKey | None,
+        application: str = "",
+        positions: Mapping[str, Any] | None = None,
+    ) -> int:
         """A new number, TRIGGERED. `application`: Spark's id of the one that computes it, for people.
+
+        `positions`: those that it will be published with, if they are known already.
 
         StateConflictError when this epoch has ended the run's stage: the request of a driver that is gone comes late.
         """

@@ -21,6 +21,8 @@ SOURCE = "external"
 """Among the positions of a checkpoint: the name of the source."""
 MOST_BYTES = 1 << 20
 """Length of a position as JSON: a list of some 10,000 files."""
+_MOST_BITS = 8192
+"""Length of a whole number. Python refuses to write numbers that are not much longer as text."""
 _BOUNDS = {"start", "end"}
 _REMEDY = (
     'Give text, a whole number, a list of texts, an interval {"start": ..., "end": ...}, or another dictionary of plain'
@@ -101,11 +103,7 @@ class Position:
                 position=self.value,
                 last=last.value,
             )
-        if self.kind is PositionKind.NAME:
-            return
-        begins, ended = self._bounds()[0], last._bounds()[1]
-        is_older = begins <= ended if self.kind is PositionKind.NUMBER else begins < ended
-        if is_older:
+        if self._is_older_than(last):
             raise ConfigurationError(
                 f"position {self} is older than the last one, {last}. Some of its rows may be delivered already.",
                 code="position_older",
@@ -114,6 +112,21 @@ class Position:
                 position=self.value,
                 last=last.value,
             )
+
+    def skips(self, tried: Position, last: Position | None) -> bool:
+        """Return whether it would leave out `tried`, which was not published, and could still follow `last`.
+
+        Positions without an order leave out none: each can be given later.
+        """
+        if self.kind is PositionKind.NAME or self.kind is not tried.kind or _sort(self) != _sort(tried):
+            return False
+        return bool(tried._bounds()[0] < self._bounds()[0]) and (last is None or not tried._is_older_than(last))
+
+    def _is_older_than(self, last: Position) -> bool:
+        begins, ended = self._bounds()[0], last._bounds()[1]
+        if self.kind is PositionKind.NAME:
+            return False
+        return bool(begins <= ended if self.kind is PositionKind.NUMBER else begins < ended)
 
     def is_gap_after(self, last: Position) -> bool:
         """Return whether an interval begins later than `last` ends."""
@@ -142,6 +155,7 @@ def check_bounds(given: object) -> None:
 
 def _normal(given: object) -> tuple[PositionKind, Any]:
     if isinstance(given, int) and not isinstance(given, bool):
+        _refuse_vague(given)
         return PositionKind.NUMBER, given
     if isinstance(given, str):
         check_plain("position", given)
@@ -163,8 +177,16 @@ def _refuse_vague(value: object) -> None:
     """Raise ConfigurationError for what may name other rows as well.
 
     That is no value, as a template renders what is missing; a fraction (two that look equal may differ); and a key that
-    JSON would make text.
+    JSON would make text. A number that is too long is refused, too.
     """
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise wrong(
+            "position",
+            "a whole number",
+            "Give a shorter number, or text.",
+            code="position_too_large",
+            why=f" of more than {_MOST_BITS:,} bits",
+        )
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise wrong("position", shown(value), _REMEDY, why=", which names no rows")
     if isinstance(value, float):
@@ -203,6 +225,7 @@ def _bound(name: str, value: object) -> int | str:
     """A bound as it is kept: a whole number, a date as ISO text, or a time as ISO text in UTC."""
     remedy = f"Give a time with its zone, a date, or a whole number as {name}."
     if isinstance(value, int) and not isinstance(value, bool):
+        _refuse_vague(value)
         return value
     if isinstance(value, str):
         try:

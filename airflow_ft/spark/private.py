@@ -6,11 +6,12 @@ import fcntl
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-STAGE, SESSION = "airflow-ft-stage-", "airflow-ft-session-"
+STAGE, SESSION, GIVEN = "airflow-ft-stage-", "airflow-ft-session-", "airflow-ft-given-"
 PROPERTIES = "spark.properties"  # in either of them, until a JVM has read it
 _HIDDEN = "."  # before the name of a folder that is not locked yet
 
@@ -35,8 +36,20 @@ def private_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        _end(folder, lock)
+
+
+class KeptFolder:
+    """A private folder that is removed with this object, or at the end of the process."""
+
+    def __init__(self, prefix: str) -> None:
+        self.path, lock = make(prefix)
+        weakref.finalize(self, _end, self.path, lock)
+
+
+def _end(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def make(prefix: str) -> tuple[Path, int]:

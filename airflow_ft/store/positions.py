@@ -16,12 +16,18 @@ from airflow_ft.store.rows import json_text
 _LIVE = "segment_digest IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
 _AT = f"pipeline = ? AND position_digest = ? AND positions = ? AND {_LIVE} ORDER BY number DESC LIMIT 1"
 _NEWEST = f"pipeline = ? AND positions <> '{{}}' AND {_LIVE} ORDER BY number DESC LIMIT ?"
-_LEFT = (
-    "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
-    " AND NOT EXISTS (SELECT 1 FROM checkpoint again WHERE again.pipeline = checkpoint.pipeline"
+_NOT_AGAIN = (
+    "NOT EXISTS (SELECT 1 FROM checkpoint again WHERE again.pipeline = checkpoint.pipeline"
     " AND again.position_digest = checkpoint.position_digest AND again.number > checkpoint.number"
     " AND again.segment_digest IS NOT NULL AND (again.after_abort IS NULL OR again.after_abort <> 'rewound'))"
-    " ORDER BY number LIMIT 1"
+)
+_LEFT = (
+    "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
+    f" AND {_NOT_AGAIN} ORDER BY number LIMIT 1"
+)
+_UNPUBLISHED = (
+    "pipeline = ? AND position_digest IS NOT NULL AND segment_digest IS NULL"
+    f" AND {_NOT_AGAIN} ORDER BY number DESC LIMIT 1"
 )
 
 
@@ -46,6 +52,10 @@ class PositionOperations:
     def rewound_position(self, pipeline: str) -> Checkpoint | None:
         """Return the first rewound checkpoint whose positions have not been published again since."""
         return self._one(_LEFT, pipeline)
+
+    def unpublished_position(self, pipeline: str) -> Checkpoint | None:
+        """Return the newest checkpoint that was triggered for positions which no checkpoint has published since."""
+        return self._one(_UNPUBLISHED, pipeline)
 
     def _one(self, where: str, pipeline: str, *values: object) -> Checkpoint | None:
         found = to_checkpoints(self._database.read(select_checkpoints(where), pipeline, *values))

@@ -138,7 +138,14 @@ class StagingOperations:
                 epoch,
             )
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+    def trigger(
+        self,
+        pipeline: str,
+        epoch: int,
+        run: RunKey | None,
+        application: str = "",
+        positions: Mapping[str, Any] | None = None,
+    ) -> int:
         """See `DeliveryLog.trigger`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
@@ -146,11 +153,12 @@ class StagingOperations:
             of_run = (None, None, -1) if run is None else key_of(run)
             if run is not None:
                 write.note_dag(run)
+            known = {} if positions is None else dict(positions)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             triggered = write.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
-                " positions, message, finalised, triggered_at, application, spec)"
-                " SELECT ?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, ?, COALESCE((SELECT spec FROM run"
+                " positions, position_digest, message, finalised, triggered_at, application, spec)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, '', 0, ?, ?, COALESCE((SELECT spec FROM run"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?), '')"
                 " WHERE NOT EXISTS (SELECT 1 FROM run"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ? AND staged = 1)",
@@ -159,6 +167,8 @@ class StagingOperations:
                 CheckpointState.TRIGGERED.value,
                 epoch,
                 *of_run,
+                json_text(known),
+                position_digest(known),
                 write.now,
                 clean_text(application),
                 pipeline,

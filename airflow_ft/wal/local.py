@@ -70,6 +70,13 @@ class LocalFileSystem(markers.RootedFiles):
                 found[path.relative_to(base).as_posix()] = path.stat().st_size
         return found
 
+    def marks(self, uri: str, only: str = "") -> dict[str, tuple[object, ...]]:
+        """Return the files of `tree`, each with its bytes, inode and time of the last write; (): a link to nothing.
+
+        A linked folder is not entered, and its name ends with '/'. `only`: the name of the one file to look at.
+        """
+        return self._looked(uri, lambda uri: _marks(local_path(uri), only))
+
     def open_plain(self, uri: str) -> BinaryIO:
         return local_path(uri).open("rb")
 
@@ -323,6 +330,22 @@ def _linked(path: Path, place: Path) -> bool:
     if is_made := _is_link_made(path, link):
         link.replace(place)
     return is_made
+
+
+def _marks(base: Path, only: str) -> dict[str, tuple[object, ...]]:
+    names = [only] if only else []
+    for folder, folders, files in [] if only else os.walk(base, onerror=_raise_if_there):
+        linked = [f"{name}/" for name in folders if Path(folder, name).is_symlink()]
+        at = Path(folder).relative_to(base)
+        names += [f"{at.as_posix()}/{name}".removeprefix("./") for name in (*files, *linked)]
+    found: dict[str, tuple[object, ...]] = {}
+    for name in sorted(names):
+        try:
+            found[name] = _mark((base / name).stat())
+        except FileNotFoundError:  # else its owner has removed it meanwhile
+            if (base / name).is_symlink():
+                found[name] = ()
+    return found
 
 
 def _mark(status: os.stat_result) -> tuple[int, int, int]:

@@ -72,6 +72,53 @@ def test_a_spark_job_delivers_with_its_last_line(programs: Programs) -> None:
     assert not left
 
 
+FAILING = """
+import pathlib, sys
+
+import airflow_ft as ft
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+
+@udf
+def bad(id):
+    raise ValueError("a bad row")
+
+
+folder = sys.argv[1]
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+frame = spark.read.parquet(folder)
+for rows, damage in ((frame.withColumn("what", bad("id")), None), (frame, b"PAR1 torn PAR1")):
+    if damage:
+        for file in pathlib.Path(folder).glob("*.parquet"):
+            file.write_bytes(damage)
+    try:
+        ft.deliver(
+            rows,
+            pipeline="failing",
+            position="a",
+            sinks={"failing": ft.SqliteSink(table="failing", conn_id="shop")},
+            restart=ft.NoRestart(),
+        )
+    except Exception as error:
+        print("FAILED", type(error).__name__, error.code, " ".join(str(error).split()))
+print("end")
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.sampled(among="Spark drivers")
+def test_a_dataframe_that_fails_says_why(programs: Programs) -> None:
+    (programs.folder / "in").mkdir()
+    pq.write_table(pa.table({"id": [1]}), programs.folder / "in" / "orders.parquet")
+    (programs.folder / "failing.py").write_text(FAILING)
+    process = programs.start("failing", programs.folder / "in")
+    output, _ = process.communicate(timeout=300)
+    raised, damaged = [line for line in output.splitlines() if line.startswith("FAILED")]
+    assert raised.startswith("FAILED JobError job_failed") and "ValueError: a bad row (" in raised
+    assert damaged.startswith("FAILED StageError query_failed") and "orders.parquet" in damaged
+
+
 def test_a_program_without_spark(programs: Programs) -> None:
     orders = pa.table({"id": pa.array([1, 2], pa.int64()), "amount": [1.5, 2.5], "paid": [True, False]})
     (programs.folder / "in").mkdir()

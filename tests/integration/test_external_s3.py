@@ -17,7 +17,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_ft.clients import buckets
 from airflow_ft.protocol.errors import ExternalRowsError, StageError
 from airflow_ft.wal.filesystem import filesystem
-from airflow_ft.wal.incoming import ParquetRows, sink_folders
+from airflow_ft.wal.incoming import ParquetRows
+from airflow_ft.wal.incoming_files import sink_folders
 from tests.integration.test_external import (
     Programs,
     test_a_killed_script_is_run_again,
@@ -99,7 +100,7 @@ def test_a_folder_is_handed_out_read_once_and_removed(
         put(folder.replace("s3://", "s3://lake@"))
         with raises(ExternalRowsError, "folder_replaced"):
             flow.do("stage", "monday", folder=earlier)
-        assert flow.do("stage", "monday", folder=folder)["numbers"] == [1]
+        assert flow.do("stage", "monday", folder=folder)["numbers"] == [2]
         inbox = f"{root}/orders/inbox"
         assert filesystem(root).names(inbox) == []
         flow.deliver("monday")

@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pandas as pd
@@ -174,6 +175,40 @@ def test_what_a_sink_refuses_is_given_again_before_the_next(shop: Shop, monkeypa
     assert [id for id, _ in shop.rows()] == [1, 1, 2, 2, 2]
 
 
+def interval(start: int, end: int) -> dict[str, int]:
+    return {"start": start, "end": end}
+
+
+@pytest.mark.parametrize(
+    ("refused", "skips", "others"),
+    [
+        (2, 3, ()),
+        (20, 21, (2, 3)),
+        (interval(1, 2), interval(2, 3), ()),
+        (interval(2, 3), interval(3, 4), (interval(1, 2),)),
+        ("b", None, ("c",)),
+        (2, None, (2,)),
+        (interval(1, 2), None, (interval(1, 3), interval(3, 4))),
+    ],
+)
+def test_unpublished_rows_are_given_again_before_later_ones(
+    shop: Shop, refused: Any, skips: Any, others: Sequence[Any]
+) -> None:
+    """Otherwise their position would be too old for ever."""
+    shop.deliver(ROWS.slice(0, 0), {int: 1, str: "a"}.get(type(refused), interval(0, 1)))
+    with pytest.raises(AirflowFtError):
+        shop.deliver(ROWS.rename_columns(["id", "strange"]), refused)
+    if skips is not None:
+        with raises(ConfigurationError, "position_skipped", skipped=refused, position=skips):
+            shop.deliver(ROWS, skips)
+    for position in others:
+        assert not shop.deliver(ROWS.slice(0, 0), position)["repeated"]
+    if skips is not None:
+        shop.deliver(ROWS, refused)
+        shop.deliver(ROWS.slice(0, 0), skips)
+        assert shop.rows() == [(1, "a"), (2, "b")]
+
+
 def test_rows_outlive_a_move_of_their_root(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise SinkUnavailableError("it is away.", participant="shop", remedy="Wait.")
@@ -213,6 +248,21 @@ def strange(at: Path) -> Path:
     return at
 
 
+def linked(at: Path, name: str, *tables: pa.Table) -> Path:
+    """A link to a folder elsewhere that has the tables; without tables the link leads nowhere."""
+    elsewhere = at.with_name("elsewhere")
+    if tables:
+        folder(elsewhere, *tables)
+    (at / name).symlink_to(elsewhere)
+    return at
+
+
+def table_of(at: Path, marker: str) -> Path:
+    (at / marker).parent.mkdir()
+    (at / marker).touch()
+    return at
+
+
 @pytest.mark.parametrize(
     ("write", "code"),
     [
@@ -221,6 +271,13 @@ def strange(at: Path) -> Path:
         (lambda at: folder(at, ROWS, name="_hidden.parquet"), "files_none"),
         (lambda at: folder(at / "country=de", ROWS).parent, "files_nested"),
         (lambda at: folder(at / "_temporary" / "0", ROWS).parent.parent, "writer_unfinished"),
+        (lambda at: linked(folder(at, ROWS), "sub", ROWS), "files_nested"),
+        (lambda at: linked(folder(at, ROWS), "c.parquet"), "parquet_unreadable"),
+        (lambda at: table_of(folder(at, ROWS), "_delta_log/00000000000000000000.json"), "files_of_a_table"),
+        (lambda at: table_of(folder(at, ROWS), ".hoodie/hoodie.properties"), "files_of_a_table"),
+        (lambda at: table_of(folder(at, ROWS), "_spark_metadata/0"), "files_of_a_table"),
+        (lambda at: table_of(folder(at / "data", ROWS).parent, "metadata/v1.metadata.json"), "files_of_a_table"),
+        (lambda at: table_of(folder(at / "bucket-0", ROWS).parent, "snapshot/snapshot-1"), "files_of_a_table"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
         (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
         (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
@@ -232,7 +289,7 @@ def test_an_invalid_folder_is_refused_before_it_is_published(
 ) -> None:
     with raises(ExternalRowsError, code, sink="orders"):
         shop.deliver(write(tmp_path / "in"), "a")
-    assert shop.states() == []
+    assert shop.states() == ["ABORTED"]
     folder(tmp_path / "other", ROWS)
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
 
@@ -271,6 +328,9 @@ DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
         (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
         (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
+        (pl.DataFrame({"id": [UUID(int=1)]}), "rows_unreadable"),
+        (pd.DataFrame({"day": [date(2020, 1, 1), datetime(2020, 1, 1, 5)]}), "rows_unreadable"),
+        (pd.DataFrame({"days": [[date(2020, 1, 1), datetime(2020, 1, 1, 5)]]}), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:
@@ -283,7 +343,7 @@ def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> No
     with pytest.raises(AirflowFtError) as caught:
         shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)
     assert caught.value.sink == "orders"
-    assert shop.states() == ["COMPLETED"]
+    assert shop.states() == ["COMPLETED", "ABORTED"]
 
 
 def test_files_that_change_while_they_are_read_are_not_published(

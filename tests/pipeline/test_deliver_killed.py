@@ -11,11 +11,13 @@ import pytest
 
 from airflow_ft.pipeline import settings
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import incoming
 from airflow_ft.wal.writer import SegmentFolder
 from tests.pipeline.test_deliver import ROWS, Shop, shop
+from tests.raising import raises
 
 __all__ = ["shop"]
 pytestmark = [pytest.mark.slow, pytest.mark.sampled(among="slow checks")]
@@ -30,6 +32,9 @@ PLACES: list[tuple[Any, str]] = [
     (SqliteParticipant, "commit"),
     (steps, "confirm_step"),
 ]
+
+TRIGGERED = ("trigger", "write_rows", "seal")
+"""Then the decision log knows the position, but its rows are not published."""
 
 
 def die_after(holder: Any, name: str) -> None:
@@ -60,6 +65,9 @@ def test_the_same_call_again_completes_it(shop: Shop, monkeypatch: pytest.Monkey
     published = [name for _, name in PLACES].index("publish")
     for position, (holder, name) in enumerate(PLACES):
         killed(shop, position, holder, name)
+        if name in TRIGGERED:
+            with raises(ConfigurationError, "position_skipped", skipped=position):
+                shop.deliver(ROWS, position + 1)
         found = shop.deliver(ROWS, position)
         assert found["repeated"] is (position >= published), name
         assert found["rows"] == (0 if name == "confirm_step" else 2), name

@@ -63,6 +63,9 @@ def test_others_differ(one: Any, other: Any) -> None:
         ({"start": T.replace(tzinfo=None), "end": T}, "time_zone_missing"),
         ({"start": "2026-11-24T12:00:00", "end": T}, "time_zone_missing"),
         ("x" * MOST_BYTES, "position_too_large"),
+        (10**3000, "position_too_large"),
+        ({"start": 1, "end": 10**3000}, "position_too_large"),
+        ({"snapshot": [10**3000]}, "position_too_large"),
     ],
 )
 def test_what_is_no_position_is_refused(given: Any, code: str) -> None:

@@ -271,7 +271,14 @@ class ModelStore(ModelStreams):
         self._set(last_attempt=self._next_attempt - 1)
         return self._next_attempt - 1
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+    def trigger(
+        self,
+        pipeline: str,
+        epoch: int,
+        run: RunKey | None,
+        application: str = "",
+        positions: Mapping[str, Any] | None = None,
+    ) -> int:
         known = self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
         self._require_open_stage(epoch, run)
@@ -279,7 +286,8 @@ class ModelStore(ModelStreams):
         self._set(next_number=number + 1)
         self._touched[number] = self.now()
         self._rows[number] = Checkpoint(
-            pipeline, number, S.TRIGGERED, epoch, run, 0, None, None, None, {}, None, "", None, None, None, False,
+            pipeline, number, S.TRIGGERED, epoch, run, 0, None, None, None, positions or {}, None, "", None, None,
+            None, False,
             False, {}, self.now(), None, None, None, None,
         )  # fmt: skip
         self.version += 1

@@ -34,7 +34,8 @@ INDEXES = {
     "c.dag_id = ?": "checkpoint_run",
     "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
     "AND position_digest = ?": "checkpoint_position",
-    "again.position_digest = checkpoint.position_digest": "checkpoint_position_left",
+    "after_abort = 'rewound' AND segment_digest IS NOT NULL AND NOT EXISTS": "checkpoint_position_left",
+    "segment_digest IS NULL AND NOT EXISTS": "checkpoint_position_unpublished",
     "ORDER BY stage_began": "run_complete_began",
     "ORDER BY as_of": "checkpoint_as_of",
     "ORDER BY read_as_of": "run_read",
@@ -177,6 +178,7 @@ def every_operation(store: DecisionLog) -> None:
     store.published_at(PIPELINE, given)
     store.newest_position(PIPELINE)
     store.rewound_position(PIPELINE)
+    store.unpublished_position(PIPELINE)
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)

@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, SparkPosition
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.errors import UnknownCheckpointError
@@ -79,6 +80,21 @@ class TestStaging:
         run = scene.store.run(PIPELINE, RUN)
         assert run is not None
         assert run.staged
+
+    def test_the_newest_unpublished_position_is_known(self, scene: Scene) -> None:
+        scene.take()
+        one, other = (Position.of(day).to_json() for day in ("monday", "tuesday"))
+        numbers = [scene.store.trigger(PIPELINE, 1, RUN, positions=each) for each in (one, other, one)]
+        scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "a test")
+        left = scene.store.unpublished_position(PIPELINE)
+        assert left is not None and (left.number, left.positions) == (numbers[2], one)
+        published = scene.trigger()
+        scene.store.publish(PIPELINE, 1, published, 0, a_segment(published), None, one)
+        left = scene.store.unpublished_position(PIPELINE)
+        assert left is not None and left.number == numbers[1]
+        published = scene.trigger()
+        scene.store.publish(PIPELINE, 1, published, published - 1, a_segment(published), None, other)
+        assert scene.store.unpublished_position(PIPELINE) is None
 
     def test_a_stage_that_ends_without_a_position_keeps_the_base(self, scene: Scene) -> None:
         scene.take()

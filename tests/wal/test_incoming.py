@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+from contextlib import nullcontext
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +16,8 @@ import pytest
 from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError, StorageUnavailableError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import incoming, open_wal, reader
-from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, sink_folders, write_rows
+from airflow_ft.wal.incoming import ParquetRows, Rows, TableRows, write_rows
+from airflow_ft.wal.incoming_files import sink_folders
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
@@ -93,6 +96,91 @@ def test_columns_in_another_order_are_the_same_ones(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "in" / "1.parquet")
     pq.write_table(pa.table({"b": ["y"], "a": [2]}), tmp_path / "in" / "2.parquet")
     assert read(sealed(tmp_path, ParquetRows(str(tmp_path / "in")))).to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_batches_of_a_table_fit_into_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "BYTES_A_BATCH", 1_000)
+    rows = pa.table({"t": ["x" * 96] * 50})
+    assert {batch.num_rows for batch in TableRows(rows).batches()} == {10}
+    monkeypatch.setattr(incoming, "ROWS_A_BATCH", 5)
+    assert {batch.num_rows for batch in TableRows(rows).batches()} == {5}
+
+
+def test_a_batch_that_arrow_cannot_cast_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow casts at most 2 GB of text at once."""
+    whole = incoming.cast
+
+    def overflows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        if batch.num_rows > 2:
+            raise ExternalRowsError("input array too large.", code="value_not_exact", remedy="None.")
+        return whole(batch, schema)
+
+    monkeypatch.setattr(incoming, "cast", overflows)
+    rows = pa.table({"t": pa.array(list("abcde"), pa.large_string())})
+    assert [batch.column("t").to_pylist() for batch in TableRows(rows).batches()] == [["a", "b"], ["c"], ["d", "e"]]
+
+
+class Counted:
+    """A batch that counts how often its size is asked for."""
+
+    asked = 0
+
+    @property
+    def nbytes(self) -> int:
+        Counted.asked += 1
+        return 1
+
+
+def test_the_size_of_each_batch_is_added_once() -> None:
+    class Many:
+        def batches(self) -> list[Counted]:
+            return [Counted() for _ in range(200)]
+
+    assert [len(group) for group in incoming._groups(cast(Rows, Many()))] == [200]
+    assert Counted.asked == 200
+
+
+def test_a_batch_of_lists_holds_its_own_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each batch validates the values of all."""
+    monkeypatch.setattr(incoming, "ROWS_A_BATCH", 5)
+    rows = TableRows(pa.table({"l": pa.array([["x"]] * 10)}))
+    assert [len(batch.column("l").values) for batch in rows.batches()] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_int96"),
+    [
+        ({"org.apache.spark.legacyDateTime": "", "org.apache.spark.version": "3.5.1"}, False),
+        ({"org.apache.spark.version": "2.4.8"}, False),
+        ({"org.apache.spark.legacyINT96": "", "org.apache.spark.version": "3.5.1"}, True),
+        ({"org.apache.spark.version": "3.0.3"}, True),
+    ],
+)
+def test_old_times_of_sparks_former_calendar_are_refused(tmp_path: Path, mark: dict[str, str], is_int96: bool) -> None:
+    def rows(day: date, *marks: dict[str, str]) -> Rows:
+        time = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        values = pa.array([time], pa.timestamp("us", "UTC")) if is_int96 else pa.array([[{"at": time}]])
+        table = pa.table({"v": values})
+        for each in marks:
+            table = table.replace_schema_metadata(each)
+        pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=is_int96)
+        return ParquetRows(str(tmp_path / "a.parquet"))
+
+    for old in (date(1500, 1, 1), date(1899, 12, 31)):
+        with raises(ExternalRowsError, "value_not_exact", column="v", file="a.parquet"):
+            list(rows(old, mark).batches())
+        assert len(list(rows(old).batches())) == 1
+        assert len(list(rows(old, {"org.apache.spark.version": "4.0.0"}).batches())) == 1
+    assert len(list(rows(date(1900, 1, 1), mark).batches())) == 1
+
+
+def test_a_day_of_sparks_former_calendar_is_refused(tmp_path: Path) -> None:
+    for day, is_old in ((date(1582, 10, 14), True), (date(1582, 10, 15), False)):
+        table = pa.table({"day": [day]}).replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+        pq.write_table(table, tmp_path / "a.parquet")
+        rows = ParquetRows(str(tmp_path / "a.parquet"))
+        with raises(ExternalRowsError, "value_not_exact", column="day") if is_old else nullcontext():
+            list(rows.batches())
 
 
 def test_long_values_that_repeat_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,8 @@ CREATE INDEX checkpoint_rewound ON checkpoint (pipeline, number) WHERE after_abo
 CREATE INDEX checkpoint_position ON checkpoint (pipeline, position_digest, number) WHERE position_digest IS NOT NULL;
 CREATE INDEX checkpoint_position_left ON checkpoint (pipeline, number)
     WHERE position_digest IS NOT NULL AND after_abort = 'rewound';
+CREATE INDEX checkpoint_position_unpublished ON checkpoint (pipeline, number)
+    WHERE position_digest IS NOT NULL AND segment_digest IS NULL;
 CREATE INDEX checkpoint_as_of ON checkpoint (pipeline, as_of)
     WHERE as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound');
 CREATE INDEX checkpoint_covering ON checkpoint (pipeline, number)
