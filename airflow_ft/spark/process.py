@@ -117,6 +117,10 @@ class Driver:
             time.sleep(0.05)
         signal_group(self.pid, signal.SIGKILL)
 
+    def kill_process(self) -> None:
+        """End its process, also if others work there. Any thread."""
+        self.kill()
+
     def read(self, log: Callable[[str], None]) -> bool:
         """Hand what it has said so far to `log`, without waiting. Returns whether it is alive."""
         with selectors.DefaultSelector() as selector:

@@ -26,6 +26,7 @@ from airflow_ft.protocol.errors import (
     StageError,
     StateConflictError,
     StorageUnavailableError,
+    StoreUnavailableError,
     TurnHeldError,
     WalCorruptError,
 )
@@ -62,6 +63,8 @@ class FakeDriver:
 
     def kill(self) -> None:
         self.ended.set()
+
+    kill_process = kill
 
 
 def context(world: World, **changes: Any) -> Context:
@@ -548,6 +551,10 @@ def test_a_driver_that_hangs_is_killed(tmp_path: Path, launch: Any, monkeypatch:
 
 def test_a_driver_hangs_if_one_checkpoint_is_overdue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
+
+    def unreachable(*_: Any) -> Any:
+        raise StoreUnavailableError("it is away.")
+
     monkeypatch.setattr(hung, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = World(tmp_path)
     world.store.register(PIPELINE)
@@ -562,6 +569,10 @@ def test_a_driver_hangs_if_one_checkpoint_is_overdue(tmp_path: Path, monkeypatch
         world.store.trigger(PIPELINE, epoch, RUN)
         for _ in range(2):
             now[0] += 100.0
+            watch.check()
+        now[0] += 100.0
+        with monkeypatch.context() as away:
+            away.setattr(world.store, "open_checkpoints", unreachable)
             watch.check()
         now[0] += 100.0
         with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=6):

@@ -47,15 +47,18 @@ class HungDriver:
             opened = self._store.open_checkpoints(self._pipeline)
             computing = [c.number for c in opened if c.state is CheckpointState.TRIGGERED and c.epoch == self._epoch]
             self._seen = {number: self._seen.get(number, now) for number in computing}
-        for number, since in self._seen.items():
-            if now - since > self.timeout + GRACE_SECONDS:
-                self.error = CheckpointExpiredError(
-                    f"it was not staged within CheckpointConfig.timeout ({self.timeout:g} s). The Spark driver, which"
-                    " should have aborted it, does not answer and is killed.",
-                    pipeline=self._pipeline,
-                    checkpoint=number,
-                    remedy="Look in the job for code that may never return, such as a regular expression or a request"
-                    " without a time-out.",
-                    timeout=self.timeout,
-                )
-                raise self.error
+            for number, since in self._seen.items():
+                if now - since > self.timeout + GRACE_SECONDS:
+                    self.error = self._expired(number)
+                    raise self.error
+
+    def _expired(self, number: int) -> CheckpointExpiredError:
+        return CheckpointExpiredError(
+            f"it was not staged within CheckpointConfig.timeout ({self.timeout:g} s). The Spark driver should have"
+            " aborted it and has not, so it is killed.",
+            pipeline=self._pipeline,
+            checkpoint=number,
+            remedy="Look in the job for code that may never return, such as a regular expression. If storage below"
+            " wal_root is slow, raise CheckpointConfig.timeout.",
+            timeout=self.timeout,
+        )

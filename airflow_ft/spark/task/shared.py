@@ -85,6 +85,10 @@ class SharedStream(Driver):
             threading.Thread(target=self._require_end, name="kill-stream", daemon=True).start()
         self._over.wait(grace)
 
+    def kill_process(self) -> None:
+        """End the whole driver. No stream is blamed: which one keeps it from running is unknown."""
+        self.process.kill()
+
     def wait(self, log: Callable[[str], None], result: Path) -> int:
         """Hand each line of the stream to `log`, and return the exit code."""
         try:

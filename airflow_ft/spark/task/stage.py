@@ -165,8 +165,8 @@ def stage(
         require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
         attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
         hung = HungDriver(store, pipeline, epoch)
-        checks = [keeper.check, hung.check, *([beside.check] if beside else [])]
-        watch = _Watch(checks, look)
+        checks = [keeper.check, beside.check] if beside else [keeper.check]
+        watch = _Watch(checks, look, hung)
         try:
             with beside or nullcontext(), watch:
 
@@ -188,7 +188,9 @@ def stage(
                 )
         except AirflowFtError as error:
             stopped = watch.driver is not None and watch.driver.killed
-            found = error if hung.error is None or isinstance(error, FencedError) else hung.error
+            found = error
+            if hung.error is not None and shared is None and not isinstance(error, FencedError):
+                found = hung.error  # of a group's driver nobody knows which stream hangs: the group counts it
             give_up(context, epoch, found, AbortReason.STOPPED if stopped and found is error else found.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end
@@ -231,9 +233,11 @@ def give_up(context: Context[DecisionLog], epoch: int, error: AirflowFtError, re
 class _Watch:
     """Ends the driver as soon as a check raises: a cheap early stop, safety does not rest on it."""
 
-    def __init__(self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None]) -> None:
+    def __init__(
+        self, checks: Sequence[Callable[[], None]], look: Callable[[Driver | None], None], hung: HungDriver
+    ) -> None:
         self.driver: Driver | None = None
-        self._checks, self._look = checks, look
+        self._checks, self._look, self._hung = checks, look, hung
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch-stage", daemon=True)
 
@@ -243,10 +247,14 @@ class _Watch:
                 for check in self._checks:
                     check()
                 self._look(self.driver)
+                self._hung.check()
             except Exception as error:
                 logger.warning("stopping the Spark driver: %s", error)
                 if self.driver is not None:
-                    self.driver.kill()
+                    if error is self._hung.error:
+                        self.driver.kill_process()
+                    else:
+                        self.driver.kill()
                     return
 
     def __enter__(self) -> None:
