@@ -117,7 +117,7 @@ TEXTS = {
 }
 """By page, words with a number in it that the code has."""
 IN_WORDS = {
-    ("checkpoints", "by a stream about once a minute"): overlap.PRUNED_EACH == 60,
+    ("checkpoints", "by a stream at its start and about once a minute"): overlap.PRUNED_EACH == 60,
     ("delta", "under an eighth of `file_bytes`"): writing.SMALL == 8,
     ("observability", "every ten seconds"): headway.EACH_SECONDS == 10,
     ("observability", "a minute after the last event"): lineage_reporting.EACH_SECONDS == 60,

@@ -176,10 +176,11 @@ class RetentionLog(HistoryLog, Protocol):
         """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
-        """Delete the events of some old numbers, from the oldest on; returns how many (0: none left).
+        """Delete some old events, from the oldest on. Returns 0 if none is left to delete.
 
         Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
-        Events of the pipeline itself remain, and so do the numbers with their plans, votes and proofs.
+        Also deletes what runs wrote in `limit` epochs before the newest `keep`, such as turns and stages that read
+        nothing new. What people did remains, and so do the numbers with their plans, votes and proofs.
         """
 
 

@@ -7,6 +7,7 @@ tasks behind the stage deliver what it leaves. If the process dies here, recover
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from types import TracebackType
@@ -44,7 +45,7 @@ FOLLOWED_EACH = 5.0
 """Seconds between a stream's reports to its sources of how far it has confirmed. Even small progress is reported,
 because people watch the lag of consumer groups."""
 PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
-"""Seconds, or delivered bytes, after which a stream prunes. Its next checkpoint waits meanwhile."""
+"""Seconds, or delivered bytes, after which a stream prunes, also at its start. Its next checkpoint waits meanwhile."""
 
 
 class Overlap:
@@ -86,9 +87,10 @@ class Overlap:
         self._longest_pause = min(LONGEST_PAUSE, in_time)
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
-        self._pruned = time.monotonic()
+        # When it was pruned (monotonic), and whether more was delivered since: first what a dead process did not prune.
+        self._pruned, self._can_prune = -math.inf, True
         # When the sources get the rest (monotonic), first what a dead process did not report.
-        self._sources_know, self._follows = False, self._pruned + FOLLOWED_EACH
+        self._sources_know, self._follows = False, time.monotonic() + FOLLOWED_EACH
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -129,7 +131,7 @@ class Overlap:
             segments = checkpoint.plan.segments if checkpoint.plan else ()
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
-            self._sources_know = False
+            self._sources_know, self._can_prune = False, True
             if self._heartbeat:
                 self._heartbeat.beat(checkpoint)
             if self._delivered >= RETAINED_TOGETHER:
@@ -144,13 +146,18 @@ class Overlap:
         The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
         """
         context = self._context
-        if self._heartbeat and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
+        if self._heartbeat and not self._must_prune:
             self._commit_source_progress()
             return
-        self._pruned, self._bytes = time.monotonic(), 0
+        self._pruned, self._bytes, self._can_prune = time.monotonic(), 0, False
         self._coordinator.close()  # separate connections delete old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
         give_back()
+
+    @property
+    def _must_prune(self) -> bool:
+        is_due = self._bytes >= PRUNED_BYTES or time.monotonic() - self._pruned >= PRUNED_EACH
+        return self._can_prune and is_due
 
     def _commit_source_progress(self) -> None:
         self._sources_know = finalise(self._context.store, self._context.pipeline, self._progress)
@@ -162,8 +169,9 @@ class Overlap:
             raise self._error
 
     def _look(self) -> None:
-        """Deliver, and report confirmed positions to the sources, also while a sink is unavailable. Raises as
-        `deliver`.
+        """Deliver. A stream also prunes and reports confirmed positions to the sources, even if a sink is unavailable.
+
+        Raises as `deliver`.
         """
         try:
             self.deliver()
@@ -175,7 +183,11 @@ class Overlap:
         self._follow()
 
     def _follow(self) -> None:
-        if self._heartbeat and not self._sources_know and time.monotonic() >= self._follows:
+        if not self._heartbeat:
+            return
+        if self._must_prune:
+            self._retain()
+        elif not self._sources_know and time.monotonic() >= self._follows:
             self._commit_source_progress()
 
     def _run(self) -> None:

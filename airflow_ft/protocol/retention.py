@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.delivery_log import RetentionLog
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.write_ahead_log import Archive
@@ -45,18 +45,30 @@ def retain(
     archive: Archive,
     progress: Progress,
 ) -> None:
-    """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events."""
+    """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events.
+
+    If one of these fails, the others are done anyway.
+    """
     finalise(store, pipeline, progress)
-    try:
+    with _tried("prune old checkpoints", pipeline):
         for _ in range(BATCHES):
             if _prune(store, pipeline, config, participants, archive) < BATCH:
                 break
+    with _tried("delete unneeded files", pipeline):
         _sweep(store, pipeline, archive)
+    with _tried("delete old events", pipeline):
         for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
             if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
                 break
+
+
+@contextmanager
+def _tried(doing: str, pipeline: str) -> Iterator[None]:
+    """Only log that it failed."""
+    try:
+        yield
     except (AirflowFtError, OSError) as error:
-        log.warning("cannot prune old checkpoints of %s (the next run tries again): %s", pipeline, error)
+        log.warning("cannot %s of %s (the next run tries again): %s", doing, pipeline, error)
 
 
 def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, through: int) -> int:
@@ -125,16 +137,26 @@ def _prune(
 
 
 def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fence: Fence, floor: int) -> None:
-    """Let a sink forget old markers. Only logs foreign exceptions: the rows are confirmed, and the next floor is
-    higher.
+    """Let a sink forget old markers. If it fails, only log that: the rows are confirmed, and the next floor is higher.
+
+    Raises:
+        FencedError: a newer process works on the pipeline.
     """
     try:
         with closing(participants(participant)) as sink:
             sink.forget(fence, floor)
             if isinstance(sink, Expiring):
                 sink.renew(fence)
-    except AirflowFtError:
+    except FencedError:
         raise
+    except AirflowFtError as error:
+        log.warning(
+            "sink %s of %s cannot delete its markers up to %d (the next pruning tries again): %s",
+            participant.name,
+            fence.pipeline,
+            floor,
+            error,
+        )
     except Exception as error:
         log.warning(
             "sink %s of %s cannot delete its markers up to %d (the next pruning tries again). Report this to the author"

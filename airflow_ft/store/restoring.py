@@ -153,7 +153,10 @@ class RestoringOperations:
                 write.flush()
 
     def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
-        """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has."""
+        """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has.
+
+        None also if the events of `run` were forgotten (`RetentionLog.forget_events`).
+        """
         own = json_text({**run_detail(run), "has_turn": True})
         found = self._database.read(_LAST_TURN, pipeline, 0, '%"has_turn":true%', own)
         if not found:

@@ -31,9 +31,31 @@ _REFERENCED = (
     " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1) IS NULL"
 )
 _NO_CUTOFF = 2**62
+FEWEST_EPOCHS = 1_000
+"""Newest epochs that keep all events, whatever `num_retained_events` is: a task reads events of its earlier tries."""
+# Kinds that runs write. Those that tell of a person's action stay.
+_OF_RUNS = ", ".join(
+    f"'{kind.value}'"
+    for kind in (
+        EventKind.TURN,
+        EventKind.EPOCH,
+        EventKind.RUN_ADOPTED,
+        EventKind.STAGE_BEGUN,
+        EventKind.STAGE_ENDED,
+        EventKind.FAILED,
+        EventKind.WARNING,
+        EventKind.BARRIER,
+    )
+)
 _BOUNDS = (
-    "SELECT published, told_from, (SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1"
-    " ORDER BY number LIMIT 1) AS oldest_open FROM pipeline WHERE name = ?"
+    "SELECT published, told_from, epoch, (SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1"
+    " ORDER BY number LIMIT 1) AS oldest_open, (SELECT epoch FROM event WHERE pipeline = ? AND number = ?"
+    f" AND kind IN ({_OF_RUNS}) ORDER BY id LIMIT 1) AS oldest_epoch FROM pipeline WHERE name = ?"
+)
+# Up to the first event of a later epoch: the events of all later epochs need not be read.
+_FORGET_EPOCHS = (
+    f"DELETE FROM event WHERE pipeline = ? AND number = 0 AND kind IN ({_OF_RUNS}) AND id <"
+    " (SELECT id FROM event WHERE pipeline = ? AND number = ? AND epoch >= ? ORDER BY id LIMIT 1)"
 )
 
 S = CheckpointState
@@ -104,13 +126,14 @@ class RetentionOperations:
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
         """See `RetentionLog.forget_events`. When there is nothing to delete, it is one look, and no write."""
-        rows = self._database.read(_BOUNDS, pipeline, pipeline)
+        asked = (_BOUNDS, pipeline, pipeline, 0, pipeline)
+        rows = self._database.read(*asked)
         if not rows:
             raise UnknownPipelineError(pipeline)
-        if not _old(rows[0], keep, limit):
+        if not _old(rows[0], keep, limit) and not _later_epoch(rows[0], keep, limit):
             return 0
         with pipeline_write(self._database, pipeline) as write:
-            row = write.rows(_BOUNDS, pipeline, pipeline)[0]
+            row = write.rows(*asked)[0]
             if numbers := _old(row, keep, limit):
                 write.change(
                     "DELETE FROM event WHERE pipeline = ? AND number >= ? AND number < ?",
@@ -119,7 +142,10 @@ class RetentionOperations:
                     numbers.stop,
                 )
                 write.set_pipeline(told_from=numbers.stop)
-            return len(numbers)
+            count = len(numbers)
+            if later := _later_epoch(row, keep, limit):
+                count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later)
+            return count
 
 
 def _old(row: Row, keep: int, limit: int) -> range:
@@ -129,3 +155,10 @@ def _old(row: Row, keep: int, limit: int) -> range:
     if row["oldest_open"] is not None:
         end = min(end, row["oldest_open"])
     return range(begin, max(begin, min(end, begin + limit)))
+
+
+def _later_epoch(row: Row, keep: int, limit: int) -> int | None:
+    """Return the epoch before which events of runs go. None: fewer than `limit` epochs have events to delete."""
+    begin: int | None = row["oldest_epoch"]
+    end: int = row["epoch"] - max(keep, FEWEST_EPOCHS) + 1
+    return begin + limit if begin is not None and begin + limit <= end else None

@@ -99,26 +99,25 @@ class LocalFileSystem(markers.RootedFiles):
     def _write(self, uri: str, data: bytes, *, of_all: bool = False) -> None:
         """Create a file as a whole. `of_all`: several processes may create it at once."""
         path = local_path(uri)
-        temporary = self._temporary(path, data)
-        try:
-            path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before. Where
-            # sources begin is shared by attempts: a late one may replace it here, and still cannot publish from it.
-            if of_all:
-                path.open("xb").close()
-            elif path.exists():
-                raise FileExistsError(str(path)) from None
+        with self._temporary(path, data) as temporary:
             try:
-                temporary.rename(path)
-            except OSError:
+                path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before.
+                # Where sources begin is shared by attempts: a late one may replace it here, and still cannot publish
+                # from it.
                 if of_all:
-                    path.unlink()
-                raise
-        finally:
-            temporary.unlink(missing_ok=True)
+                    path.open("xb").close()
+                elif path.exists():
+                    raise FileExistsError(str(path)) from None
+                try:
+                    temporary.rename(path)
+                except OSError:
+                    if of_all:
+                        path.unlink()
+                    raise
         _sync_folder(path.parent)
 
     def has_links(self, uri: str) -> bool:
@@ -128,22 +127,22 @@ class LocalFileSystem(markers.RootedFiles):
         `uri` is an unused name.
         """
         path = local_path(uri)
-        temporary = self._temporary(path, b"")
-        try:
-            path.hardlink_to(temporary)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            return False
-        finally:
-            for probe in (temporary, path):
-                probe.unlink(missing_ok=True)
+        with self._temporary(path, b"") as temporary:
+            try:
+                path.hardlink_to(temporary)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return False
+            finally:
+                path.unlink(missing_ok=True)
         return True
 
     def replace(self, uri: str, data: bytes) -> None:
         markers.require(self, uri)
         path = local_path(uri)
-        self._temporary(path, data).replace(path)
+        with self._temporary(path, data) as temporary:
+            temporary.replace(path)
         _sync_folder(path.parent)
 
     def make_folder(self, uri: str) -> None:
@@ -158,13 +157,19 @@ class LocalFileSystem(markers.RootedFiles):
         markers.require(self, uri)
         local_path(uri).unlink(missing_ok=True)
 
-    def _temporary(self, path: Path, data: bytes) -> Path:
+    @contextlib.contextmanager
+    def _temporary(self, path: Path, data: bytes) -> Iterator[Path]:
+        """Yield a durable hidden file beside `path`, and remove it afterwards unless it was renamed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-        with temporary.open("wb") as file:
-            file.write(data)
-            self.sync_file(file)
-        return temporary
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                self.sync_file(file)
+            yield temporary
+        finally:
+            with contextlib.suppress(OSError):  # report the original error instead
+                temporary.unlink(missing_ok=True)
 
     def sync_file(self, file: BinaryIO) -> None:
         if file.writable():

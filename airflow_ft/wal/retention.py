@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
@@ -25,6 +26,7 @@ _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidde
 SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
 """Names that show another log inside this one."""
+_DELETE = "Delete it. If its files belong to another user, run all tasks of the pipeline as one user."
 
 log = logging.getLogger(__name__)
 
@@ -90,22 +92,36 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         log.warning("%s", with_fix(sharers, owners.REMEDY))
         return deleted
     for folder in _old(files, home, is_old):
-        batches = files.names(folder)
-        if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
-            log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
-            continue
-        unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
-        for uri in [folder] if len(unneeded) == len(batches) else unneeded:
-            files.remove_tree(uri)
-            deleted.append(uri)
+        with _passing_over(files, home, folder):
+            batches = files.names(folder)
+            if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
+                log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
+                continue
+            unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
+            for uri in [folder] if len(unneeded) == len(batches) else unneeded:
+                with _passing_over(files, home, uri):
+                    files.remove_tree(uri)
+                    deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if _end(location, 1) not in kept:
-            if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
-                log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
-                continue
-            files.remove_tree(location)
-            deleted.append(location)
+            with _passing_over(files, home, location):
+                if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
+                    log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
+                    continue
+                files.remove_tree(location)
+                deleted.append(location)
     return deleted
+
+
+@contextmanager
+def _passing_over(files: FileSystem, home: str, folder: str) -> Iterator[None]:
+    """Only log why a folder cannot be deleted. Raises what `files` raises if it cannot list `home` either."""
+    try:
+        yield
+    except (AirflowFtError, OSError) as error:
+        files.names(home)
+        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", _DELETE)
+        log.warning("%s is not needed and could not be deleted (the next sweep tries again): %s", folder, why)
 
 
 def _end(uri: str, names: int) -> tuple[str, ...]:

@@ -36,13 +36,17 @@ from tests.waiting import wait_for
 
 
 class Archive(NoArchive):
-    """Remembers whose files were deleted."""
+    """Remembers whose files were deleted, and below which epochs."""
 
     def __init__(self) -> None:
         self.deleted: list[int] = []
+        self.swept: list[int] = []
 
     def delete(self, segment: Any) -> None:
         self.deleted.append(segment.number)
+
+    def sweep(self, pipeline: str, keep: Any, below_epoch: int) -> None:
+        self.swept.append(below_epoch)
 
 
 class Stage:
@@ -287,8 +291,28 @@ def test_a_stream_soon_tells_its_sources_of_a_single_checkpoint(
 
 def beside(world: World, stage: Stage, **more: Any) -> Overlap:
     """The delivery of a stream."""
-    rest = (world.delivery, world.config, lambda checkpoint: stage.progress.append(checkpoint.number), NoArchive())
+    rest = (world.delivery, world.config, lambda checkpoint: stage.progress.append(checkpoint.number), stage.archive)
     return Overlap(world.context(run=RUN), stage.epoch, *rest, streaming=True, **more)
+
+
+def test_a_stream_that_restarts_often_prunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its drivers never deliver RETAINED_TOGETHER checkpoints."""
+    world = World(tmp_path, systems=systems(next(iter(MIXES))))
+    for driver in (1, 2, 3):
+        with staging(world, try_number=driver) as stage:
+            stream = beside(world, stage)
+            for _ in range(2):
+                stage.publish()
+                stream._look()
+            assert stage.archive.swept == [stage.epoch], "once, at the first look"
+            if driver == 3:
+                kept = world.config.num_retained
+                assert stage.archive.deleted == list(range(1, 5 - kept + 1)), "at the first look five were delivered"
+                monkeypatch.setattr(overlap, "PRUNED_EACH", 0.0)
+                stream._look()
+                assert stage.archive.deleted == list(range(1, 6 - kept + 1))
+                stream._look()
+                assert len(stage.archive.swept) == 2, "nothing was delivered since"
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def a_drain_marked_with_a_location_that_no_checkpoint_names(change: Change) -> N
 @defect(
     NAMED["a drain, and all is deleted"],
     "I7",
-    schedule=("A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"),
+    schedule=("A1o:29:LOSE_REQUEST", "A1o:82:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:20:DIE_BEFORE", "A3:38:SLEEP"),
 )
 def a_drain_that_waits_for_a_run_that_has_given_up(change: Change) -> None:
     """Found by the simulator: every later run was refused, and delivered nothing."""
@@ -173,7 +173,7 @@ def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
 _AT_ONCE = NAMED["a drain, and all is deleted, runs at once"]
 
 
-@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:62:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1o:33:STALL", "A1:62:DIE_BEFORE"))
 def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
     """Found by the simulator: who was asked to stop before had not heard of it, and died before saying so."""
     change(stream, "_lacks_drain", lambda *_: False)

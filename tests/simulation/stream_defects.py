@@ -30,7 +30,7 @@ AHEAD = NAMED["a stream that runs ahead"]
 FAILING = NAMED["a stream, the job fails"]
 PAUSING = NAMED["a stream that pauses between checkpoints"]
 JUMPING = NAMED["a stream that pauses, clocks jump"]
-BACK = ("A1o:135:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL")
+BACK = ("A1o:133:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL")
 
 
 # --- what expires -----------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class _ReadBefore:
     schedule=(
         "A1w:1:EVENT:maria refuses item 1",
         "A1dq:7:EVENT:job fails",
-        "A1o:68:STALL",
+        "A1o:73:STALL",
         "A1d:3:YIELD:A1o",
-        "A1o:76:STALL",
+        "A1o:81:STALL",
     ),
 )
 def a_restart_that_reads_its_base_and_then_begins(change: Change) -> None:
@@ -280,13 +280,13 @@ def a_stop_answered_while_the_driver_is_at_work(change: Change) -> None:
     change(stream._Stopping, "look", hasty)
 
 
-@defect(NAMED["streams one after another"], "I9", schedule=("A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"))
+@defect(NAMED["streams one after another"], "I9", schedule=("A1:55:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"))
 def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
     """Found by the simulator: the later run never hears of it, and goes on."""
     change(streams, "answer_stops", lambda context, _: answer_all(context.store))
 
 
-@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:95:SLEEP", "A2o:102:STALL"))
+@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:95:SLEEP", "A2o:118:STALL"))
 def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     """Found by the simulator: it slept between looking whether it may answer, and answering."""
     answer = stream.answer_stops
@@ -324,7 +324,7 @@ def answer_all(store: Any) -> None:
 @defect(
     AHEAD,
     "I7",
-    schedule=("A1o:26:LOSE_REQUEST", "A1o:27:EVENT:store-clock passes the time-out", "A1o:29:STALL"),
+    schedule=("A1o:31:LOSE_REQUEST", "A1o:32:EVENT:store-clock passes the time-out", "A1o:34:STALL"),
 )
 def rows_that_were_given_up_fill_the_room_for_ever(change: Change) -> None:
     """Found by the simulator: the driver waits for room, and they wait for a number that only the driver gives."""

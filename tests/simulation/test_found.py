@@ -29,12 +29,12 @@ FOUND = {
     # All that filled the room had expired: it waited for a number, which only the driver gives, which waited for room.
     "rows_that_were_given_up_get_a_number_while_the_driver_waits_for_room": (
         "a stream that runs ahead",
-        ["A1o:26:LOSE_REQUEST", "A1o:27:EVENT:store-clock passes the time-out", "A1o:29:STALL"],
+        ["A1o:31:LOSE_REQUEST", "A1o:32:EVENT:store-clock passes the time-out", "A1o:34:STALL"],
     ),
     # The try of a run that had ended answered what somebody had asked of the next one, which so never heard of it.
     "a_late_try_does_not_answer_a_stop_that_the_next_run_is_to_hear": (
         "streams one after another",
-        ["A1:66:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"],
+        ["A1:55:SLEEP", "B1o:1:YIELD:P2", "B1o:2:YIELD:A1"],
     ),
     # The restarted attempt had read where to go on before the rows there were refused, and forgot it by beginning.
     "a_job_that_is_restarted_while_rows_are_refused_does_not_go_on_behind_them": (
@@ -42,9 +42,9 @@ FOUND = {
         [
             "A1w:1:EVENT:maria refuses item 1",
             "A1dq:7:EVENT:job fails",
-            "A1o:68:STALL",
+            "A1o:73:STALL",
             "A1d:3:YIELD:A1o",
-            "A1o:75:STALL",
+            "A1o:80:STALL",
         ],
     ),
     # It planned, which decided, when the next run had looked for what is in doubt: a vote behind it missed the head.
@@ -60,17 +60,17 @@ FOUND = {
     # A sink had refused the drain, and the person who drained was told that it has delivered what was open.
     "a_drain_that_a_sink_has_refused_is_not_named_in_the_answer": (
         "a drain beside a stop at once",
-        ["A1dq:1:EVENT:db refuses item 1", "A1o:66:STALL"],
+        ["A1dq:1:EVENT:db refuses item 1", "A1o:71:STALL"],
     ),
     # The run that drained gave up before it had delivered the drain; later ones were refused, and delivered nothing.
     "a_drain_is_delivered_by_a_run_that_is_refused_because_of_it": (
         "a drain, and all is deleted",
-        ["A1o:24:LOSE_REQUEST", "A1o:79:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:15:DIE_BEFORE", "A3:38:SLEEP"],
+        ["A1o:29:LOSE_REQUEST", "A1o:82:SLEEP", "A2dp:4:DIE_BEFORE", "A2o2:20:DIE_BEFORE", "A3:38:SLEEP"],
     ),
     # The base was a copy in which nothing was published. The drain named it, so nobody knew it, and it came twice.
     "a_drain_by_a_run_that_has_read_nothing_is_recognised": (
         "a drain by a run that reads nothing new",
-        ["A1o:17:SLEEP"],
+        ["A1o:22:SLEEP"],
     ),
     # The drain was the newest number, and has no position: the state before it was swept, and a rewind went there.
     "the_state_before_a_drain_is_kept_for_a_rewind_behind_it": (
@@ -104,12 +104,12 @@ FOUND = {
     # Nothing was computed yet, so the stream was not restarted: it failed for good.
     "a_job_that_raises_while_its_state_is_brought_on_is_restarted": (
         "a stream, its savepoint, what came later stays, the job fails",
-        ["A1o:98:SLEEP", "A2:22:EVENT:job fails"],
+        ["A1o:114:SLEEP", "A2:22:EVENT:job fails"],
     ),
     # It had seen the drain of an earlier try, which a sink refused while it stood still: so it ended without one.
     "a_late_try_does_not_end_a_stream_whose_drain_was_refused_meanwhile": (
         "a drain, runs at once",
-        ["A1o:9:STALL", "A2:1:EVENT:prepare declines item 2", "A2:35:DIE_AFTER", "A3:18:SLEEP"],
+        ["A1o:14:STALL", "A2:1:EVENT:prepare declines item 2", "A2:35:DIE_AFTER", "A3:18:SLEEP"],
     ),
     # What it had begun to copy was pruned, and its folder could not be removed: the error was none of ours.
     "a_savepoint_whose_folder_cannot_be_removed_is_tried_again_by_whoever_asked": (
@@ -119,7 +119,7 @@ FOUND = {
     # A newer owner had deleted the state that it was to go on from, which it called a loss to be mended from a backup.
     "a_stream_whose_state_a_newer_owner_has_deleted_is_fenced": (
         "a drain, and all is deleted, runs at once",
-        ["A1o:70:DIE_BEFORE", "A2:17:SLEEP", "A3:4:YIELD:P2", "A3:8:YIELD:A2"],
+        ["A1o:83:DIE_BEFORE", "A2:17:SLEEP", "A3:4:YIELD:P2", "A3:8:YIELD:A2"],
     ),
     # The job had raised, and before its query ended the driver waited for what was never to come, up to the time-out.
     "a_job_that_raises_is_not_waited_for": ("a stream, the job fails", ["A1dq2:3:EVENT:job fails"]),
@@ -131,7 +131,7 @@ FOUND = {
     # Spark had committed the drain, and failed then: the job was restarted, read on, and its windows came once more.
     "a_job_that_fails_behind_its_drain_is_not_restarted": (
         "a drain, and all is deleted, runs at once",
-        ["A1o:109:YIELD:P1", "A1d:9:EVENT:source grows", "A1dq3:4:LOSE_REPLY"],
+        ["A1o:126:YIELD:P1", "A1d:10:EVENT:source grows", "A1dq3:4:LOSE_REPLY"],
     ),
     # It woke up when a later run had drained, and told who had asked that one that an older drain had delivered all.
     "a_late_try_does_not_answer_for_a_later_run_whose_drain_is_not_delivered": (
@@ -143,9 +143,9 @@ FOUND = {
         "a stream, its savepoint, into xa",
         [
             "A1d:14:EVENT:job fails",
-            "A1o:102:EVENT:store-clock passes the time-out",
-            "A1o:129:EVENT:job fails",
-            "A1o:147:STALL",
+            "A1o:115:EVENT:store-clock passes the time-out",
+            "A1o:141:EVENT:job fails",
+            "A1o:159:STALL",
             "A1dq2:11:SLEEP",
             "A1w:16:EVENT:job fails",
         ],
@@ -168,7 +168,7 @@ FOUND = {
     # The wall clock went back, so what was noted afterwards seemed to be from before Spark's last look at its source.
     "a_clock_that_goes_back_vouches_for_nothing_that_came_after_sparks_last_look": (
         "a stream that pauses, clocks jump",
-        ["A1o:135:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL"],
+        ["A1o:133:LOSE_REPLY", "A1d:7:EVENT:clock jumps back", "A1dq2:5:STALL"],
     ),
 }
 

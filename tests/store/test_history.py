@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.store import retention
 from tests.store.scene import PIPELINE, RUN, Scene
 
 
@@ -42,6 +45,31 @@ class TestHistory:
         assert scene.event_texts(1) == []
         scene.take("later")
         assert scene.trigger() == 4
+
+    def test_events_of_old_runs_are_forgotten(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also of runs that read nothing new. What people did stays, and so do the events of the newest epochs."""
+        monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
+        store, stay = scene.store, ("REGISTERED", "HALTED", "RESUMED")
+        for minute in range(10):
+            run = RunKey("dag", f"minute {minute}")
+            store.enter_turn(PIPELINE, run, None)
+            scene.take()
+            if minute == 3:
+                store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+                store.resume(PIPELINE, "me")
+            store.begin_stage(PIPELINE, scene.epoch, run)
+            store.end_stage(PIPELINE, scene.epoch, run, None)
+            store.leave_turn(PIPELINE, run)
+        events = store.events(PIPELINE, 0)
+        assert store.forget_events(PIPELINE, 5, 7) == 0, "whole parts only: that would be epochs 0 to 6"
+        for begin in (3, 6):
+            assert store.forget_events(PIPELINE, 5, 3) > 0
+            kept = [each for each in events if each.epoch >= begin or each.kind in stay]
+            assert store.events(PIPELINE, 0) == kept
+        assert store.forget_events(PIPELINE, 5, 3) == 0
+        while store.forget_events(PIPELINE, 1, 1):
+            pass
+        assert store.events(PIPELINE, 0) == [each for each in events if each.epoch >= 9 or each.kind in stay]
 
     def test_of_a_pipeline_that_is_not_there(self, scene: Scene) -> None:
         for call in (

@@ -149,6 +149,29 @@ def test_a_write_does_not_fall_back_to_a_rename_on_a_full_disk(
     assert not (tree / "new").exists()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        ("write", "os.fsync"),
+        ("write_marker", "os.fsync"),
+        ("replace", "os.fsync"),
+        ("replace", "pathlib.Path.replace"),
+    ],
+)
+def test_a_write_that_fails_leaves_no_file(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, number: int, name: str, fails: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    before = sorted(tree.rglob("*"))
+    monkeypatch.setattr(fails, refuse)
+    with pytest.raises(OSError, check=lambda error: error.errno == number):
+        getattr(LocalFileSystem(), name)((tree / "new").as_uri(), b"x")
+    assert sorted(tree.rglob("*")) == before
+
+
 def test_whether_there_are_hard_links(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(tree.rglob("*"))
     assert LocalFileSystem().has_links((tree / "probe").as_uri())

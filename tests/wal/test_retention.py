@@ -1,5 +1,8 @@
 """What is deleted, and above all what is not (I10)."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +12,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableErr
 from airflow_ft.protocol.model import Segment
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal import open_archive, open_wal
-from airflow_ft.wal.local import local_path
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.owners import PREFIX, register
 from airflow_ft.wal.retention import sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -117,6 +120,55 @@ def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) ->
     half.mkdir(parents=True)
     sweep(str(tmp_path), "orders", set(), below_epoch=2)
     assert not half.exists()
+
+
+@pytest.mark.parametrize("stays", ["1-1", "2-1/0", "spark/1-1"])
+def test_a_sweep_passes_over_what_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stays: str
+) -> None:
+    _segment(tmp_path, 1, 1, 0)
+    _segment(tmp_path, 2, 1, 0)
+    _segment(tmp_path, 2, 1, 1)
+    kept = _segment(tmp_path, 2, 1, 2).location
+    _spark(tmp_path, "1-1")
+    _spark(tmp_path, "2-1")
+    doomed = tmp_path / "orders" / stays
+    doomed = doomed.with_name(f".{doomed.name}.removed")
+    remove = shutil.rmtree
+
+    def refuse(folder: Path) -> None:
+        if folder == doomed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for _ in range(2):
+        sweep(str(tmp_path), "orders", {kept}, below_epoch=9)
+        message = caplog.messages[-1]
+        assert str(doomed) in message and "\nFix: Delete it." in message
+        spark = tmp_path / "orders" / "spark"
+        there = {path for top in (tmp_path / "orders", spark) for path in top.iterdir()} | {
+            *local_path(kept).parent.iterdir()
+        }
+        assert there == {spark, local_path(kept).parent, local_path(kept), doomed}
+
+
+def test_a_sweep_ends_when_the_storage_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would wait for each folder."""
+    for epoch in (1, 2, 3):
+        _segment(tmp_path, epoch, 1, 0)
+    asked: list[object] = []
+
+    def away(*given: object) -> None:
+        asked.append(given[-1])
+        monkeypatch.setattr(LocalFileSystem, "_names", away)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(shutil, "rmtree", away)
+    with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
+        sweep(str(tmp_path), "orders", set(), below_epoch=9)
+    orders = tmp_path / "orders"
+    assert asked[0] == orders / ".1-1.removed" and {*asked[1:]} == {orders.as_uri()}
 
 
 def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:

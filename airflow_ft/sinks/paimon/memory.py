@@ -92,12 +92,16 @@ class Chain:
             raise OvertakenError from error
 
     def append(self, document: Document) -> None:
-        """Write a document, durably. OvertakenError: its number is given already."""
+        """Write a document, durably. OvertakenError: its number is given already, also if that document was swept."""
         uri = self.uri(document.number)
         try:
             self.files.write(uri, document.data)
         except FileExistsError as error:
             raise OvertakenError from error
+        # Others may have written this number, and swept it, while this process slept.
+        if document.number + _KEPT <= max(self._numbers(), default=0):
+            self.files.remove(uri)
+            raise OvertakenError
         self.files.sync_folders(self.folder, self.root)
 
     def sweep(self, number: int) -> None:

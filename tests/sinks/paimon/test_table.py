@@ -20,6 +20,7 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.paimon import verify
+from airflow_ft.sinks.paimon.memory import Chain, Document
 from airflow_ft.sinks.paimon.reading import path_of
 from airflow_ft.sinks.paimon.requirements import CHECKS, required, schema_problems
 from airflow_ft.sinks.paimon.table import Version
@@ -181,6 +182,33 @@ def test_a_sleeper_whose_number_is_free_again_commits_once(tmp_path: Path, monke
     assert world.target.ids() == [*range(9), *world.ids_of(1, 2)]
     numbers = table_of(world).place.numbers("snapshot")
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "no snapshot before the earliest"
+
+
+@pytest.mark.parametrize("aborted", [7, 8, 20])
+def test_a_sleeper_whose_document_is_free_again_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aborted: int
+) -> None:
+    """Aborted numbers take two documents each, and no snapshot, so the number of its snapshot is free, too."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    append = Chain.append
+
+    def late(self: Chain, document: Document) -> None:
+        monkeypatch.setattr(Chain, "append", append)
+        world.abort(plan, epoch=2)
+        for _ in range(aborted):
+            following = world.plan(world.table(80, 40))
+            world.prepare(following, epoch=2)
+            world.abort(following, epoch=2)
+        append(self, document)
+
+    monkeypatch.setattr(Chain, "append", late)
+    assert late_commit(world, plan, vote) == "fenced"
+    proof = world.participant(plan).proof(plan)
+    assert proof is not None and proof.outcome is Outcome.ABORTED
+    assert world.target.ids() == world.ids_of(1)
 
 
 class Died(BaseException):
