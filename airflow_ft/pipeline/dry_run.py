@@ -286,6 +286,14 @@ def _stored_pipeline(store: HistoryLog, pipeline: ResolvedPipeline) -> Pipeline 
     except KeyError:
         return None
     if not pipeline.checkpointing.resume_drained and (drain := drain_of(store, pipeline.pipeline)):
+        if not drain.is_confirmed:
+            raise ConfigurationError(
+                "the next run computes nothing: it only delivers this checkpoint, which has drained the pipeline.",
+                code="pipeline_drained",
+                remedy="Trigger a run, which delivers it. Then repeat the dry run.",
+                pipeline=pipeline.pipeline,
+                checkpoint=drain.number,
+            )
         raise refuse(drain)
     return found
 

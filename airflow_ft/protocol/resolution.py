@@ -85,7 +85,7 @@ class Resolver:
         """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried).
 
         If it is already ABORTED, rolls back what participants hold prepared. An abort marker keeps what its writer
-        said of the rows. If that was to carry them, and `after` is REWOUND, StateConflictError says so after the abort.
+        said of the rows. If that differs from `after`, StateConflictError says so after the abort.
         """
         pending = self.store.checkpoint(self.pipeline, number)
         if pending.rollback_pending:
@@ -107,6 +107,12 @@ class Resolver:
                 found,
                 "it is ABORTED now, but an earlier abort had decided that the next number delivers its rows.",
                 f"{self._rewind_text()}.",
+            )
+        if after is AfterAbort.CARRIED and found.after_abort is AfterAbort.REWOUND:
+            raise self._refusal(
+                found,
+                "it is ABORTED now, but an earlier abort had decided that its rows are computed again.",
+                "Do nothing: the next run computes them. With AT_MOST_ONCE they are lost.",
             )
         return found
 

@@ -290,7 +290,16 @@ def test_an_abort_that_comes_late_aborts_nothing(world: World, monkeypatch: pyte
     world.check_exactly_once(numbers)
 
 
-def test_an_abort_says_if_rows_are_carried_all_the_same(world: World) -> None:
+@pytest.mark.parametrize(
+    ("earlier", "later", "remedy"),
+    [
+        (AfterAbort.CARRIED, AfterAbort.REWOUND, "airflow ft rewind orders"),
+        (AfterAbort.REWOUND, AfterAbort.CARRIED, "the next run computes them"),
+    ],
+)
+def test_an_abort_says_if_an_earlier_one_decided_otherwise(
+    world: World, earlier: AfterAbort, later: AfterAbort, remedy: str
+) -> None:
     """The process of an earlier abort has died behind its abort marker, which says what becomes of the rows."""
     world.prepared()
 
@@ -299,11 +308,11 @@ def test_an_abort_says_if_rows_are_carried_all_the_same(world: World) -> None:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
         patch.setattr(world.store, "abort", die)
-        resolver(world).abort(1, AfterAbort.CARRIED)
+        resolver(world).abort(1, earlier)
     with raises(StateConflictError, "action_refused", checkpoint=1, state="ABORTED") as caught:
-        resolver(world).abort(1, AfterAbort.REWOUND)
-    assert caught.error is not None and "airflow ft rewind orders" in caught.error.remedy
-    assert world.store.checkpoint(PIPELINE, 1).after_abort is AfterAbort.CARRIED
+        resolver(world).abort(1, later)
+    assert caught.error is not None and remedy in caught.error.remedy
+    assert world.store.checkpoint(PIPELINE, 1).after_abort is earlier
 
 
 def rollback_pending(world: World) -> None:

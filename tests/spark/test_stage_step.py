@@ -34,6 +34,7 @@ from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import PLAIN, AfterAbort, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
@@ -41,7 +42,7 @@ from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task import hung
 from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import stage_step
-from tests.protocol.systems import NoArchive
+from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 from tests.waiting import wait_for
@@ -237,6 +238,33 @@ def test_the_next_run_delivers_a_drain(aborted: bool, tmp_path: Path, launch: An
     confirm_step(second, world.config, NoArchive())
     with raises(ConfigurationError, "pipeline_drained", checkpoint=2):
         stage(context(world, run=RunKey("dag", "run-3")))
+
+
+def test_a_drain_with_a_rewound_successor_names_the_way_out(tmp_path: Path, launch: Any) -> None:
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        if request.last_published == 0:
+            publish(world, request.epoch)
+            drain(world, request.epoch)
+        else:
+            publish(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    world.store.leave_turn(PIPELINE, RUN)
+    second = context(world, run=RunKey("dag", "run-2"))
+    recover_step(second)
+    stage(second, resume_drained=True)
+    world.store.leave_turn(PIPELINE, second.run)
+    person = Resolver(world.store, PIPELINE, Systems(world.systems), "by ada", Worker("", 1), lease_seconds=0.03)
+    person.abort(3, AfterAbort.REWOUND)
+    third = context(world, run=RunKey("dag", "run-3"))
+    recover_step(third)
+    with raises(ConfigurationError, "pipeline_drained", checkpoint=2) as drained:
+        stage(third)
+    assert drained.error is not None and "resume_drained=True" in drained.error.remedy
 
 
 def test_a_retry_after_a_finished_drain_computes_nothing(tmp_path: Path, launch: Any) -> None:

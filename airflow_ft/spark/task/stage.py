@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.errors import AirflowFtError, FencedError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, StateConflictError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.overlap import Overlap
@@ -216,7 +216,12 @@ def _after(drain: Checkpoint, context: Context[DecisionLog], epoch: int, *, comp
         raise refuse(drain)
     logger.info("checkpoint %d of run %s has drained the pipeline: nothing left to compute", drain.number, drain.run)
     store.adopt_run(pipeline, epoch, run)  # not a new stage: what came after that one began was not read
-    store.end_stage(pipeline, epoch, run, None, complete=complete and is_own)
+    try:
+        store.end_stage(pipeline, epoch, run, None, complete=complete and is_own)
+    except StateConflictError as error:
+        if error.code != "rewound":
+            raise
+        raise refuse(drain) from error  # what came after the drain was rewound: only a run that resumes computes it
     return StageResult((), {}, None)
 
 
