@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NoReturn
 
 from airflow_ft.protocol.acting import Acting
 from airflow_ft.protocol.errors import (
@@ -147,6 +148,12 @@ class Settling(Acting):
         first = self._store.checkpoint(self._pipeline, number)
         for concerned in [first, *later_ones]:
             self._refuse_heuristic(concerned, first, message)
+        plan = first.plan
+        if later_ones and first.state in (S.PREPARED, S.QUARANTINED) and plan is not None and plan.commit_point:
+            with self._open(plan, plan.commit_point) as sink:
+                proof = sink.proof(plan)
+            if proof is not None and proof.outcome is Outcome.COMMITTED:  # then the later ones stay
+                self._refuse_committed(first, plan, proof)
         for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
             if later.number > number:
                 why = f"checkpoint {number} was aborted."
@@ -168,17 +175,7 @@ class Settling(Acting):
             with self._open(plan, plan.commit_point) as sink:
                 proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
             if proof.outcome is Outcome.COMMITTED:
-                remedy = f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`."
-                if checkpoint.state is S.PREPARED:
-                    self._settle(checkpoint, plan, proof)
-                    remedy = "Do nothing: the next retry or run delivers it to the other sinks."
-                raise StateConflictError(
-                    f"it cannot be aborted, because {plan.commit_point} has committed it.",
-                    code="already_committed",
-                    remedy=remedy,
-                    pipeline=self._pipeline,
-                    checkpoint=checkpoint.number,
-                )
+                self._refuse_committed(checkpoint, plan, proof)
             reason, message, after = read_tombstone(proof.detail)
             tombstoned = True
         aborted = self._write_abort(checkpoint, reason, message, after, tombstoned=tombstoned)
@@ -191,6 +188,20 @@ class Settling(Acting):
                 error,
             )
             return aborted
+
+    def _refuse_committed(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> NoReturn:
+        """Record a decision that the abort of a checkpoint has met, and raise StateConflictError."""
+        remedy = f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`."
+        if checkpoint.state is S.PREPARED:
+            self._settle(checkpoint, plan, proof)
+            remedy = "Do nothing: the next retry or run delivers it to the other sinks."
+        raise StateConflictError(
+            f"it cannot be aborted, because {plan.commit_point} has committed it.",
+            code="already_committed",
+            remedy=remedy,
+            pipeline=self._pipeline,
+            checkpoint=checkpoint.number,
+        )
 
     def _refuse_heuristic(self, checkpoint: Checkpoint, first: Checkpoint, why: str) -> None:
         """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort.

@@ -290,6 +290,22 @@ def test_an_abort_that_comes_late_aborts_nothing(world: World, monkeypatch: pyte
     world.check_exactly_once(numbers)
 
 
+def test_an_abort_of_a_committed_number_aborts_no_later_one(world: World) -> None:
+    """The process that delivered it has died before the decision log knew."""
+    world.prepared(3)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(world.store, "decide", die)
+        steps.commit_step(world.context(), "db")
+    with raises(StateConflictError, "already_committed", checkpoint=1):
+        resolver(world).abort(1, AfterAbort.CARRIED)
+    states = [world.store.checkpoint(PIPELINE, number).state for number in (1, 2, 3)]
+    assert states == [CheckpointState.COMMITTING, CheckpointState.PREPARED, CheckpointState.PREPARED]
+
+
 @pytest.mark.parametrize(
     ("earlier", "later", "remedy"),
     [
