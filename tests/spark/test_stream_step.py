@@ -166,6 +166,20 @@ def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert (request.outcome, request.missing) == ((said, (SAVEPOINT,)) if is_early else ("", ()))
 
 
+def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before took it, and died before its answer."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    store = ending.world.store
+    store.register(PIPELINE)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there", DRAIN: True}, "a test")
+    store.note_savepoint(PIPELINE, 1, "in /there/s: a test", {"uri": "/there/s", "request": asked})
+    recover_step(ending.run, again=True)
+    ending.step()
+    request = store.request(PIPELINE, asked)
+    assert request.outcome == "nothing was running; nothing was drained; savepoint of checkpoint 1: /there/s"
+    assert request.missing == (), "there is no state to drain"
+
+
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = Ending(World(tmp_path), monkeypatch)
     said: list[str] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.protocol.steps import Context
+from airflow_ft.spark.savepoints.taking import taken_for
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.store.events import run_in
@@ -91,11 +92,18 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
     else:
         return
     for request in asked:
-        if request.id not in since:
-            texts = {DRAIN: "nothing was drained", SAVEPOINT: "no savepoint was taken"}
-            missing = [argument for argument in texts if request.arguments.get(argument)]
-            answer = "; ".join(["nothing was running", *map(texts.__getitem__, missing)])
-            store.answer(pipeline, request.id, answer, missing=missing)
+        if request.id in since:
+            continue
+        texts, missing = ["nothing was running"], []
+        if request.arguments.get(DRAIN):
+            drain = drain_of(store, pipeline)
+            texts.append("nothing was drained" if drain is None else f"checkpoint {drain.number} has drained the state")
+            missing += [DRAIN] if is_open(context) else []
+        if request.arguments.get(SAVEPOINT):
+            saved = taken_for(store, pipeline, request.id)  # by a run that died before its answer
+            texts.append(saved or "no savepoint was taken")
+            missing += [] if saved else [SAVEPOINT]
+        store.answer(pipeline, request.id, "; ".join(texts), missing=missing)
 
 
 def asks(asked: Sequence[Request], argument: str) -> bool:
