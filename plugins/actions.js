@@ -2,6 +2,7 @@
 // own API, so Airflow says whether this user may, and its audit log who did.
 import { ask, wordsOf } from "./asking.js";
 import { ActionButton, ERROR, Field, Link, Muted, Problem } from "./parts.js";
+import { when } from "./times.js";
 import { fill, actions as say } from "./words.js";
 
 const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globalThis.React;
@@ -9,8 +10,15 @@ const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
 
 /**
  * A run of a DAG, as Airflow reports it.
- * @typedef {{ dag_id: string, dag_run_id: string, state: string }} Run
+ * @typedef {{ dag_id: string, dag_run_id: string, state: string, run_after: string, conf: Record<string, unknown> | null }} Run
  */
+
+/**
+ * Ids of runs by action and what it acts on, until an answer shows that the run exists. A lost answer leads to another
+ * try with the same id, also from a dialog that was opened again meanwhile.
+ * @type {Map<string, string>}
+ */
+const wanted = new Map();
 
 /** @type {(id: string, rest: string) => string} */
 const dagPath = (id, rest) => `api/v2/dags/${encodeURIComponent(id)}${rest}`;
@@ -20,6 +28,13 @@ const runPage = (run) => `dags/${encodeURIComponent(run.dag_id)}/runs/${encodeUR
 const newRunId = () => `manual__${new Date().toISOString()}_${Math.random().toString(36).slice(2)}`;
 /** @param {unknown} problem */
 const statusOf = (problem) => (problem instanceof Error && "status" in problem ? Number(problem.status) : 0);
+/**
+ * What a run has got, where it differs from what was sent.
+ * @type {(run: Run, sent: Record<string, unknown>) => string}
+ */
+const otherThan = (run, sent) => [...new Set([...Object.keys(sent), ...Object.keys(run.conf ?? {})])]
+  .filter((name) => JSON.stringify(sent[name]) !== JSON.stringify(run.conf?.[name]))
+  .map((name) => `${name}: ${JSON.stringify(run.conf?.[name]) ?? say.absent}`).join(", ");
 /** @param {Run | null} run */
 const over = (run) => run !== null && ["success", "failed"].includes(run.state);
 
@@ -60,11 +75,10 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
   const [error, setError] = useState("");
+  const [notice, setNotice] = useState("");
   const [run, setRun] = useState(/** @type {Run | null} */ (null));
   const done = useRef(onDone);
   done.current = onDone;
-  /** The id of the run, until an answer shows that it exists. A lost answer leads to another try, with the same id. */
-  const wanted = useRef("");
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const id = useId();
   const dag = pipeline.actions[conf.action] ?? null;
@@ -85,17 +99,21 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
   async function start(by) {
     setBusy(true);
     setError("");
-    wanted.current ||= newRunId();
+    setNotice("");
+    const key = JSON.stringify([pipeline.name, conf.action, conf.checkpoint, conf.savepoint]);
+    const runId = wanted.get(key) ?? newRunId();
+    wanted.set(key, runId);
     const runs = dagPath(by, "/dagRuns");
+    const sent = { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) };
     try {
-      const started = await ask(runs, {
-        dag_run_id: wanted.current, logical_date: null,
-        conf: { pipeline: pipeline.name, ...conf, ...(reason.trim() && { reason: reason.trim() }) },
-      }).catch((problem) => {
+      const started = await ask(runs, { dag_run_id: runId, logical_date: null, conf: sent }).catch(async (problem) => {
         if (statusOf(problem) !== 409) throw problem;
-        return ask(`${runs}/${encodeURIComponent(wanted.current)}`);
+        const earlier = await ask(`${runs}/${encodeURIComponent(runId)}`);
+        const other = otherThan(earlier, sent);
+        setNotice(fill(other ? say.earlierOther : say.earlier, { at: when(earlier.run_after), other }));
+        return earlier;
       });
-      wanted.current = "";
+      wanted.delete(key);
       setRun(started);
       setOpen(false);
       if (over(started)) done.current?.();
@@ -112,6 +130,7 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
     !hidden && h(ActionButton, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
     run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? ERROR : undefined },
       `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? say.failed : run.dag_run_id)),
+    run && notice && h(Problem, null, notice),
     !open && error && h(Problem, null, error),
     h(Box, {
       as: "dialog", ref: dialog, role: "alertdialog", "aria-labelledby": id, onClose: () => setOpen(false),

@@ -127,8 +127,10 @@ function Take({ pipeline, data, reload }) {
 /** @param {{ pipeline: Opened }} props */
 export function Savepoints({ pipeline }) {
   const { data, error, loading, reload } = useAnswer(route(SAVEPOINTS, { name: pipeline.name }));
-  if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && h(ActionButton, { onClick: reload }, say.tryAgain));
+  const pending = h(Fragment, null, h(Pending, { data, error }), error && h(ActionButton, { onClick: reload }, say.tryAgain));
+  if (data === null) return pending;
   return h(Box, null,
+    pending,
     h(HStack, { gap: "3", flexWrap: "wrap", paddingBottom: "2" },
       h(Muted, { overflowWrap: "anywhere" }, fill(say.inFolder, { folder: data.folder })),
       h(ActionButton, { onClick: reload, loading }, say.lookAgain)),

@@ -38,9 +38,10 @@ from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.restoring import restore_once
+from airflow_ft.spark.task.answers import answer_stops
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import SharedDriver
-from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
@@ -207,7 +208,7 @@ class Stream:
             sources = {name: source_from_json(source) for name, source in self.sources.items()}
             progress = GroupOffsets(sources, self.connection)
             overlap = (self.delivery, config, progress, WalArchive(self.log_root))
-            epoch = stream_step(
+            end = stream_step(
                 context,
                 self.request,
                 strategy=RestartStrategy.from_json(self.restart),
@@ -216,7 +217,7 @@ class Stream:
                 overlap=overlap,
                 shared=shared,
             )
-            _, outcome = finish_step(context, overlap, epoch)
+            _, outcome = finish_step(context, overlap, end)
             answer_stops(context, outcome)
 
 

@@ -74,7 +74,8 @@ class StreamingPipelineOperator(StageOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recovers, streams, and delivers what is left."""
-        from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+        from airflow_ft.spark.task.answers import answer_stops
+        from airflow_ft.spark.task.stream import finish_step, stream_step
 
         pipeline = resolve(spec, self.spec)
         assert pipeline.restart is not None  # it is a stream
@@ -82,7 +83,7 @@ class StreamingPipelineOperator(StageOperator):
         recover_or_wait(self, run, spec, poll_interval=5.0, timeout=None, again=True, rewind=asked)
         overlap = pipeline_steps.delivering(pipeline, task_connections)
         report_lineage(self, run, context["ti"])
-        epoch = stream_step(
+        end = stream_step(
             run,
             **pipeline_steps.staging(pipeline, run, task_connections, self._remember),
             strategy=pipeline.restart,
@@ -90,7 +91,7 @@ class StreamingPipelineOperator(StageOperator):
             why_stop=self._why_stop(Paused(run.run.dag_id)),
             last_try=context["ti"].try_number > context["ti"].max_tries,
         )
-        confirmation, outcome = finish_step(run, overlap, epoch)
+        confirmation, outcome = finish_step(run, overlap, end)
         emit(self, context, run, confirmation.confirmed)
         answer_stops(run, outcome)
         return pipeline_steps.report_confirmed(confirmation)

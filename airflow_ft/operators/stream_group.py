@@ -331,8 +331,9 @@ class _Member:
 
     def _try(self, last_try: bool) -> Confirmation:
         """Recover, stream, and deliver what is left; as `StreamingPipelineOperator.step`."""
+        from airflow_ft.spark.task.answers import answer_stops
         from airflow_ft.spark.task.members import given_up, was_stopped
-        from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
+        from airflow_ft.spark.task.stream import finish_step, stream_step
 
         with self._opened() as run:
             pipeline, spec = self._pipeline, self._stream.spec
@@ -354,7 +355,7 @@ class _Member:
             pipeline_steps.recover(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root, again=True)
             overlap = pipeline_steps.delivering(pipeline, task_connections)
             report_lineage(self._stream, run, self._context["ti"])
-            epoch = stream_step(
+            end = stream_step(
                 run,
                 **pipeline_steps.staging(pipeline, run, task_connections, lambda _: None),
                 strategy=pipeline.restart,
@@ -363,6 +364,6 @@ class _Member:
                 last_try=last_try,
                 shared=self._shared,
             )
-            confirmation, outcome = finish_step(run, overlap, epoch, counts=False)
+            confirmation, outcome = finish_step(run, overlap, end, counts=False)
             answer_stops(run, outcome)
             return confirmation

@@ -254,7 +254,8 @@ class StageResult:
 
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
-    `end_stage` (None: a static job, which has none). `complete`: all input from its beginning is read.
+    `end_stage` (None: a static job, which has none). `complete`: all input from its beginning is read. `undrained`: why
+    a requested drain had nothing to deliver.
     """
 
     numbers: tuple[int, ...]
@@ -263,6 +264,7 @@ class StageResult:
     complete: bool = True
     before: int = 0
     first: int = 0
+    undrained: str = ""
 
     @property
     def published(self) -> Numbers:

@@ -22,6 +22,17 @@ def asked(airflow: ApiServer, *names: str) -> dict[str, Any]:
     return {name: conf[name] for name in names}
 
 
+def lose_an_answer(visit: Visit) -> None:
+    """The next run is started, but a proxy answers in place of Airflow."""
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.fulfill(status=504, body="")
+
+    visit.excuse("/dagRuns")
+    visit.page.route(re.compile("/dagRuns$"), lose, times=1)
+
+
 def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: World) -> None:
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
     table = Table(tab, f"Savepoints of {PIPELINE}")
@@ -60,13 +71,7 @@ def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiS
     button = ActionButton(
         visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?"
     )
-
-    def lose(route: Route) -> None:
-        route.fetch()
-        route.fulfill(status=504, body="")
-
-    visit.excuse("/dagRuns")
-    visit.page.route(re.compile("/dagRuns$"), lose, times=1)
+    lose_an_answer(visit)
     button.button.click()
     button.confirm.click()
     expect(button.dialog.get_by_role("alert")).to_contain_text("status 504")
@@ -74,6 +79,7 @@ def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiS
     button.button.click()
     button.confirm.click()
     expect(button.started).to_contain_text("queued: ")
+    visit.shows("An earlier try started this run at ")
     [run, *_] = runs = airflow.runs(MAINTENANCE)
     assert len(runs) == before + 1
     airflow.fail_run(MAINTENANCE, run["dag_run_id"])
@@ -82,6 +88,39 @@ def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiS
     button.confirm.click()
     expect(button.started).to_contain_text("queued: ")
     assert len(airflow.runs(MAINTENANCE)) == before + 2
+    expect(visit.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_repeated_action_with_other_choices_starts_nothing(visit: Visit, airflow: ApiServer, world: World) -> None:
+    """Also after another tab: an answer to the first try was lost, so its run may be at work."""
+    before = len(airflow.runs(MAINTENANCE))
+    page = visit.pipeline(PIPELINE)
+    tab = page.tab("Savepoints")
+    button = ActionButton(
+        Table(tab, f"Savepoints of {PIPELINE}").row(world.whole.name),
+        "Restore",
+        f"Restore {PIPELINE} to checkpoint {CHECKPOINTS}?",
+    )
+    lose_an_answer(visit)
+    button.button.click()
+    button.confirm.click()
+    expect(button.dialog.get_by_role("alert")).to_contain_text("status 504")
+    button.cancel.click()
+    page.tab("Overview")
+    page.tab("Savepoints")
+    button.button.click()
+    button.dialog.get_by_label("Checkpoints delivered after it", exact=True).select_option("continue")
+    button.confirm.click()
+    expect(button.started).to_contain_text("queued: ")
+    visit.shows('with other parameters (savepoint_later: "refuse"). This click started nothing.')
+    [run, *_] = runs = airflow.runs(MAINTENANCE)
+    assert len(runs) == before + 1
+    airflow.fail_run(MAINTENANCE, run["dag_run_id"])
+    expect(button.button).to_be_enabled()
+    button.button.click()
+    button.confirm.click()
+    expect(button.started).to_contain_text("queued: ")
+    assert asked(airflow, "savepoint_later") == {"savepoint_later": "continue"}
 
 
 def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> None:

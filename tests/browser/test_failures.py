@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import API, NEUTRAL, Visit
+from tests.browser.pages import API, NEUTRAL, Table, Visit
 from tests.browser.world import CHECKPOINTS, HALTED
 from tests.store.scene import PIPELINE, RUN
 
@@ -98,6 +98,20 @@ def test_savepoints_and_state_are_asked_for_again(visit: Visit) -> None:
         visit.page.unroute_all()
         visit.button(again).click()
         expect(alert).to_have_count(0)
+
+
+def test_savepoints_stay_when_a_later_answer_is_none(visit: Visit) -> None:
+    """With them stays what became of an action beside one."""
+    listed = Table(visit.pipeline(PIPELINE).tab("Savepoints"), f"Savepoints of {PIPELINE}")
+    listed.rows.get_by_role("button", name="Restore", exact=True).first.click()
+    visit.page.get_by_role("alertdialog").get_by_label("New name", exact=True).fill("other")
+    visit.page.keyboard.press("Escape")
+    visit.answer(f"pipelines/{PIPELINE}/savepoints", 502, PROXY)
+    visit.button("Refresh").click()
+    visit.shows(BETWEEN)
+    visit.shows("Showing data of ")
+    listed.rows.get_by_role("button", name="Restore", exact=True).first.click()
+    expect(visit.page.get_by_role("alertdialog").get_by_label("New name", exact=True)).to_have_value("other")
 
 
 def test_what_a_checkpoint_was_made_with_may_not_be_there(visit: Visit) -> None:

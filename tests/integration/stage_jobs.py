@@ -235,8 +235,14 @@ class Windows:
         return counted.select(F.second("window.start").alias("second"), "rows")
 
 
+class AllWindows(Windows):
+    """The same, where each checkpoint has all of them."""
+
+    output_mode = "complete"
+
+
 class Chained:
-    """The same, and once more over windows of thirty seconds."""
+    """Counts rows in windows of ten seconds, and once more over windows of thirty seconds."""
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         timed = cast(DataFrame, sources["numbers"]).withWatermark("at", "0 seconds")

@@ -297,15 +297,16 @@ def test_a_stop_does_not_wait_for_a_run_that_is_over(scene: Scene, tmp_path: Pat
     assert len(scene.store.open_requests(PIPELINE)) == 1, "the same run, made again, asks again"
 
 
-@pytest.mark.parametrize("missing", [["savepoint"], ["drain"]])
+@pytest.mark.parametrize("missing", [["savepoint"], ["drain"], ["drain", "savepoint"]])
 def test_a_stop_fails_if_the_answer_lacks_a_part(scene: Scene, tmp_path: Path, missing: list[str]) -> None:
     scene.take()
     how: dict[str, Any] = {"savepoint_dir": str(tmp_path), "drain": True, "first_try": 1}
     stop(scene.store, PIPELINE, "a test", **how)
     [request] = scene.store.open_requests(PIPELINE)
     scene.store.answer(PIPELINE, request.id, "stopped; the savepoint failed", missing=missing)
-    with raises(TerminalError, "stop_incomplete", pipeline=PIPELINE, missing=missing):
+    with raises(TerminalError, "stop_incomplete", pipeline=PIPELINE, missing=missing) as caught:
         stop(scene.store, PIPELINE, "a test", is_retry=True, **how)
+    assert f"airflow ft stop {PIPELINE} --{' --'.join(missing)}`" in caught.value.remedy
 
 
 def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:

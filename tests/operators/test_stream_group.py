@@ -16,6 +16,7 @@ from airflow_ft.operators.stream_group import _first_try, _raise_failures
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, JobError, NotDeliveredError, StageError
 from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.spark.task.stream import StreamEnd
 from tests.operators.declared import spec
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, World
@@ -123,7 +124,7 @@ def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeyp
     """Airflow sends no events of a task that has failed."""
     world, emitted, is_bad = World(tmp_path), [], True
 
-    def stream_step(run: Any, **_: Any) -> int:
+    def stream_step(run: Any, **_: Any) -> StreamEnd:
         if run.pipeline == "returns" and is_bad:
             raise JobError("the value 15 is bad")
         if run.pipeline == PIPELINE:
@@ -132,7 +133,7 @@ def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeyp
             with new_epoch(run.store, run.pipeline, run.worker, "a test", 5.0) as (epoch, _):
                 run.store.begin_stage(run.pipeline, epoch, run.run)
                 run.store.end_stage(run.pipeline, epoch, run.run, None)
-        return 0
+        return StreamEnd(0)
 
     def noted(stream: Any, context: Any, run: Any, confirmed: Any) -> None:
         emitted.append((run.run.run_id, stream.pipeline, list(confirmed.numbers.newest)))

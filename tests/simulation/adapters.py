@@ -61,7 +61,7 @@ from airflow_ft.spark.state import operators as state_operators
 from airflow_ft.spark.state import reset as state_reset
 from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state import settings as state_settings
-from airflow_ft.spark.task import stage, stream
+from airflow_ft.spark.task import answers, stage, stream
 from airflow_ft.wal import parsing as wal_parsing
 from tests.simulation.folders import Bucket, Disk, ModelFiles, obstore
 from tests.simulation.kernel import Death, Kernel
@@ -340,6 +340,10 @@ def product_over_models() -> Iterator[Running]:
         }),
         (restart, {"time": waiting, "random": middle}),
         (stream, {"time": pausing, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
+        (answers, {
+            "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
+            "has_state": lambda uri: RUNNING.windows.has_state(uri),
+        }),
         (capacity, {"time": holding}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {

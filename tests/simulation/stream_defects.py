@@ -15,7 +15,7 @@ from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver import capacity, idle, job_restarts, query
 from airflow_ft.spark.driver.publisher import Publisher
-from airflow_ft.spark.task import stream
+from airflow_ft.spark.task import answers, stream
 from tests.simulation import model_store, streams
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
@@ -289,14 +289,14 @@ def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
 @defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:95:SLEEP", "A2o:118:STALL"))
 def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     """Found by the simulator: it slept between looking whether it may answer, and answering."""
-    answer = stream.answer_stops
+    answer = answers.answer_stops
     change(streams, "answer_stops", lambda of, said: answer(replace(of, store=_Unfenced(of.store)), said))
 
 
 @defect(
     NAMED["a drain by a run that reads nothing new"],
     "I9",
-    schedule=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:75:YIELD:A1dq2~6"),
+    schedule=("A1dq2:4:EVENT:source grows", "A1dq2:6:DELAY", "A1:77:YIELD:A1dq2~6"),
 )
 def a_number_triggered_when_the_stage_has_ended(change: Change) -> None:
     """Found by the simulator: the request of a driver that had ended was still under way."""
@@ -317,7 +317,7 @@ class _Unfenced:
 
 
 def answer_all(store: Any) -> None:
-    for request in stream.stops(store, "orders"):
+    for request in answers.stops(store, "orders"):
         store.answer("orders", request.id, "stopped")
 
 

@@ -13,7 +13,8 @@ from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention, 
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.task.stream import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, finish_step, stops, stream_step
+from airflow_ft.spark.task.answers import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, stops
+from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.kernel import DeviationKind
 from tests.simulation.laws import PIPELINE
@@ -86,7 +87,7 @@ class Streams:
         self._began[self._process()] = world.log.now()
         config = world.config_of(context.run)
         overlap = (world.delivery_of(context.run), world.config, lambda _: None, world.wal)
-        epoch = stream_step(
+        end = stream_step(
             context,
             world.spark.make_request(context.run),
             strategy=RESTART,
@@ -96,7 +97,7 @@ class Streams:
             resume_drained=config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
             last_try=last_try,
         )
-        confirmation, outcome = finish_step(context, overlap, epoch)
+        confirmation, outcome = finish_step(context, overlap, end)
         gate(confirmation)
         answer_stops(context, outcome)
 

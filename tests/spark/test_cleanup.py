@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from types import SimpleNamespace
 from typing import Any
 from zipfile import ZipFile
@@ -24,8 +25,9 @@ from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
+from airflow_ft.spark.task.answers import DRAIN, SAVEPOINT, answer_stops
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
-from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step
+from airflow_ft.spark.task.stream import StreamEnd, finish_step
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
@@ -274,7 +276,7 @@ def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: P
     store.enter_turn(PIPELINE, RUN, None)
     asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: folder, "first_try": 1}, "ada")
     context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
-    finish_step(context, over, stream.epoch)
+    finish_step(context, over, StreamEnd(stream.epoch))
     if answers == "a second request":
         store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: f"{folder}-2"}, "eve")
     if answers in ("the stream", "a second request"):
@@ -282,7 +284,7 @@ def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: P
         with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (epoch, _):
             store.begin_stage(PIPELINE, epoch, RUN)
             store.end_stage(PIPELINE, epoch, RUN, None, complete=False)
-        answer_stops(context, finish_step(context, over, epoch)[1])
+        answer_stops(context, finish_step(context, over, StreamEnd(epoch))[1])
         answer = store.request(PIPELINE, asked + (answers == "a second request")).outcome
     else:
         more = {"first_try": 1, "is_retry": True} if answers == "the task that stops it" else {}
@@ -299,7 +301,7 @@ def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Pat
     asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: str(tmp_path / "savepoints")}, "ada")
     context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
     before = stream.base
-    answer_stops(context, finish_step(context, over, stream.epoch)[1])
+    answer_stops(context, finish_step(context, over, StreamEnd(stream.epoch))[1])
     request = store.request(PIPELINE, asked)
     answer = request.outcome
     assert f"{stream.base.location}/state/0/0/4.zip" in answer and "[state_damaged]" in answer
@@ -308,13 +310,21 @@ def test_a_stop_is_answered_if_its_savepoint_fails(stream: Stream, tmp_path: Pat
     assert not list((tmp_path / "savepoints").glob("savepoint-*"))
 
 
-@pytest.mark.parametrize("drains", [True, False])
-def test_an_answer_says_that_a_drain_is_missing(stream: Stream, drains: bool) -> None:
+@pytest.mark.parametrize("case", ["not heard", "late", "drained", "no state", "nothing open"])
+def test_an_answer_says_that_a_drain_is_missing(stream: Stream, case: str) -> None:
     """The stream was asked to stop before, so it did not hear of the drain."""
-    stream.run(drains=drains)
+    stream.run(drains=case == "drained")
+    if case == "no state":
+        rmtree(local_path(stream.base.location) / "state")
     store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
     store.enter_turn(PIPELINE, RUN, None)
-    asked = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
+    asked = 0 if case == "late" else store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
     context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
-    answer_stops(context, finish_step(context, over, stream.epoch)[1])
-    assert store.request(PIPELINE, asked).missing == (() if drains else (DRAIN,))
+    said = "each checkpoint has all of it" if case == "nothing open" else ""
+    _, stopped = finish_step(context, over, StreamEnd(stream.epoch, said))
+    assert (stream.base.batch >= 0) is (case == "not heard"), "the next drain still needs the state"
+    asked = asked or store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
+    answer_stops(context, stopped)
+    answer = store.request(PIPELINE, asked)
+    assert answer.missing == ((DRAIN,) if case in ("not heard", "late") else ())
+    assert said in answer.outcome

@@ -26,8 +26,9 @@ from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.protocol.steps import recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.task import stream
-from airflow_ft.spark.task.stream import DRAIN, SAVEPOINT, answer_stops, finish_step, stream_step
+from airflow_ft.spark.task import answers, stream
+from airflow_ft.spark.task.answers import DRAIN, SAVEPOINT, answer_stops
+from airflow_ft.spark.task.stream import StreamEnd, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
@@ -63,7 +64,7 @@ class Ending:
         self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))
         return "its checkpoints are deleted"
 
-    def step(self, **more: Any) -> int:
+    def step(self, **more: Any) -> StreamEnd:
         return stream_step(self.run, make, strategy=NoRestart(), on_line=lambda _: None, overlap=self.overlap, **more)
 
 
@@ -101,6 +102,7 @@ def test_what_nobody_tries_again_has_failed_for_good(
 def test_a_failed_stream_keeps_what_a_stop_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], deletes: bool
 ) -> None:
+    monkeypatch.setattr(answers, "has_state", lambda _: True)
     ending = Ending(World(tmp_path), monkeypatch, JobError("the value 15 is bad"))
     ending.asks = asks
     with pytest.raises(AirflowFtError):
@@ -124,10 +126,10 @@ def test_a_stop_delivers_rows_of_an_expired_checkpoint(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
     strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
-    epoch = stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap)
+    end = stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap)
     assert ending.world.store.checkpoint(PIPELINE, 1).reason is AbortReason.EXPIRED
     ending.world.systems["log"].away = False
-    confirmation, _ = finish_step(ending.run, ending.overlap, epoch)
+    confirmation, _ = finish_step(ending.run, ending.overlap, end)
     assert confirmation.latest == 2 and ending.world.systems["log"].rows == [1]
 
 
@@ -135,10 +137,10 @@ def test_the_answer_to_a_stop_tells_the_fate_of_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Ending(World(tmp_path), monkeypatch)
-    epoch = ending.step()
+    end = ending.step()
     assert ending.cleaned == [], "not before all is delivered"
     ending.world.systems["log"].away = False
-    confirmation, outcome = finish_step(ending.run, ending.overlap, epoch)
+    confirmation, outcome = finish_step(ending.run, ending.overlap, end)
     assert ending.cleaned == [(True, 0, False)] and confirmation.latest == 1
     answer_stops(ending.run, outcome)
     answer = ending.world.store.request(PIPELINE, 1).outcome
@@ -162,6 +164,20 @@ def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.Mo
     said = "nothing was running; no savepoint was taken"
     request = store.request(PIPELINE, 1)
     assert (request.outcome, request.missing) == ((said, (SAVEPOINT,)) if is_early else ("", ()))
+
+
+def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before took it, and died before its answer."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    store = ending.world.store
+    store.register(PIPELINE)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there", DRAIN: True}, "a test")
+    store.note_savepoint(PIPELINE, 1, "in /there/s: a test", {"uri": "/there/s", "request": asked})
+    recover_step(ending.run, again=True)
+    ending.step()
+    request = store.request(PIPELINE, asked)
+    assert request.outcome == "nothing was running; nothing was drained; savepoint of checkpoint 1: /there/s"
+    assert request.missing == (), "there is no state to drain"
 
 
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

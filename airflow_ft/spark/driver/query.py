@@ -46,7 +46,7 @@ from airflow_ft.spark.driver.state_reports import StateReports
 from airflow_ft.spark.driver.stopper import Stopper, await_query_end
 from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
+from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy, undrainable
 from airflow_ft.spark.state.files import has_state, upload, upload_own
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
@@ -114,7 +114,7 @@ class Query:
         self._busy = threading.Lock()
         self._ending = self._refused = self._has_more = self._was_slice = self._looked_at_state = False
         self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
-        self._queries = 0  # of this attempt, one after the other
+        self._queries, self._undrained = 0, ""  # queries of this attempt, one after the other
         self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
         self._knew = time.monotonic()  # when it was known last that nothing of before is left
         self.publisher = Publisher(
@@ -195,10 +195,10 @@ class Query:
         """Publishes a checkpoint of what is open at the end (`spark.state.draining`), unless nothing can be."""
         store, pipeline, published = self._store, self._request.pipeline, self.publisher.last_batch
         last = self._location.batch if published is None else published
-        if last < 0 or not has_state(self._location.uri) or self._job.output_mode == "complete":
-            log.info("nothing to drain: the job has no state, or the last checkpoint has all of it (complete)")
-        elif self._one_query:
-            log.warning("nothing is drained: a drain needs a second query, and a source cannot be read twice")
+        state = last >= 0 and has_state(self._location.uri)
+        if reason := undrainable(self._job.output_mode, has_state=state, one_query=self._one_query):
+            self._undrained = reason
+            (log.warning if self._one_query else log.info)("nothing is drained: %s", reason)
         elif drain := drain_of(store, pipeline):
             log.info("nothing to drain: checkpoint %d has already drained this state", drain.number)
         else:
@@ -218,7 +218,7 @@ class Query:
         last = location.batch if publisher.last_batch is None else publisher.last_batch
         clean = self._is_left and (complete or location.ends_at(last))
         position = location.position(last) if last >= 0 and clean else None
-        return publisher.counts.result(position, complete=complete)
+        return replace(publisher.counts.result(position, complete=complete), undrained=self._undrained)
 
     @contextmanager
     def _running(self, on_batch: _OnBatch, location: SparkLocation, **trigger: Any) -> Iterator[StreamingQuery]:

@@ -104,12 +104,10 @@ def _fulfilled(answer: Request) -> str:
     """Return the outcome; TerminalError if the stream did not do all that was requested."""
     if not answer.missing:
         return answer.outcome
-    remedy = (
-        f"Remove the cause, and run `airflow ft stop {answer.pipeline} --savepoint` again. This also works when the"
-        " stream has ended."
-    )
+    command = " ".join([f"airflow ft stop {answer.pipeline}", *(f"--{part}" for part in answer.missing)])
+    remedy = f"Remove the cause, and run `{command}` again. This also works when the stream has ended."
     if _DRAIN in answer.missing:
-        remedy = "Trigger a run of the stream, and drain that run."
+        remedy = f"Run `{command}` while a run of the stream works. If none works, trigger one first."
     raise TerminalError(
         f"the stop lacks its {' and its '.join(answer.missing)}: {answer.outcome}",
         code="stop_incomplete",

@@ -67,6 +67,14 @@ def take_once(
     return take(store, pipeline, folder, by, request=request)
 
 
+def taken_for(store: DecisionLog, pipeline: str, request: int) -> str:
+    """Return where the savepoint is that was taken for a request, for people; "": there is none."""
+    for event in store.events(pipeline, limit=_EVENTS):
+        if event.kind == EventKind.SAVEPOINT and event.detail.get(_REQUEST) == request:
+            return f"savepoint of checkpoint {event.number}: {event.detail['uri']}"
+    return ""
+
+
 def take(
     store: DecisionLog, pipeline: str, folder: str, by: str, number: int | None = None, *, request: int | None = None
 ) -> tuple[str, Savepoint]:

@@ -65,6 +65,15 @@ def refuse(drain: Checkpoint) -> ConfigurationError:
     )
 
 
+def undrainable(output_mode: str, *, has_state: bool, one_query: bool) -> str:
+    """Return why no drain of a job delivers anything; "": one may."""
+    if not has_state:
+        return "the job has no state"
+    if output_mode == "complete":
+        return "each checkpoint already has all of the state (output mode complete)"
+    return "AT_MOST_ONCE cannot read its sources in a second query" if one_query else ""
+
+
 def terminal_copy(location: SparkLocation, request: StageRequest) -> SparkLocation:
     """A copy of a location in which the batch after the last one waits to be computed, at the end of time."""
     files = filesystem(location.root)

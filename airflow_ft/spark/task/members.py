@@ -20,7 +20,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Event
 from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.attribution import inherited, named_records, working_for
-from airflow_ft.spark.task.stream import EVENTS, stops
+from airflow_ft.spark.task.answers import EVENTS, stops
 from airflow_ft.store.events import run_in
 
 if TYPE_CHECKING:

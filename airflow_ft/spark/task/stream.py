@@ -18,8 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import (
@@ -31,7 +30,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.pipelines import Pipeline, Request, RequestKind
+from airflow_ft.protocol.pipelines import Pipeline, Request
 from airflow_ft.protocol.planning import Delivery, stranded
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.retention import Progress
@@ -50,35 +49,29 @@ from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.task.answers import AT_ONCE, DRAIN, SAVEPOINT, Stopped, answer_early, asks, is_open, stops
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver
 from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 from airflow_ft.spark.task.standby import Standby
-from airflow_ft.store.events import run_in
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.store.decision_log import DecisionLog
-    from airflow_ft.store.requests import RequestOperations
 
 log = logging.getLogger(__name__)
 
 Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
 """Dependencies of the delivery beside the stage."""
-AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
 _LOOK_SECONDS = 1.0
-_LOOKED_AT = 20
-EVENTS = 1000
-"""How many events of a pipeline are looked at, newest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The end of a stopped stream, for people. `savepoints`: for each request for one, whether it was taken."""
+class StreamEnd(NamedTuple):
+    """The end of `stream_step`: its epoch, and why a requested drain had nothing to deliver."""
 
-    text: str
-    savepoints: Mapping[int, bool]
+    epoch: int
+    undrained: str = ""
 
 
 def stream_step(
@@ -96,14 +89,13 @@ def stream_step(
     resume_drained: bool = False,
     last_try: bool = False,
     shared: SharedDriver | None = None,
-) -> int:
-    """Run a stream until a request to stop (`ask`), or until `why_stop` returns a reason. Returns the epoch of
-    its end.
+) -> StreamEnd:
+    """Run a stream until a request to stop (`ask`), or until `why_stop` returns a reason.
 
     `shared`: the driver of its group of streams; None: it has drivers of its own. `preflight` raises problems of the
     sinks before the first driver is started; it counts as a restart, too.
 
-    0: another process may have worked before, so the checkpoints are not this stream's to delete (I5). Published
+    Epoch 0: another process may have worked before, so the checkpoints are not this stream's to delete (I5). Published
     checkpoints may still need delivery (`finish_step`). `answer_stops` answers the requests after that.
 
     Raises permanent errors, and transient ones when the strategy is exhausted. After a TerminalError, or on the
@@ -117,10 +109,10 @@ def stream_step(
     early = stops(store, pipeline)
     before = store.run(pipeline, run)  # read after them: no try of this run had begun when they were made
     if early and (before is None or before.epoch == 0):
-        _answer_early(context, early)
+        answer_early(context, early)
     stopping = _Stopping(store, pipeline, why_stop)
     restarts, tolerable = strategy.begin(time.monotonic()), overlap[1].tolerable_failures
-    epoch = 0
+    epoch, undrained = 0, ""
     looked = False
     standby = Standby()
 
@@ -131,13 +123,13 @@ def stream_step(
 
     def compute() -> bool:
         """Return whether a driver has ended on request; otherwise nothing is left to compute."""
-        nonlocal looked
+        nonlocal looked, undrained
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
                 if not looked:
                     look_first(context, preflight, resume_drained=resume_drained)
                     looked = True
-                stage(
+                undrained = stage(
                     context,
                     make,
                     on_line=on_line,
@@ -150,7 +142,7 @@ def stream_step(
                     resume_drained=resume_drained,
                     standby=standby,
                     shared=shared,
-                )
+                ).undrained
                 return True
             except (FencedError, TurnHeldError):
                 raise
@@ -181,7 +173,7 @@ def stream_step(
                 _deliver(context, overlap)
             try:
                 if compute():
-                    return epoch
+                    return StreamEnd(epoch, undrained)
             finally:
                 standby.end()
         except AirflowFtError as error:
@@ -196,13 +188,13 @@ def stream_step(
                 continue
             log.info("the stream has staged its last checkpoint")
             store.end_stage(pipeline, epoch, run, None, complete=False)
-        return epoch if epoch == last + 1 else 0
+        return StreamEnd(epoch if epoch == last + 1 else 0)
 
 
 def finish_step(
-    context: Context[DecisionLog], overlap: Beside, epoch: int, *, counts: bool = True
+    context: Context[DecisionLog], overlap: Beside, end: StreamEnd, *, counts: bool = True
 ) -> tuple[Confirmation, Stopped]:
-    """For a stream that was stopped under `epoch`: delivers what is left, deletes what is not to be kept, confirms.
+    """For a stream that was stopped: delivers what is left, deletes what is not to be kept, confirms.
 
     Also returns the answer for those who have asked for it (`answer_stops`). Raises what these steps raise. `counts`:
     see `RunLog.leave_turn`.
@@ -212,23 +204,16 @@ def finish_step(
     asked = stops(context.store, context.pipeline)
     seen_requests = [request.id for request in asked]
     texts, savepoints = _take_savepoints(context, asked)
+    has_more = not end.undrained and is_open(context)  # before it is deleted, which answers a later drain, too
     # A failed request for a savepoint or a drain still needs what would be deleted.
-    if all(savepoints.values()) and not _lacks_drain(context, asked):
-        said = clean_up(context, epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
+    if all(savepoints.values()) and not (has_more and asks(asked, DRAIN)):
+        said = clean_up(context, end.epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:
         said = "its checkpoints are kept" if deletes(config, failed=False) else ""
     confirmation = confirm_step(context, config, archive, progress, counts=counts)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
-    return confirmation, Stopped("; ".join(filter(None, [outcome, *texts, said])), savepoints)
-
-
-def _lacks_drain(context: Context[DecisionLog], asked: Sequence[Request]) -> bool:
-    """Return whether one of them is to drain, and the stream had been asked to stop before it could be heard."""
-    store, pipeline = context.store, context.pipeline
-    if not any(request.arguments.get(DRAIN) for request in asked) or drain_of(store, pipeline) is not None:
-        return False
-    base = store.pipeline(pipeline).base
-    return base is not None and base.batch >= 0  # else there is nothing to drain
+    text = "; ".join(filter(None, [outcome, *texts, said]))
+    return confirmation, Stopped(text, savepoints, has_more, end.undrained)
 
 
 def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], dict[int, bool]]:
@@ -261,9 +246,9 @@ def _end_failed(context: Context[DecisionLog], overlap: Beside, epoch: int) -> N
         log.warning("the next run delivers the staged checkpoints: %s", error)
     try:
         asked = stops(context.store, context.pipeline)
-        needed = any(request.arguments.get(SAVEPOINT) for request in asked) or _lacks_drain(context, asked)
-    except AirflowFtError as error:
-        log.warning("its checkpoints are kept, since requests to stop cannot be read: %s", error)
+        needed = asks(asked, SAVEPOINT) or (asks(asked, DRAIN) and is_open(context))
+    except (AirflowFtError, OSError) as error:
+        log.warning("its checkpoints are kept, since requests to stop, or the state, cannot be read: %s", error)
         return
     if needed:
         log.warning("a request to stop with a savepoint or a drain is open, so checkpoints are kept. Clear the task")
@@ -284,63 +269,6 @@ def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
         prepare_step(context, delivery, config, name)
     for name in delivery.names:
         commit_step(context, name)
-
-
-def stops(store: RequestOperations, pipeline: str) -> list[Request]:
-    """Open requests to stop."""
-    return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
-
-
-def answer_stops(context: Context[DecisionLog], stopped: Stopped) -> None:
-    """Answers the open requests to stop, when all that the run has staged is delivered; and says what was drained.
-
-    Not those that a later try, or the next run, is to hear: they are read before it is known that none had begun, and
-    answered while it holds (I5).
-    """
-    store, pipeline = context.store, context.pipeline
-    asked = stops(store, pipeline)
-    row = store.run(pipeline, context.run)
-    if row is None or row.epoch != store.pipeline(pipeline).epoch or not context.is_finished():
-        return
-    if store.unsettled(pipeline):  # a late try meets the end of a run that came after its own
-        return
-    newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
-    drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
-    drained = f"checkpoint {drains[-1]} has drained the state" if drains else "nothing was drained"
-    lacks_drain = not drains and _lacks_drain(context, asked)
-    any_savepoint = any(stopped.savepoints.values())  # of the same state, so it is one for late requests, too
-    for request in asked:
-        texts, missing = [stopped.text], []
-        if request.arguments.get(DRAIN):
-            texts.append(drained)
-            missing += [DRAIN] if lacks_drain else []
-        if request.arguments.get(SAVEPOINT) and not stopped.savepoints.get(request.id, any_savepoint):
-            missing.append(SAVEPOINT)
-            if request.id not in stopped.savepoints:
-                texts.append("it stopped before the request for a savepoint: trigger one")
-        try:
-            store.answer(pipeline, request.id, "; ".join(texts), missing=missing, epoch=row.epoch)
-        except FencedError as error:
-            log.info("a newer run answers request %d: %s", request.id, error)
-
-
-def _answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> None:
-    """Answer the requests from before this run took the turn: they were not meant for it. It obeys later ones."""
-    store, pipeline = context.store, context.pipeline
-    since: set[int] = set()  # requests; ids of events are compared, since a clock may go back
-    for event in store.events(pipeline, 0, EVENTS):
-        if event.kind == "TURN" and event.detail.get("has_turn") and run_in(event.detail) == context.run:
-            break
-        if event.kind == "REQUESTED":
-            since.add(event.detail["id"])
-    else:
-        return
-    for request in asked:
-        if request.id not in since:
-            texts = {DRAIN: "nothing was drained", SAVEPOINT: "no savepoint was taken"}
-            missing = [argument for argument in texts if request.arguments.get(argument)]
-            answer = "; ".join(["nothing was running", *map(texts.__getitem__, missing)])
-            store.answer(pipeline, request.id, answer, missing=missing)
 
 
 class _Stopping:
