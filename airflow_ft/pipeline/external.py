@@ -21,7 +21,7 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.position import Position, PositionKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
     left = store.rewound_position(pipeline)
     skipped = Position.stored(left)
     if left is not None and skipped is not None and skipped != position:
-        raise _skipped(pipeline, position, left, skipped)
+        raise _skipped(pipeline, position, left, skipped, skipped)
     newest = store.newest_position(pipeline)
     last = Position.stored(newest)
     if store.pipeline(pipeline).base is not None or (newest is not None and last is None):
@@ -131,10 +131,10 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
         )
     if last is not None:
         position.require_after(last, pipeline)
-    tried = store.unpublished_position(pipeline)
-    skipped = Position.stored(tried)
-    if tried is not None and skipped is not None and position.skips(skipped, last):
-        raise _skipped(pipeline, position, tried, skipped)
+    for tried in store.unpublished_positions(pipeline):
+        skipped = Position.stored(tried)
+        if skipped is not None and position.skips(skipped, last):
+            raise _skipped(pipeline, position, tried, skipped, skipped.before(position))
     if last is not None and position.is_gap_after(last):
         log.warning(
             "position %s begins after the end of the last one, %s: nothing delivers what is between", position, last
@@ -161,8 +161,9 @@ def _publish(
         log.warning("%s %s", shared_with, owners.REMEDY)
     folder = SegmentFolder(pipeline.wal_root, name, epoch, attempt, 0)
     before = store.pipeline(name)
-    # From here on a position that fails is known, and is not skipped (I10).
-    number = store.trigger(name, epoch, run.run, positions=position.to_json())
+    # From here on a position that fails is known, and is not skipped (I10). Text has no order, so it skips none.
+    known = None if position.kind is PositionKind.NAME else position.to_json()
+    number = store.trigger(name, epoch, run.run, positions=known)
     rows = open_rows(folder)
     if problems := judge({sink: each.schema for sink, each in rows.items()}):
         error = together(problems)
@@ -192,16 +193,20 @@ def _publish(
     return number
 
 
-def _skipped(pipeline: str, position: Position, left: Checkpoint, skipped: Position) -> ConfigurationError:
+def _skipped(
+    pipeline: str, position: Position, left: Checkpoint, skipped: Position, empty: Position
+) -> ConfigurationError:
+    """`empty`: without rows, it leaves out those of `skipped`, and `position` can follow."""
     return ConfigurationError(
         f"position {skipped} comes first: checkpoint {left.number} was to deliver its rows, and did not"
         f" ({left.message}).",
         code="position_skipped",
-        remedy="Give that position again, with rows that its sinks take. To leave its rows out, give it with a table"
-        " that has no rows.",
+        remedy="Give that position again, with rows that its sinks take. To leave its rows out, give the position"
+        f" {empty} with a table that has no rows.",
         pipeline=pipeline,
         position=position.value,
         skipped=skipped.value,
+        empty=empty.value,
     )
 
 

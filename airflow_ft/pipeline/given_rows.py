@@ -31,7 +31,6 @@ class GivenRows:
 
     Raises:
         ConfigurationError: these are no rows, or those of a sink are missing.
-        ExternalRowsError: a table has values that Arrow has no type for.
     """
 
     def __init__(self, rows: object, sinks: Collection[str]) -> None:
@@ -49,7 +48,11 @@ class GivenRows:
         self._sinks = tuple(sinks)
 
     def open(self, folder: SegmentFolder) -> Mapping[str, Rows]:
-        """Return the rows by sink. Spark computes a DataFrame now, into a folder beside that of the segment."""
+        """Return the rows by sink. Spark computes a DataFrame now, into a folder beside that of the segment.
+
+        Raises:
+            ExternalRowsError: rows cannot be read, or a table has values that Arrow has no type for.
+        """
         from airflow_ft.wal.incoming import ParquetRows
         from airflow_ft.wal.incoming_files import sink_folders
 
@@ -62,6 +65,8 @@ class GivenRows:
 def _opened(given: Any, folder: SegmentFolder, sink: str) -> Rows:
     from airflow_ft.wal.incoming import ParquetRows, TableRows
 
+    if isinstance(given, ExternalRowsError):
+        raise given
     if isinstance(given, str):
         return ParquetRows(given)
     return _computed(given, folder, sink) if _is_spark(given) else TableRows(given)
@@ -75,10 +80,16 @@ def _located(sink: str, make: Any, *arguments: Any) -> Any:
 
 
 def _taken(argument: str, given: object) -> Any:
-    """Return it as a location, a table of Arrow or a DataFrame of Spark, whichever it is."""
+    """Return it as a location, a table of Arrow or a DataFrame of Spark, whichever it is.
+
+    An ExternalRowsError is returned: it is raised when the decision log knows the position (I10).
+    """
     if isinstance(given, str | PathLike):
         return _location(fspath(given))
-    return given if _is_spark(given) else _table(argument, given)
+    try:
+        return given if _is_spark(given) else _table(argument, given)
+    except ExternalRowsError as error:
+        return error
 
 
 def _location(path: str) -> str:
@@ -97,11 +108,11 @@ def _table(argument: str, given: object) -> pa.Table:
 
     if isinstance(given, pa.Table):
         return given
-    library = type(given).__module__.partition(".")[0]
-    is_pandas = library == "pandas" and hasattr(given, "columns")
+    libraries = {kind.__module__.partition(".")[0] for kind in type(given).__mro__}
+    is_pandas = "pandas" in libraries and hasattr(given, "columns")
     if not is_pandas and not hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.RecordBatch):
         raise wrong(argument, shown(given), _REMEDY)
-    if library == "polars":
+    if "polars" in libraries:
         _refuse_objects(argument, given)
     try:
         if is_pandas:
@@ -127,10 +138,11 @@ def _refuse_objects(argument: str, frame: Any) -> None:
 
 def _refuse_cut_times(argument: str, frame: Any, schema: pa.Schema) -> None:
     """Raise ExternalRowsError for datetimes among the dates of a column: Arrow keeps only their dates."""
-    for index, name in enumerate(frame.columns):
-        values = frame.iloc[:, index]
-        if values.dtype.kind == "O" and "date32" in str(schema.field(index).type) and _has_time(values):
-            raise _of_one_type(argument, name, "has dates and datetimes", "Make all of them datetimes.")
+    columns = [frame.iloc[:, number] for number in range(len(frame.columns))]
+    levels = [frame.index.get_level_values(number) for number in range(frame.index.nlevels)]
+    for field, values in zip(schema, columns + levels, strict=False):  # those of the index come last, or not at all
+        if values.dtype.kind == "O" and "date32" in str(field.type) and _has_time(values):
+            raise _of_one_type(argument, field.name, "has dates and datetimes", "Make all of them datetimes.")
 
 
 def _has_time(values: Any) -> bool:
@@ -179,11 +191,11 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     from airflow_ft.wal.filesystem import filesystem
     from airflow_ft.wal.incoming import ParquetRows
 
-    check_types(frame.schema, sink)
     private = _private_folder(frame) if is_bucket(folder.root) else None
     location = folder.files.uri(folder.beside, sink) if private is None else f"{private.path.as_uri()}/rows"
     observation = Observation()
     try:
+        check_types(frame.schema, sink)  # with Spark Connect, the plan is analysed here
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
         with fixed_conf(frame.sparkSession, "spark.sql.parquet."):  # else Spark may cut times, and shift old days
             observed.write.parquet(filesystem(location).hadoop_path(location))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -121,6 +121,12 @@ class Position:
         if self.kind is PositionKind.NAME or self.kind is not tried.kind or _sort(self) != _sort(tried):
             return False
         return bool(tried._bounds()[0] < self._bounds()[0]) and (last is None or not tried._is_older_than(last))
+
+    def before(self, later: Position) -> Position:
+        """Return the part of an interval before `later` begins; without one, the whole position."""
+        if self.kind is PositionKind.INTERVAL and self._bounds()[0] < later._bounds()[0] < self._bounds()[1]:
+            return replace(self, value={"end": later.value["start"], "start": self.value["start"]})
+        return self
 
     def _is_older_than(self, last: Position) -> bool:
         begins, ended = self._bounds()[0], last._bounds()[1]

@@ -10,7 +10,7 @@ from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.position import SOURCE
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
-from airflow_ft.store.reading import first
+from airflow_ft.store.reading import first, nothing
 from airflow_ft.store.rows import json_text
 
 _LIVE = "segment_digest IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
@@ -25,9 +25,13 @@ _LEFT = (
     "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
     f" AND {_NOT_AGAIN} ORDER BY number LIMIT 1"
 )
+_LAST_TRY = (
+    "NOT EXISTS (SELECT 1 FROM checkpoint later WHERE later.pipeline = checkpoint.pipeline"
+    " AND later.position_digest = checkpoint.position_digest AND later.number > checkpoint.number"
+    " AND later.segment_digest IS NULL)"
+)
 _UNPUBLISHED = (
-    "pipeline = ? AND position_digest IS NOT NULL AND segment_digest IS NULL"
-    f" AND {_NOT_AGAIN} ORDER BY number DESC LIMIT 1"
+    f"pipeline = ? AND position_digest IS NOT NULL AND segment_digest IS NULL AND {_LAST_TRY} AND {_NOT_AGAIN}"
 )
 
 
@@ -53,9 +57,10 @@ class PositionOperations:
         """Return the first rewound checkpoint whose positions have not been published again since."""
         return self._one(_LEFT, pipeline)
 
-    def unpublished_position(self, pipeline: str) -> Checkpoint | None:
-        """Return the newest checkpoint that was triggered for positions which no checkpoint has published since."""
-        return self._one(_UNPUBLISHED, pipeline)
+    def unpublished_positions(self, pipeline: str) -> list[Checkpoint]:
+        """Return the last try of each position that no checkpoint has published since, newest first."""
+        found = self._database.read(select_checkpoints(_UNPUBLISHED, newest_first=True), pipeline)
+        return to_checkpoints(found) or nothing(self._database, pipeline)
 
     def _one(self, where: str, pipeline: str, *values: object) -> Checkpoint | None:
         found = to_checkpoints(self._database.read(select_checkpoints(where), pipeline, *values))

@@ -100,9 +100,9 @@ class ParquetRows:
                 # A long text that repeats is stored once a row group.
                 largest = sum(longest_in_dictionaries(file, parquet.metadata, parquet.schema_arrow).values())
                 for batch in parquet.iter_batches(rows_a_batch(parquet.metadata, largest), use_threads=False):
-                    exact = cast(batch.select(self.schema.names), self.schema, name)
-                    refuse_old_days(exact, self._in_old_calendar[name], name)
-                    yield exact
+                    for exact in _cast_in_parts(batch.select(self.schema.names), self.schema, name):
+                        refuse_old_days(exact, self._in_old_calendar[name], name)
+                        yield exact
 
     def require_unchanged(self) -> None:
         if look(self._files, self.location, self._only) != self._found:
@@ -219,15 +219,15 @@ def _require_same(schema: pa.Schema, first: str, other: pa.Schema, name: str) ->
     )
 
 
-def _cast_in_parts(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _cast_in_parts(batch: pa.RecordBatch, schema: pa.Schema, file: str = "") -> Iterator[pa.RecordBatch]:
     """Yield the rows as `cast` returns them, in parts if it cannot: a column of text holds at most 2 GB."""
     try:
-        exact = cast(batch, schema)
+        exact = cast(batch, schema, file)
     except ExternalRowsError:
         if batch.num_rows <= 1:
             raise
         half = batch.num_rows // 2
         for part in (batch.slice(0, half), batch.slice(half)):
-            yield from _cast_in_parts(part, schema)
+            yield from _cast_in_parts(part, schema, file)
     else:
         yield exact

@@ -102,6 +102,6 @@ def _refuse_old(values: pa.Array, column: str, file: str) -> None:
             code="value_not_exact",
             column=column,
             remedy="Read the files with Spark, which converts such values, and give its DataFrame:"
-            " spark.read.parquet(...).",
+            " spark.read.parquet(...). In a DAG write them again with Spark 4: spark.read.parquet(a).write.parquet(b).",
             file=file,
         )

@@ -32,6 +32,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
@@ -180,6 +181,9 @@ def interval(start: int, end: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
+    "unfit", [ROWS.rename_columns(["id", "strange"]), pd.DataFrame({"id": [1, "x"]})], ids=["unfit", "unreadable"]
+)
+@pytest.mark.parametrize(
     ("refused", "skips", "others"),
     [
         (2, 3, ()),
@@ -192,12 +196,12 @@ def interval(start: int, end: int) -> dict[str, int]:
     ],
 )
 def test_unpublished_rows_are_given_again_before_later_ones(
-    shop: Shop, refused: Any, skips: Any, others: Sequence[Any]
+    shop: Shop, refused: Any, skips: Any, others: Sequence[Any], unfit: Any
 ) -> None:
     """Otherwise their position would be too old for ever."""
     shop.deliver(ROWS.slice(0, 0), {int: 1, str: "a"}.get(type(refused), interval(0, 1)))
     with pytest.raises(AirflowFtError):
-        shop.deliver(ROWS.rename_columns(["id", "strange"]), refused)
+        shop.deliver(unfit, refused)
     if skips is not None:
         with raises(ConfigurationError, "position_skipped", skipped=refused, position=skips):
             shop.deliver(ROWS, skips)
@@ -207,6 +211,38 @@ def test_unpublished_rows_are_given_again_before_later_ones(
         shop.deliver(ROWS, refused)
         shop.deliver(ROWS.slice(0, 0), skips)
         assert shop.rows() == [(1, "a"), (2, "b")]
+
+
+def refuse_rows(shop: Shop, *positions: object) -> None:
+    for position in positions:
+        with pytest.raises(AirflowFtError):
+            shop.deliver(ROWS.rename_columns(["id", "strange"]), position)
+
+
+def test_unpublished_rows_are_known_beside_newer_ones(shop: Shop) -> None:
+    shop.deliver(ROWS, interval(0, 1))
+    refuse_rows(shop, interval(5, 6), interval(2, 3))
+    shop.deliver(ROWS, interval(2, 4))  # too late for 2 to 3
+    with raises(ConfigurationError, "position_skipped", skipped=interval(5, 6)):
+        shop.deliver(ROWS, interval(7, 8))
+
+
+def test_the_fix_for_a_skipped_interval_lets_this_one_follow(shop: Shop) -> None:
+    """Without rows, the whole refused interval would make this one too old for ever."""
+    shop.deliver(ROWS, interval(22, 23))
+    refuse_rows(shop, interval(23, 30))
+    with raises(ConfigurationError, "position_skipped", skipped=interval(23, 30), empty=interval(23, 29)):
+        shop.deliver(ROWS, interval(29, 30))
+    shop.deliver(ROWS.slice(0, 0), interval(23, 29))
+    shop.deliver(ROWS, interval(29, 30))
+
+
+def test_a_failed_try_keeps_no_position_of_text(shop: Shop) -> None:
+    """It has no order, so nothing would read it."""
+    shop.deliver(ROWS, "a")
+    refuse_rows(shop, ["b", "c"])
+    with closing(open_store(shop.store)) as store:
+        assert [set(each.positions) for each in store.checkpoints("orders")] == [set(), {SOURCE}]
 
 
 def test_rows_outlive_a_move_of_their_root(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +348,15 @@ def test_a_frame_of_polars_arrives(shop: Shop) -> None:
 OFFSETS = pa.py_buffer((0).to_bytes(4, "little") + (1).to_bytes(4, "little"))
 DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
 """39 of them, as DuckDB gives HUGEINT."""
+DAYS_AND_TIMES = pd.Index([date(2020, 1, 1), datetime(2020, 1, 1, 5)], name="day", dtype=object)
+
+
+class FrameOfPolars(pl.DataFrame):
+    """As a library derives its own."""
+
+
+class FrameOfPandas(pd.DataFrame):
+    """As a library derives its own: GeoDataFrame."""
 
 
 @pytest.mark.parametrize(
@@ -329,8 +374,11 @@ DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
         (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
         (pl.DataFrame({"id": [UUID(int=1)]}), "rows_unreadable"),
+        (FrameOfPolars({"id": [UUID(int=1)]}), "rows_unreadable"),
+        (FrameOfPandas({"id": [1]}, index=["x"]), "rows_unreadable"),
         (pd.DataFrame({"day": [date(2020, 1, 1), datetime(2020, 1, 1, 5)]}), "rows_unreadable"),
         (pd.DataFrame({"days": [[date(2020, 1, 1), datetime(2020, 1, 1, 5)]]}), "rows_unreadable"),
+        (pd.DataFrame({"id": [1, 2]}, index=DAYS_AND_TIMES), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:

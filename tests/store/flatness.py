@@ -178,7 +178,7 @@ def every_operation(store: DecisionLog) -> None:
     store.published_at(PIPELINE, given)
     store.newest_position(PIPELINE)
     store.rewound_position(PIPELINE)
-    store.unpublished_position(PIPELINE)
+    store.unpublished_positions(PIPELINE)
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+from airflow_ft.protocol.position import Position
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.store.summary import LISTED
 from tests.store.flatness import INDEXES, every_operation, recorded
+from tests.store.scene import PIPELINE, RUN, Scene
 
 ALL = (
     "FROM pipeline ORDER BY name", "FROM pipeline WHERE first_dag = ?", "FROM pipeline WHERE former IS NOT NULL",
@@ -71,3 +73,26 @@ def test_every_operation_of_the_protocol_is_recorded() -> None:
 
     text = inspect.getsource(flatness) + inspect.getsource(scene)
     assert [name for name in sorted(operations) if f"store.{name}(" not in text] == []
+
+
+def test_many_tries_of_a_position_are_read_in_linear_time(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "ft.db") as store:
+        Scene(store).take()
+        connection = store._database._take()
+        counted = [0]
+
+        def count() -> int:
+            counted[0] += 1
+            return 0
+
+        connection.set_progress_handler(count, 10)  # each ten instructions
+        store._database._pool.give(connection)
+        costs = []
+        for tries in (20, 60):
+            for _ in range(tries):
+                store.trigger(PIPELINE, 1, RUN, positions=Position.of(1).to_json())
+            counted[0] = 0
+            [last] = store.unpublished_positions(PIPELINE)
+            costs.append(counted[0])
+        assert last.number == 80
+        assert costs[1] < 6 * costs[0], "four times as many"

@@ -81,20 +81,19 @@ class TestStaging:
         assert run is not None
         assert run.staged
 
-    def test_the_newest_unpublished_position_is_known(self, scene: Scene) -> None:
+    def test_the_last_try_of_each_unpublished_position_is_known(self, scene: Scene) -> None:
         scene.take()
-        one, other = (Position.of(day).to_json() for day in ("monday", "tuesday"))
+        one, other = (Position.of(day).to_json() for day in (1, 2))
         numbers = [scene.store.trigger(PIPELINE, 1, RUN, positions=each) for each in (one, other, one)]
         scene.store.give_up(PIPELINE, 1, AbortReason.STAGE_FAILED, "a test")
-        left = scene.store.unpublished_position(PIPELINE)
-        assert left is not None and (left.number, left.positions) == (numbers[2], one)
+        left = scene.store.unpublished_positions(PIPELINE)
+        assert [(each.number, each.positions) for each in left] == [(numbers[2], one), (numbers[1], other)]
         published = scene.trigger()
         scene.store.publish(PIPELINE, 1, published, 0, a_segment(published), None, one)
-        left = scene.store.unpublished_position(PIPELINE)
-        assert left is not None and left.number == numbers[1]
+        assert [each.number for each in scene.store.unpublished_positions(PIPELINE)] == [numbers[1]]
         published = scene.trigger()
         scene.store.publish(PIPELINE, 1, published, published - 1, a_segment(published), None, other)
-        assert scene.store.unpublished_position(PIPELINE) is None
+        assert scene.store.unpublished_positions(PIPELINE) == []
 
     def test_a_stage_that_ends_without_a_position_keeps_the_base(self, scene: Scene) -> None:
         scene.take()

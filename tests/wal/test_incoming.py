@@ -106,18 +106,23 @@ def test_batches_of_a_table_fit_into_a_budget(tmp_path: Path, monkeypatch: pytes
     assert {batch.num_rows for batch in TableRows(rows).batches()} == {5}
 
 
-def test_a_batch_that_arrow_cannot_cast_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_batch_that_arrow_cannot_cast_is_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
+) -> None:
     """Arrow casts at most 2 GB of text at once."""
     whole = incoming.cast
 
-    def overflows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def overflows(batch: pa.RecordBatch, schema: pa.Schema, file: str) -> pa.RecordBatch:
         if batch.num_rows > 2:
             raise ExternalRowsError("input array too large.", code="value_not_exact", remedy="None.")
-        return whole(batch, schema)
+        return whole(batch, schema, file)
 
     monkeypatch.setattr(incoming, "cast", overflows)
-    rows = pa.table({"t": pa.array(list("abcde"), pa.large_string())})
-    assert [batch.column("t").to_pylist() for batch in TableRows(rows).batches()] == [["a", "b"], ["c"], ["d", "e"]]
+    table = pa.table({"t": pa.array(list("abcde"), pa.large_string())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    rows = ParquetRows(str(tmp_path / "a.parquet")) if in_file else TableRows(table)
+    assert [batch.column("t").to_pylist() for batch in rows.batches()] == [["a", "b"], ["c"], ["d", "e"]]
 
 
 class Counted:

@@ -222,10 +222,11 @@ CREATE INDEX checkpoint_delivered ON checkpoint (pipeline, number) WHERE is_deli
 CREATE INDEX checkpoint_completed ON checkpoint (pipeline, number) WHERE state = 'COMPLETED';
 CREATE INDEX checkpoint_run ON checkpoint (pipeline, dag_id, run_id, map_index, number);
 CREATE INDEX checkpoint_rewound ON checkpoint (pipeline, number) WHERE after_abort = 'rewound';
-CREATE INDEX checkpoint_position ON checkpoint (pipeline, position_digest, number) WHERE position_digest IS NOT NULL;
+CREATE INDEX checkpoint_position ON checkpoint (pipeline, position_digest, number)
+    WHERE position_digest IS NOT NULL AND segment_digest IS NOT NULL;
 CREATE INDEX checkpoint_position_left ON checkpoint (pipeline, number)
     WHERE position_digest IS NOT NULL AND after_abort = 'rewound';
-CREATE INDEX checkpoint_position_unpublished ON checkpoint (pipeline, number)
+CREATE INDEX checkpoint_position_unpublished ON checkpoint (pipeline, position_digest, number)
     WHERE position_digest IS NOT NULL AND segment_digest IS NULL;
 CREATE INDEX checkpoint_as_of ON checkpoint (pipeline, as_of)
     WHERE as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound');
