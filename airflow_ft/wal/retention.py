@@ -26,7 +26,7 @@ _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidde
 SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
 """Names that show another log inside this one."""
-_DELETE = "Delete it. If its files belong to another user, run all tasks of the pipeline as one user."
+_ONE_USER = "If its files belong to another user, run all tasks of the pipeline as one user."
 
 log = logging.getLogger(__name__)
 
@@ -92,16 +92,16 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         log.warning("%s", with_fix(sharers, owners.REMEDY))
         return deleted
     for folder in _old(files, home, is_old):
-        with _passing_over(files, home, folder):
-            batches = files.names(folder)
-            if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
-                log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
-                continue
-            unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
-            for uri in [folder] if len(unneeded) == len(batches) else unneeded:
-                with _passing_over(files, home, uri):
-                    files.remove_tree(uri)
-                    deleted.append(uri)
+        if (batches := _listed(files, home, folder)) is None:
+            continue
+        if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
+            log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
+            continue
+        unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
+        for uri in [folder] if len(unneeded) == len(batches) else unneeded:
+            with _passing_over(files, home, uri):
+                files.remove_tree(uri)
+                deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if _end(location, 1) not in kept:
             with _passing_over(files, home, location):
@@ -113,14 +113,30 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     return deleted
 
 
+def _listed(files: FileSystem, home: str, folder: str) -> list[str] | None:
+    """Return the names in a folder. None: it cannot be listed, which is logged. Its rows may be needed.
+
+    Raises what `files` raises if it cannot list `home` either.
+    """
+    try:
+        return files.names(folder)
+    except (AirflowFtError, OSError) as error:
+        files.names(home)
+        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", _ONE_USER)
+        log.warning("%s stays because it cannot be listed (the next sweep tries again): %s", folder, why)
+        return None
+
+
 @contextmanager
 def _passing_over(files: FileSystem, home: str, folder: str) -> Iterator[None]:
-    """Only log why a folder cannot be deleted. Raises what `files` raises if it cannot list `home` either."""
+    """Only log why a folder that nothing needs cannot be deleted. Raises what `files` raises if it cannot list `home`
+    either.
+    """
     try:
         yield
     except (AirflowFtError, OSError) as error:
         files.names(home)
-        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", _DELETE)
+        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", f"Delete it. {_ONE_USER}")
         log.warning("%s is not needed and could not be deleted (the next sweep tries again): %s", folder, why)
 
 
