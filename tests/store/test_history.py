@@ -71,6 +71,25 @@ class TestHistory:
             pass
         assert store.events(PIPELINE, 0) == [each for each in events if each.epoch >= 9 or each.kind in stay]
 
+    def test_forgotten_events_hide_no_other_run(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else a run that failed before its restore would deliver again what others have delivered since."""
+        monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
+        store = scene.store
+
+        def work(run: RunKey) -> None:
+            store.enter_turn(PIPELINE, run, None)
+            store.leave_turn(PIPELINE, run)
+            scene.take()
+
+        failed, others = RunKey("dag", "failed"), [RunKey("dag", f"minute {minute}") for minute in range(9)]
+        for run in (failed, *others):
+            work(run)
+        while store.forget_events(PIPELINE, 1, 1):
+            pass
+        assert store.overtaken_by(PIPELINE, failed) == others[-1]
+        for run in (others[-1], RunKey("dag", "unknown")):
+            assert store.overtaken_by(PIPELINE, run) is None
+
     def test_of_a_pipeline_that_is_not_there(self, scene: Scene) -> None:
         for call in (
             lambda: scene.store.forget_events("nope", 1, 1),
