@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
 
@@ -44,22 +44,25 @@ def retain(
     participants: ParticipantFactory,
     archive: Archive,
     progress: Progress,
-) -> None:
+    must_stop: Callable[[], bool] = lambda: False,
+) -> bool:
     """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events.
 
-    If one of these fails, the others are done anyway.
+    If one of these fails, the others are done anyway. Returns False if `must_stop` ended the sweep (`Archive.sweep`).
     """
+    is_swept = True
     finalise(store, pipeline, progress)
     with _tried("prune old checkpoints", pipeline):
         for _ in range(BATCHES):
             if _prune(store, pipeline, config, participants, archive) < BATCH:
                 break
     with _tried("delete unneeded files", pipeline):
-        _sweep(store, pipeline, archive)
+        is_swept = _sweep(store, pipeline, archive, must_stop)
     with _tried("delete old events", pipeline):
         for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
             if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
                 break
+    return is_swept
 
 
 @contextmanager
@@ -177,8 +180,8 @@ def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[
             archive.delete(checkpoint.segment)
 
 
-def _sweep(store: RetentionLog, pipeline: str, archive: Archive) -> None:
+def _sweep(store: RetentionLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
     epoch = store.pipeline(pipeline).epoch
-    archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
+    return archive.sweep(pipeline, store.referenced_locations(pipeline), epoch, must_stop)

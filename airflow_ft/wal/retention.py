@@ -52,10 +52,15 @@ class WalArchive:
         require(location)
         files.remove_tree(location)
 
-    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
-        """See `sweep`."""
-        for uri in sweep(self.root, pipeline, keep, below_epoch):
+    def sweep(
+        self, pipeline: str, keep: Collection[str], below_epoch: int, must_stop: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """See `sweep`, and `Archive.sweep`."""
+        for uri in _deleted(self.root, pipeline, keep, lambda epoch, _: epoch < below_epoch):
             log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
+            if must_stop():
+                return False
+        return True
 
 
 def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> list[str]:
@@ -70,27 +75,27 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
     another decision log uses the folder too, because `keep` does not cover that log.
     """
-    return _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)
+    return [*_deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)]
 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
     """As `sweep`, of the current epoch: delete what its attempts below this one left. They must have ended, and `keep`
     must be read after `StagingOperations.begin_again` returned the newer attempt.
     """
-    return _deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)
+    return [*_deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)]
 
 
-def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
+def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> Iterator[str]:
+    """Yield each URI when it is deleted."""
     require(root)
     files = filesystem(root)
     # Compared by names below the pipeline's folder: links, mounts and nameservices give a root several spellings. At
     # worst a file stays because one of that name under another root is needed.
     kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
-    deleted: list[str] = []
     home = files.uri(root, pipeline)
     if sharers := owners.shared(files, home, files.names(home)):
         log.warning("%s", with_fix(sharers, owners.REMEDY))
-        return deleted
+        return
     for folder in _old(files, home, is_old):
         if (batches := _listed(files, home, folder)) is None:
             continue
@@ -101,7 +106,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             with _passing_over(files, home, uri):
                 files.remove_tree(uri)
-                deleted.append(uri)
+                yield uri
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if _end(location, 1) not in kept:
             with _passing_over(files, home, location):
@@ -109,8 +114,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
                     log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                     continue
                 files.remove_tree(location)
-                deleted.append(location)
-    return deleted
+                yield location
 
 
 def _listed(files: FileSystem, home: str, folder: str) -> list[str] | None:

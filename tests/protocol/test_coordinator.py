@@ -333,7 +333,7 @@ def test_a_second_run_waits_for_its_turn(world: World) -> None:
 @pytest.mark.parametrize("error", [KeyError("a mistake"), KeyboardInterrupt()])
 def test_a_confirmation_that_fails_gives_the_turn_back(world: World, error: BaseException) -> None:
     class Failing(NoArchive):
-        def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        def sweep(self, pipeline: str, keep: object, below_epoch: int, must_stop: object) -> bool:
             raise error
 
     world.stage(1)
@@ -518,8 +518,9 @@ def test_a_part_of_retention_that_fails_leaves_the_others(
         def delete(self, segment: object) -> None:
             self._do("delete")
 
-        def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        def sweep(self, pipeline: str, keep: object, below_epoch: int, must_stop: object) -> bool:
             self._do("sweep")
+            return True
 
         def _do(self, what: str) -> None:
             done.append(what)

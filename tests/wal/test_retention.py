@@ -191,6 +191,17 @@ def test_a_sweep_ends_when_the_storage_is_away(tmp_path: Path, monkeypatch: pyte
     assert asked[0] == orders / ".1-1.removed" and {*asked[1:]} == {orders.as_uri()}
 
 
+def test_a_sweep_that_must_stop_is_continued_by_the_next(tmp_path: Path) -> None:
+    archive, orders = open_archive(str(tmp_path)), tmp_path / "orders"
+    _segment(tmp_path, 1, 1, 0)
+    _segment(tmp_path, 2, 1, 0)
+    _spark(tmp_path, "1-1")
+    for left in ({"2-1", "1-1"}, {"1-1"}, set()):
+        assert not archive.sweep("orders", set(), 9, lambda: True)
+        assert {path.name for path in (*orders.iterdir(), *(orders / "spark").iterdir())} == {"spark", *left}
+    assert archive.sweep("orders", set(), 9, lambda: True), "nothing is left to delete"
+
+
 def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:
     assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
 
