@@ -15,7 +15,7 @@ from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.delivery_log import RetentionLog
-from airflow_ft.protocol.errors import AirflowFtError, FencedError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.write_ahead_log import Archive
@@ -176,8 +176,14 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
 def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
     for checkpoint in old:
         store.prune(pipeline, checkpoint.number)
-        if checkpoint.segment is not None:
+        if checkpoint.segment is None:
+            continue
+        try:
             archive.delete(checkpoint.segment)
+        except StorageUnavailableError:  # else each segment would wait for it
+            raise
+        except (AirflowFtError, OSError) as error:
+            log.warning("cannot delete %s (a later sweep tries again): %s", checkpoint.segment.location, error)
 
 
 def _sweep(store: RetentionLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
