@@ -47,7 +47,7 @@ class TestHistory:
         assert scene.trigger() == 4
 
     def test_events_of_old_runs_are_forgotten(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also of runs that read nothing new. What people did stays, and so do the events of the newest epochs."""
+        """Also of runs that read nothing new. A halt and its end stay, and so do the events of the newest epochs."""
         monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
         store, stay = scene.store, ("REGISTERED", "HALTED", "RESUMED")
         for minute in range(10):
